@@ -1,0 +1,99 @@
+# Everything a developer runs. `make serve` and `make test` need Python 3.11 and make only; they build .venv themselves.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3.11
+BIN := .venv/bin
+STAMP := .venv/.installed
+# Tests in parallel; two processes are enough for a small machine.
+WORKERS ?= 2
+LOCK_HEAD := \# Exact versions for development: `make .venv` installs with this file as a constraint. Renewed by `make lock`.
+ARGS ?=
+SEED ?= 1
+TEST_DIRECTORIES = $(wildcard tests/unit tests/protocol tests/clients tests/crash)
+TYPED_DIRECTORIES = $(wildcard src tools benchmarks)
+
+.PHONY: help
+help:
+	@echo 'make serve                 run a broker on 127.0.0.1:6650 and 127.0.0.1:8080, data in ./data'
+	@echo 'make test                  all tests but the long ones'
+	@echo 'make .venv                 the environment alone'
+	@echo 'make lock                  renew the exact versions that .venv is made of'
+	@echo 'make generate              what is generated from proto/ and conf/'
+	@echo 'make format                format and fix what the linter can fix'
+	@echo 'make check                 format, lint, types, unit tests'
+	@echo 'make test-long             the long tests'
+	@echo 'make fuzz SEED=n           the fuzz tests with one seed'
+	@echo 'make bench ARGS=...        benchmarks'
+	@echo 'make differential ARGS=... compare with the reference broker'
+	@echo 'make clean                 remove environment, caches and build output'
+
+# The stamp is what is compared with the inputs; .venv itself changes its date whenever something is written there.
+.PHONY: .venv
+.venv: $(STAMP)
+
+$(STAMP): pyproject.toml requirements-dev.lock
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint requirements-dev.lock --editable '.[client,test,dev]'
+	touch $@
+
+# Takes the newest versions that pyproject.toml allows.
+.PHONY: lock
+lock:
+	rm -rf .venv
+	echo '$(LOCK_HEAD)' > requirements-dev.lock
+	$(MAKE) .venv
+	$(BIN)/python -m pip freeze --exclude-editable >> requirements-dev.lock
+	touch $(STAMP)
+
+.PHONY: generate
+generate: $(STAMP)
+	$(BIN)/python tools/generate_proto.py
+	$(BIN)/python tools/generate_config.py
+
+.PHONY: serve
+serve: $(STAMP)
+	$(BIN)/pybroker serve --config conf/broker.conf --data ./data $(ARGS)
+
+.PHONY: format
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: lint
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(TYPED_DIRECTORIES)
+
+.PHONY: check
+check: lint
+	$(BIN)/python -m pytest tests/unit -n $(WORKERS) -m 'not long' $(ARGS)
+
+.PHONY: test
+test: $(STAMP)
+	$(BIN)/python -m pytest $(TEST_DIRECTORIES) -n $(WORKERS) -m 'not long' $(ARGS)
+
+# pytest ends with 5 when it selects no test, which is fine here.
+.PHONY: test-long
+test-long: $(STAMP)
+	$(BIN)/python -m pytest tests -m long $(ARGS) || test $$? -eq 5
+
+.PHONY: fuzz
+fuzz: $(STAMP)
+	test ! -d tests/fuzz || $(BIN)/python -m pytest tests/fuzz --hypothesis-seed=$(SEED) $(ARGS) || test $$? -eq 5
+
+.PHONY: bench
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks.bench $(ARGS)
+
+.PHONY: differential
+differential: $(STAMP)
+	$(BIN)/python -m tests.differential.run $(ARGS)
+
+.PHONY: clean
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

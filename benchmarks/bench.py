@@ -1,0 +1,139 @@
+"""Load one or more brokers in turn and print one comparable line for each case.
+
+  python -m benchmarks.bench                       starts `pybroker serve` on free ports and loads it
+  python -m benchmarks.bench --reference DIR       and the reference broker that DIR's `baseline` script starts
+  python -m benchmarks.bench --target A=pulsar://HOST:PORT[,PID[,DURABILITY]] --target B=...
+                                                   brokers that run already
+
+Several brokers are loaded A B A B ..., the last is the reference of the ratios. broker_cpu_us and client_cpu_us are CPU
+microseconds a message, of all threads of either; they need the broker's PID.
+"""
+
+import argparse
+import contextlib
+import fnmatch
+import json
+import pathlib
+import statistics
+import sys
+
+from benchmarks import brokers, cases, load
+from benchmarks.brokers import Broker
+
+Runs = dict[tuple[str, str], dict[str, list[float]]]  # (case, figure) -> target -> one value for each repetition
+
+
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--target", type=brokers.parse_target, action="append", default=[])
+    parser.add_argument("--start", action="store_true", help="start pybroker beside the targets (default without one)")
+    parser.add_argument("--reference", type=pathlib.Path, metavar="DIR", help="holds the `baseline` script")
+    parser.add_argument("--only-reference", action="store_true", help="load the reference broker alone")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting for pybroker")
+    parser.add_argument("--no-sync", action="store_true", help="journalSyncData=false for the brokers started here")
+    parser.add_argument("--secs", type=float, default=8.0, help="measured seconds of a case")
+    parser.add_argument("--reps", type=int, default=1)
+    parser.add_argument("--warm", type=float, default=8.0, help="discarded seconds of load on each target first")
+    parser.add_argument("--backlog", type=int, default=200_000, help="entries of the backlog in the catch-up cases")
+    parser.add_argument("--only", default="*", metavar="PATTERN,...", help=f"of {', '.join(cases.CASES)}")
+    parser.add_argument("--out", type=pathlib.Path, help="append every run to this file, one JSON object a line")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    options = parse_arguments(arguments)
+    chosen = [name for name in cases.CASES if any(fnmatch.fnmatch(name, one) for one in options.only.split(","))]
+    if not chosen:
+        print(f"no case matches {options.only}", file=sys.stderr)
+        return 2
+    settings = cases.Settings(measure_s=options.secs, backlog_entries=options.backlog)
+    sync = not options.no_sync
+    with contextlib.ExitStack() as stack:
+        targets: list[Broker] = []
+        if options.start or not (options.target or options.only_reference):
+            own = dict(one.split("=", 1) for one in options.set)
+            targets.append(stack.enter_context(brokers.started_pybroker(sync, own)))
+        targets += options.target
+        if options.reference:
+            targets.append(stack.enter_context(brokers.started_reference(options.reference, sync)))
+        for target in targets:  # a broker on a virtual machine is slow until its hot path is compiled
+            if options.warm > 0:
+                warm_up(target, options.warm)
+        runs, failures = measure(targets, chosen, settings, options.reps, options.out)
+    if len(targets) > 1 or options.reps > 1:
+        print_medians(runs, targets)
+    return 1 if failures else 0
+
+
+def warm_up(target: Broker, seconds: float) -> None:
+    settings = cases.Settings(measure_s=seconds)
+    for case in ("publish_1k", "pubsub_1k"):
+        try:
+            cases.CASES[case](target, settings)
+        except (load.LoadError, OSError) as error:
+            print(f"warm-up {case} on {target.name}: {error}", file=sys.stderr, flush=True)
+
+
+def measure(
+    targets: list[Broker], chosen: list[str], settings: cases.Settings, reps: int, out: pathlib.Path | None
+) -> tuple[Runs, int]:
+    runs: Runs = {}
+    failures = 0
+    for _ in range(reps):
+        for case in chosen:
+            for target in targets:
+                try:
+                    figures = cases.CASES[case](target, settings)
+                except (load.LoadError, OSError) as error:
+                    failures += 1
+                    print(f"{case:<20} {target.name:<12} FAILED {error}", flush=True)
+                    continue
+                print(line_of(case, target, figures), flush=True)
+                if out is not None:
+                    record = {"case": case, "target": target.name, "durability": target.durability, **figures}
+                    with out.open("a") as file:
+                        file.write(json.dumps(record) + "\n")
+                for figure, value in figures.items():
+                    if value is not None:
+                        runs.setdefault((case, figure), {}).setdefault(target.name, []).append(value)
+    return runs, failures
+
+
+def line_of(case: str, target: Broker, figures: cases.Figures) -> str:
+    cells = " ".join(f"{name}={number(value)}" for name, value in figures.items())
+    return f"{case:<20} {target.name:<12} {target.durability:<7} {cells}"
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.2f}"
+
+
+def print_medians(runs: Runs, targets: list[Broker]) -> None:
+    """A table of medians with the range of the repetitions, and each target's ratio to the last."""
+    reference = targets[-1].name
+    first = targets[0].name
+    names = " | ".join(f"{target.name} ({target.durability})" for target in targets)
+    print(f"\n| case | figure | {names} | {first} / {reference} |\n|---|---|{'---|' * (len(targets) + 1)}")
+    for (case, figure), by_target in runs.items():
+        cells = []
+        for target in targets:
+            values = by_target.get(target.name)
+            spread = f" ({number(min(values))}..{number(max(values))})" if values and len(values) > 1 else ""
+            cells.append(number(statistics.median(values)) + spread if values else "-")
+        ratio = "-"
+        if (
+            first != reference
+            and first in by_target
+            and by_target.get(reference)
+            and statistics.median(by_target[reference])
+        ):
+            ratio = f"{statistics.median(by_target[first]) / statistics.median(by_target[reference]):.2f}"
+        print(f"| {case} | {figure} | {' | '.join(cells)} | {ratio} |")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

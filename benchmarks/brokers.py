@@ -1,0 +1,149 @@
+"""Brokers under load: start ours, start the reference, watch a process.
+
+Owns the processes it starts and their temporary directories; what it started is gone when the context ends.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+PROC = pathlib.Path("/proc")  # Linux only; elsewhere CPU time and memory are not shown
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 30.0
+REFERENCE_START_TIMEOUT_S = 150.0
+
+
+@dataclass(frozen=True)
+class Broker:
+    """An address to load; with a process id its CPU time and memory can be read (Linux)."""
+
+    name: str
+    service_url: str
+    http_url: str | None = None
+    pid: int | None = None
+    durability: str = "unknown"
+
+    def cpu_s(self) -> float | None:
+        """User and system time of all threads so far."""
+        if self.pid is None or not PROC.exists():
+            return None
+        stat = (PROC / f"{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+
+    def rss_mb(self) -> int | None:
+        if self.pid is None or not PROC.exists():
+            return None
+        found = re.search(r"VmRSS:\s+(\d+)", (PROC / f"{self.pid}/status").read_text())
+        return int(found.group(1)) // 1024 if found else None
+
+
+def parse_target(text: str) -> Broker:
+    """NAME=pulsar://HOST:PORT[,PID[,DURABILITY]]"""
+    name, _, rest = text.partition("=")
+    url, *more = rest.split(",")
+    if not name or not url.startswith("pulsar://"):
+        raise ValueError(f"not NAME=pulsar://HOST:PORT[,PID[,DURABILITY]]: {text}")
+    return Broker(name, url, pid=int(more[0]) if more else None, durability=more[1] if len(more) > 1 else "unknown")
+
+
+def durability_name(journal_sync_data: bool) -> str:
+    return "sync" if journal_sync_data else "nosync"
+
+
+@contextlib.contextmanager
+def started_pybroker(journal_sync_data: bool = True, settings: Mapping[str, str] | None = None) -> Iterator[Broker]:
+    """A fresh `pybroker serve` on free ports with a data directory of its own."""
+    with tempfile.TemporaryDirectory(prefix="pybroker-load-") as directory:
+        ready, log = pathlib.Path(directory, "ready.json"), pathlib.Path(directory, "log")
+        command = [*pybroker_command(), "serve", "--port", "0", "--http-port", "0", "--ready-file", str(ready)]
+        command += ["--data", str(pathlib.Path(directory, "data"))]
+        all_settings = {"journalSyncData": str(journal_sync_data).lower(), **(settings or {})}
+        for key, value in all_settings.items():
+            command += ["--set", f"{key}={value}"]
+        with log.open("wb") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        try:
+            facts = _await_ready(process, ready, log)
+            durability = durability_name(all_settings["journalSyncData"] == "true")
+            yield Broker("pybroker", facts["broker_url"], facts["http_url"], process.pid, durability)
+        finally:
+            _end(process)
+
+
+def pybroker_command() -> list[str]:
+    """The installed command beside this interpreter, else the package itself."""
+    installed = pathlib.Path(sys.executable).with_name("pybroker")
+    return [str(installed)] if installed.exists() else [sys.executable, "-m", "pybroker"]
+
+
+def _await_ready(process: subprocess.Popen[bytes], ready: pathlib.Path, log: pathlib.Path) -> dict[str, str]:
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline_s and process.poll() is None:
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+            facts: dict[str, str] = json.loads(ready.read_text())
+            return facts
+        time.sleep(0.02)
+    raise RuntimeError(f"pybroker did not become ready:\n{log.read_text(errors='replace')[-4000:]}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def started_reference(directory: pathlib.Path, journal_sync_data: bool = True) -> Iterator[Broker]:
+    """The reference broker, by the `baseline` script of `directory`, on free ports.
+
+    Its state lives in a directory of our own that borrows the resolved jars, so that it neither wipes the data nor
+    takes the pid file of another one that runs on this machine.
+    """
+    script = directory.resolve() / "baseline"
+    resolved = pathlib.Path(os.environ.get("PULSAR_BASELINE_HOME", pathlib.Path.home() / ".cache/pulsar-baseline"))
+    if not (resolved / "tools/Perf.class").exists():
+        subprocess.run([sys.executable, str(script), "setup"], check=True)
+    with tempfile.TemporaryDirectory(prefix="reference-", ignore_cleanup_errors=True) as home:
+        for side in ("server", "tools"):
+            pathlib.Path(home, side).symlink_to(resolved / side)
+        environment = {**os.environ, "PULSAR_BASELINE_HOME": home, "SYNC": str(journal_sync_data).lower()}
+        port, http_port = free_ports(2)
+        command = [sys.executable, str(script), "start", "--port", str(port), "--http-port", str(http_port)]
+        # It is told its ports and not port 0: the script must know them to ask for the broker's health.
+        command += ["--set", "brokerShutdownTimeoutMs=5000"]
+        try:
+            started = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=REFERENCE_START_TIMEOUT_S, check=False
+            )
+            found = re.search(r"healthy pid=(\d+)", started.stdout)
+            if found is None:
+                raise RuntimeError(f"the reference broker did not start: {started.stdout}{started.stderr}")
+            urls = f"pulsar://127.0.0.1:{port}", f"http://127.0.0.1:{http_port}"
+            yield Broker("reference", *urls, int(found.group(1)), durability_name(journal_sync_data))
+        finally:
+            subprocess.run([sys.executable, str(script), "stop"], env=environment, check=False)
+            for part in ("data", "run"):
+                shutil.rmtree(pathlib.Path(home, part), ignore_errors=True)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]

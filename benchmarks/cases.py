@@ -1,0 +1,269 @@
+"""The cases: what is loaded, what is measured. Each returns named figures, in print order.
+
+Every case uses a topic of its own, leads in before it measures, and drains before it ends, so that the next one starts
+on an idle broker. Figures of a case are measured between two snapshots of the broker's process.
+"""
+
+import multiprocessing
+import statistics
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+from benchmarks import frames, load
+from benchmarks.brokers import Broker
+from pybroker.wire import pulsar_api_pb2 as pb
+
+Figures = dict[str, float | None]
+
+WINDOW_MESSAGES = 1000
+BLOCK_FRAMES = 128
+LEAD_IN_S = 1.0
+DRAIN_TIMEOUT_S = 60.0
+PACED_WINDOW_MESSAGES = 100_000  # far above what a stall can gather: the pace must not wait for receipts
+SUBSCRIPTION = "load"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How long and how much."""
+
+    measure_s: float = 8.0
+    backlog_entries: int = 200_000
+    paced_messages_per_s: int = 1000
+
+
+class Meter:
+    """What the broker and this client used between `__init__` and `figures`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._broker_cpu_s = broker.cpu_s()
+        self._client_cpu_s = time.process_time()
+        self._started_s = time.monotonic()
+
+    def figures(self, messages: int, message_bytes: int) -> Figures:
+        took_s = time.monotonic() - self._started_s
+        cpu_s = self._broker.cpu_s()
+        figures: Figures = {"msg_s": messages / took_s, "mb_s": messages * message_bytes / took_s / 1e6}
+        if cpu_s is not None and self._broker_cpu_s is not None and messages:
+            figures["broker_cpu_us"] = (cpu_s - self._broker_cpu_s) / messages * 1e6
+        figures["rss_mb"] = self._broker.rss_mb()
+        figures["client_cpu_us"] = (time.process_time() - self._client_cpu_s) / max(messages, 1) * 1e6
+        return figures
+
+
+def new_topic() -> str:
+    return f"persistent://public/default/load-{uuid.uuid4().hex[:12]}"
+
+
+def payload_of(size_bytes: int) -> bytes:
+    """Bytes that neither compress to nothing nor differ between runs."""
+    return bytes((i * 167 + i // 251) & 0xFF for i in range(size_bytes))
+
+
+def open_publisher(broker: Broker, topic: str, size_bytes: int, window: int, batch: int = 1) -> load.Publisher:
+    link = load.Link(broker.service_url)
+    name = link.open_producer(topic, producer_id=1)
+    payload = payload_of(size_bytes)
+    if batch == 1:
+        block = frames.SendBlock(1, frames.message_tail(name, payload), min(BLOCK_FRAMES, window))
+    else:
+        block = frames.SendBlock(1, frames.batch_tail(name, payload, batch), 1, batch)
+    return load.Publisher(link, block, max(1, window // batch))
+
+
+def open_subscriber(
+    broker: Broker, topic: str, sub_type: "pb.CommandSubscribe.SubType", consumers: int = 1
+) -> load.Subscriber:
+    link = load.Link(broker.service_url)
+    for consumer_id in range(1, consumers + 1):
+        link.subscribe(topic, SUBSCRIPTION, sub_type, consumer_id)
+    return load.Subscriber(link, range(1, consumers + 1))
+
+
+def after(seconds: float) -> Callable[[], bool]:
+    due_s = time.monotonic() + seconds
+    return lambda: time.monotonic() >= due_s
+
+
+def publish(broker: Broker, settings: Settings, size_bytes: int, batch: int = 1) -> Figures:
+    """One producer as fast as its window allows, nobody consumes."""
+    publisher = open_publisher(broker, new_topic(), size_bytes, WINDOW_MESSAGES, batch)
+    load.run([publisher], after(LEAD_IN_S), DRAIN_TIMEOUT_S)
+    meter, before = Meter(broker), publisher.receipted_entries
+    load.run([publisher], after(settings.measure_s), settings.measure_s + DRAIN_TIMEOUT_S)
+    figures = meter.figures((publisher.receipted_entries - before) * batch, size_bytes)
+    stop(publisher)
+    publisher.link.close()
+    return figures
+
+
+def stop(publisher: load.Publisher) -> None:
+    publisher.stopped = True
+    load.run([publisher], publisher.finished, DRAIN_TIMEOUT_S)
+
+
+def pubsub(broker: Broker, settings: Settings, sub_type: "pb.CommandSubscribe.SubType", consumers: int) -> Figures:
+    """One producer and its consumers at once; a message counts when it has arrived."""
+    topic, size_bytes = new_topic(), 1024
+    subscriber = open_subscriber(broker, topic, sub_type, consumers)
+    publisher = open_publisher(broker, topic, size_bytes, WINDOW_MESSAGES)
+    drivers: list[load.Driver] = [publisher, subscriber]
+    load.run(drivers, after(LEAD_IN_S), DRAIN_TIMEOUT_S)
+    meter, received, receipted = Meter(broker), subscriber.received, publisher.receipted_entries
+    load.run(drivers, after(settings.measure_s), settings.measure_s + DRAIN_TIMEOUT_S)
+    figures = meter.figures(subscriber.received - received, size_bytes)
+    figures["published_s"] = (publisher.receipted_entries - receipted) / settings.measure_s
+    stop(publisher)
+    load.run(drivers, lambda: subscriber.received >= publisher.receipted_entries, DRAIN_TIMEOUT_S)
+    subscriber.acknowledge_rest()
+    publisher.link.close()
+    subscriber.link.close()
+    return figures
+
+
+def sync_latency(broker: Broker, settings: Settings) -> Figures:
+    """One message at a time: the next is sent when the receipt has come."""
+    size_bytes = 1024
+    publisher = open_publisher(broker, new_topic(), size_bytes, window=1)
+    one_at_a_time(publisher, LEAD_IN_S)
+    meter = Meter(broker)
+    latencies_ms = one_at_a_time(publisher, settings.measure_s)
+    figures = meter.figures(len(latencies_ms), size_bytes)
+    publisher.link.close()
+    return figures | percentiles(latencies_ms)
+
+
+def one_at_a_time(publisher: load.Publisher, seconds: float) -> list[float]:
+    """Milliseconds from each send to its receipt."""
+    latencies_ms: list[float] = []
+    ended = after(seconds)
+    while not ended():
+        sent_s = time.perf_counter()
+        publisher.limit_to(publisher.receipted_entries + 1)
+        publisher.write()
+        while not publisher.finished():
+            publisher.wait_and_read(DRAIN_TIMEOUT_S)
+        latencies_ms.append((time.perf_counter() - sent_s) * 1000)
+    return latencies_ms
+
+
+def paced(publisher: load.Publisher, seconds: float, interval_s: float) -> list[float]:
+    """Send a message every `interval_s` whatever the receipts do; milliseconds from when each was due to its receipt.
+
+    A message that leaves late, because the broker or the machine was busy, counts from when it was due: a stall shows
+    in every message that it delays and not in one only.
+    """
+    latencies_ms: list[float] = []
+    count, base = int(seconds / interval_s), publisher.receipted_entries
+    started_s = time.perf_counter()
+    while len(latencies_ms) < count:
+        elapsed_s = time.perf_counter() - started_s
+        due = min(int(elapsed_s / interval_s) + 1, count)  # message i is due i intervals after the start
+        publisher.limit_to(base + due)
+        publisher.write()
+        publisher.wait_and_read(max(due * interval_s - elapsed_s, 0.0) if due < count else DRAIN_TIMEOUT_S)
+        received_s = time.perf_counter() - started_s
+        while len(latencies_ms) < publisher.receipted_entries - base:
+            latencies_ms.append((received_s - len(latencies_ms) * interval_s) * 1000)
+    return latencies_ms
+
+
+def percentiles(latencies_ms: list[float]) -> Figures:
+    ordered = sorted(latencies_ms)
+    return {
+        "p50_ms": statistics.median(ordered),
+        "p99_ms": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)],
+        "max_ms": ordered[-1],
+    }
+
+
+def fill(broker: Broker, topic: str, entries: int) -> None:
+    """Leave `entries` of 1 KiB unread behind the subscription."""
+    subscriber = open_subscriber_without_permits(broker, topic)
+    subscriber.close()
+    publisher = open_publisher(broker, topic, 1024, WINDOW_MESSAGES)
+    publisher.limit_to(entries)
+    load.run([publisher], publisher.finished, DRAIN_TIMEOUT_S + entries / 1000)
+    publisher.link.close()
+
+
+def open_subscriber_without_permits(broker: Broker, topic: str) -> load.Link:
+    link = load.Link(broker.service_url)
+    link.subscribe(topic, SUBSCRIPTION, pb.CommandSubscribe.Exclusive, consumer_id=1)
+    return link
+
+
+def catch_up(broker: Broker, settings: Settings) -> Figures:
+    """Consume a backlog that nobody is adding to."""
+    topic, entries = new_topic(), settings.backlog_entries
+    fill(broker, topic, entries)
+    meter = Meter(broker)
+    subscriber = open_subscriber(broker, topic, pb.CommandSubscribe.Exclusive)
+    load.run([subscriber], lambda: subscriber.received >= entries, DRAIN_TIMEOUT_S + entries / 1000)
+    figures = meter.figures(entries, 1024)
+    subscriber.acknowledge_rest()
+    subscriber.link.close()
+    return figures
+
+
+def latency_under_flood(broker: Broker, settings: Settings) -> Figures:
+    """A paced producer's receipts while another process floods one topic and catches up on another."""
+    topic = new_topic()
+    fill(broker, topic, settings.backlog_entries)
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    flood = context.Process(target=flood_and_catch_up, args=(broker, topic, settings, theirs), daemon=True)
+    flood.start()
+    publisher = open_publisher(broker, new_topic(), 1024, window=PACED_WINDOW_MESSAGES)
+    if not ours.poll(DRAIN_TIMEOUT_S) or ours.recv() != "running":
+        raise load.LoadError("the flood did not start")
+    interval_s = 1 / settings.paced_messages_per_s
+    paced(publisher, LEAD_IN_S, interval_s)
+    meter = Meter(broker)
+    latencies_ms = paced(publisher, settings.measure_s, interval_s)
+    figures = meter.figures(len(latencies_ms), 1024)
+    ours.send("stop")
+    flood_rate, catch_up_rate = ours.recv() if ours.poll(DRAIN_TIMEOUT_S) else (None, None)
+    flood.join(DRAIN_TIMEOUT_S)
+    publisher.link.close()
+    for meaningless in ("broker_cpu_us", "mb_s", "client_cpu_us"):  # they would count the flood against these few
+        figures.pop(meaningless, None)
+    return figures | percentiles(latencies_ms) | {"flood_s": flood_rate, "catch_up_s": catch_up_rate}
+
+
+def flood_and_catch_up(broker: Broker, backlog_topic: str, settings: Settings, pipe: Connection) -> None:
+    """The other process: publishes without pause, and consumes the backlog over and over, until told to stop."""
+    publisher = open_publisher(broker, new_topic(), 1024, WINDOW_MESSAGES)
+    subscriber = open_subscriber(broker, backlog_topic, pb.CommandSubscribe.Exclusive)
+    started_s, backlog_done_s = time.monotonic(), 0.0
+    pipe.send("running")
+
+    def told_to_stop() -> bool:
+        nonlocal backlog_done_s
+        if not backlog_done_s and subscriber.received >= settings.backlog_entries:
+            backlog_done_s = time.monotonic()
+        return pipe.poll()
+
+    load.run([publisher, subscriber], told_to_stop, settings.measure_s + 2 * DRAIN_TIMEOUT_S)
+    ended_s = time.monotonic()
+    catch_up_s = (backlog_done_s or ended_s) - started_s
+    pipe.send((publisher.receipted_entries / (ended_s - started_s), subscriber.received / catch_up_s))
+    stop(publisher)
+    publisher.link.close()
+    subscriber.link.close()
+
+
+CASES: dict[str, Callable[[Broker, Settings], Figures]] = {
+    "publish_1k": lambda broker, settings: publish(broker, settings, 1024),
+    "publish_100": lambda broker, settings: publish(broker, settings, 100),
+    "publish_1k_batched": lambda broker, settings: publish(broker, settings, 1024, batch=100),
+    "pubsub_1k": lambda broker, settings: pubsub(broker, settings, pb.CommandSubscribe.Exclusive, 1),
+    "pubsub_shared_1k": lambda broker, settings: pubsub(broker, settings, pb.CommandSubscribe.Shared, 4),
+    "sync_latency": sync_latency,
+    "latency_under_flood": latency_under_flood,
+    "catch_up": catch_up,
+}

@@ -1,0 +1,142 @@
+"""The life of a request: header limit, credentials, route, answer; and the fault boundary around it.
+
+What must always hold: whatever a handler raises, the caller gets one answer with Pulsar's status and `{"reason":
+...}`, or a closed connection when the answer had begun; a bug is logged once with its stack and shows none of it to
+the caller; only `/metrics` is served without credentials. Sockets and connections are `http.py`'s matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from email.utils import formatdate
+from typing import TYPE_CHECKING
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Router
+from starlette.types import Message, Receive, Scope, Send
+
+from pybroker import logs
+from pybroker.admin.call import BROKER_KEY, IDENTITY_KEY, BadBody, ClientGone
+from pybroker.auth.authentication import Identity
+from pybroker.errors import AdminError, BrokerError, StoreError
+
+if TYPE_CHECKING:
+    from pybroker.broker.service import BrokerService
+
+WRITE_DEADLINE_S = 30.0
+METRICS_PATH = "/metrics"
+
+# Keys of `scope["state"]`, which `protocol.py` fills for each connection.
+PEER_CERTIFICATE_KEY = "peer_certificate"
+TRANSPORT_KEY = "transport"
+
+# The rest of such a request would still have to be read: the connection goes instead.
+CLOSING_STATUSES = frozenset({408, 413, 431})
+
+ANONYMOUS = Identity(None, "none", None)
+
+
+class Application:
+    """The ASGI application of the HTTP edge."""
+
+    def __init__(self, broker: BrokerService, routes: Sequence[BaseRoute]) -> None:
+        self._broker = broker
+        self._router = Router(routes, redirect_slashes=False, default=_unknown_path)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http", "neither lifespan nor WebSocket is switched on"
+        answer = _Answer(scope, send)
+        try:
+            try:
+                # Routes match the path as it was sent: `%2F` in a name is no separator. A slash at the end says nothing.
+                path = scope["raw_path"].decode("ascii")
+                scope["path"] = path.removesuffix("/") or "/"
+                scope["app"] = self  # Tells the router to raise 405 instead of answering it.
+                self._check_header_size(scope)
+                scope[BROKER_KEY] = self._broker
+                scope[IDENTITY_KEY] = self._authenticate(scope)
+                await self._router(scope, receive, answer.send)
+            except ClientGone:
+                raise
+            except Exception as error:  # noqa: BLE001  (the fault boundary of a request)
+                response = self._error_response(error, scope)
+                if answer.started:
+                    answer.abort()
+                else:
+                    await response(scope, receive, answer.send)
+        except ClientGone:
+            answer.abort()
+
+    def _check_header_size(self, scope: Scope) -> None:
+        limit = self._broker.config.http_max_request_header_size
+        size = len(scope["raw_path"]) + len(scope["query_string"])
+        size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+        if size > limit:
+            raise AdminError(431, f"The headers are larger than httpMaxRequestHeaderSize ({limit})")
+
+    def _authenticate(self, scope: Scope) -> Identity:
+        config = self._broker.config
+        if scope["path"] == METRICS_PATH and not config.authenticate_metrics_endpoint:
+            return ANONYMOUS
+        certificate = scope["state"][PEER_CERTIFICATE_KEY]
+        return self._broker.authentication.authenticate_http(Headers(scope=scope), certificate, time.time())
+
+    def _error_response(self, error: Exception, scope: Scope) -> Response:
+        """The answer to what a handler raised; logs what nobody expected."""
+        match error:
+            case AdminError():
+                return _reason(error.status, error.reason)
+            case BrokerError():
+                return _reason(type(error).http_status, str(error))
+            case BadBody():
+                return Response(str(error), status_code=400, media_type="text/plain")
+            case StoreError():
+                logs.error("http.store_failed", method=scope["method"], path=scope["path"], error=str(error))
+                return _reason(500, f"The broker's store failed: {error}")
+            case HTTPException():
+                return Response(status_code=error.status_code, headers=error.headers)
+            case _:
+                self._broker.stats.bugs += 1
+                logs.error("http.failed", method=scope["method"], path=scope["path"], exc_info=error)
+                return _reason(500, f"Internal error: {type(error).__name__}; the broker's log has the details")
+
+
+class _Answer:
+    """What goes back for one request: whether it began, and the deadline of each write."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self.started = False
+        self._send = send
+        self._transport: asyncio.Transport = scope["state"][TRANSPORT_KEY]
+
+    async def send(self, message: Message) -> None:
+        if self._transport.is_closing():
+            raise ClientGone
+        if message["type"] == "http.response.start":
+            self.started = True
+            date = (b"date", formatdate(time.time(), usegmt=True).encode())
+            message = {**message, "headers": [date, *message["headers"]]}
+        try:
+            # A write waits for as long as the peer does not read.
+            async with asyncio.timeout(WRITE_DEADLINE_S):
+                await self._send(message)
+        except TimeoutError as error:
+            raise ClientGone from error
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+
+def _reason(status: int, reason: str) -> Response:
+    headers = {"connection": "close"} if status in CLOSING_STATUSES else None
+    body = msgspec.json.encode({"reason": reason})
+    return Response(body, status_code=status, headers=headers, media_type="application/json")
+
+
+async def _unknown_path(scope: Scope, *_: object) -> None:
+    raise AdminError(404, f"No such path: {scope['path']}")

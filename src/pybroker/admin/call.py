@@ -1,0 +1,245 @@
+"""One REST call as a handler sees it: names from the path, query, body, and what the caller may do.
+
+Owns the limits on a request's body, and the mapping of refused rights to 401 or 403. Raises AdminError or
+BrokerError, which `application.py` turns into an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pybroker.errors import AdminError, AuthorizationError, InvalidTopicName
+from pybroker.model import policies
+from pybroker.model.names import DOMAINS, NamespaceName, TopicName
+
+if TYPE_CHECKING:
+    from pybroker.auth.authentication import Identity
+    from pybroker.broker.service import BrokerService
+    from pybroker.config import BrokerConfig
+    from pybroker.metadata.resources import Resources
+
+BODY_DEADLINE_S = 30.0
+
+# Keys of the ASGI scope that `application.py` fills before a handler runs.
+BROKER_KEY = "pybroker.broker"
+IDENTITY_KEY = "pybroker.identity"
+
+T = TypeVar("T")
+
+
+class BadBody(Exception):
+    """The body is not the JSON that this call takes; answered 400 as plain text."""
+
+
+class ClientGone(Exception):
+    """The peer closed the connection, or does not read; nobody is there to be answered."""
+
+
+class Call:
+    """A request in progress; lives as long as its handler."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.scope = scope
+        self.broker: BrokerService = scope[BROKER_KEY]
+        self.headers = Headers(scope=scope)
+        self._receive = receive
+        self._identity: Identity = scope[IDENTITY_KEY]
+        self._query: dict[str, str] | None = None
+
+    @property
+    def config(self) -> BrokerConfig:
+        return self.broker.config
+
+    @property
+    def resources(self) -> Resources:
+        return self.broker.resources
+
+    @property
+    def role(self) -> str | None:
+        return self._identity.role
+
+    def name(self, key: str) -> str:
+        """The path segment `key`, decoded. The path is matched raw, so an encoded slash is part of the name."""
+        text: str = self.scope["path_params"][key]
+        try:
+            return unquote(text, errors="strict")
+        except UnicodeDecodeError as error:
+            raise AdminError(400, f"{text!r} in the path is not UTF-8") from error
+
+    def namespace_name(self) -> NamespaceName:
+        """`{tenant}/{namespace}` of the path; 412 when invalid."""
+        try:
+            return NamespaceName.parse(f"{self.name('tenant')}/{self.name('namespace')}")
+        except InvalidTopicName as error:
+            raise AdminError(412, f"Invalid namespace name: {error}") from error
+
+    def topic_name(self) -> TopicName:
+        """`{domain}/{tenant}/{namespace}/{topic}` of the path; 412 when invalid."""
+        names = (self.name(key) for key in ("tenant", "namespace", "topic"))
+        try:
+            return TopicName.parse(f"{self.domain()}://{'/'.join(names)}")
+        except InvalidTopicName as error:
+            raise AdminError(412, f"Invalid topic name: {error}") from error
+
+    def domain(self) -> str:
+        """`{domain}` of the path; 404 for anything but the two that exist."""
+        domain = self.name("domain")
+        if domain not in DOMAINS:
+            raise AdminError(404, f"No topics of domain {domain!r}: use {' or '.join(DOMAINS)}")
+        return domain
+
+    def query(self, key: str) -> str | None:
+        """The first value of a query parameter, None when it is absent."""
+        if self._query is None:
+            pairs = parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+            self._query = dict(reversed(pairs))
+        return self._query.get(key)
+
+    def flag(self, key: str) -> bool:
+        """Whether a query parameter says `true`; anything else, or nothing, means false."""
+        return (self.query(key) or "").lower() == "true"
+
+    async def body(self) -> bytes:
+        """The whole body, within the limits on its size and on the time that it may take."""
+        limit = self.config.max_http_request_body_bytes
+        declared = self.headers.get("content-length", "0")
+        # A declared length is refused before a byte of it is read; a chunked body is counted as it comes.
+        if declared.isdigit() and int(declared) > limit:
+            raise _body_too_large(limit)
+        body = bytearray()
+        try:
+            async with asyncio.timeout(BODY_DEADLINE_S):
+                while True:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    body += message.get("body", b"")
+                    if len(body) > limit:
+                        raise _body_too_large(limit)
+                    if not message.get("more_body", False):
+                        return bytes(body)
+        except TimeoutError as error:
+            raise AdminError(408, f"The body did not arrive within {BODY_DEADLINE_S:g} s") from error
+
+    async def optional_json(self, body_type: type[T]) -> T | None:
+        """The body as `body_type`, None when there is no body or it is `null`."""
+        body = await self.body()
+        if not body.strip():
+            return None
+        try:
+            given = msgspec.json.decode(body)
+            if given is None:
+                return None
+            value = policies.decode(body, body_type)
+        except msgspec.DecodeError as error:
+            raise BadBody(str(error)) from error
+        if self.config.http_requests_fail_on_unknown_properties_enabled:
+            _refuse_unknown_fields(given, value)
+        return value
+
+    async def json(self, body_type: type[T]) -> T:
+        """The body as `body_type`; 400 when there is none."""
+        value = await self.optional_json(body_type)
+        if value is None:
+            raise BadBody("a JSON body is needed")
+        return value
+
+    def require_superuser(self) -> None:
+        with _refused_with(401):
+            self.broker.authorization.require_superuser(self.role)
+
+    def require_tenant_admin(self, tenant: str) -> None:
+        with _refused_with(401):
+            self.broker.authorization.require_tenant_admin(tenant, self.role)
+
+    def require_lookup(self, topic: TopicName) -> None:
+        with _refused_with(401):
+            self.broker.authorization.require_lookup(topic, self.role)
+
+    def require_namespace_admin(self, namespace: NamespaceName) -> None:
+        with _refused_with(403):
+            self.broker.authorization.require_namespace_admin(namespace, self.role)
+
+    def require_list_topics(self, namespace: NamespaceName) -> None:
+        with _refused_with(403):
+            self.broker.authorization.require_list_topics(namespace, self.role)
+
+
+Handler = Callable[[Call], Awaitable[Response]]
+
+
+class HandlerApp:
+    """A handler as the ASGI application of its route."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response: ASGIApp = await self._handler(Call(scope, receive))
+        await response(scope, receive, send)
+
+
+def route(method: str, path: str, handler: Handler) -> Route:
+    """A route of one method; handlers are `async def`, none may block the loop."""
+    return Route(path, HandlerApp(handler), methods=[method])
+
+
+def json_response(value: object) -> Response:
+    """200 with `value` as JSON, without the members that are None."""
+    return Response(policies.encode(value), media_type="application/json")
+
+
+def text_response(text: str, media_type: str = "text/plain") -> Response:
+    return Response(text, media_type=media_type)
+
+
+def no_content() -> Response:
+    """204, the answer of most calls that change something."""
+    return Response(status_code=204)
+
+
+def empty_ok() -> Response:
+    """200 without a body: the answer of the calls that Pulsar answers so."""
+    return Response(status_code=200)
+
+
+@contextmanager
+def _refused_with(status: int) -> Iterator[None]:
+    """Answer a refused right with `status`: 401 for checks above a namespace, 403 for those within one."""
+    try:
+        yield
+    except AuthorizationError as error:
+        raise AdminError(status, str(error)) from error
+
+
+def _body_too_large(limit_bytes: int) -> AdminError:
+    return AdminError(413, f"The body is larger than maxHttpRequestBodyBytes ({limit_bytes})")
+
+
+def _refuse_unknown_fields(given: Any, value: object) -> None:
+    """Raise BadBody when an object of the body has a member that the struct decoded from it does not."""
+    if isinstance(value, msgspec.Struct):
+        fields = {field.encode_name: field.name for field in msgspec.structs.fields(value)}
+        unknown = sorted(given.keys() - fields.keys())
+        if unknown:
+            raise BadBody(f"unknown properties: {', '.join(unknown)}")
+        pairs: Iterable[tuple[Any, object]] = ((given[key], getattr(value, fields[key])) for key in given)
+    elif isinstance(value, dict):
+        pairs = ((given[str(key)], member) for key, member in value.items())
+    elif isinstance(value, list):
+        pairs = zip(given, value, strict=True)
+    else:
+        return
+    for given_member, member in pairs:
+        if given_member is not None:  # An explicit null leaves the member at its default.
+            _refuse_unknown_fields(given_member, member)

@@ -1,0 +1,163 @@
+"""The HTTP server: binds the plain and the TLS port, serves on the broker's own event loop, closes within a deadline.
+
+Owns sockets and connections; signals and the loop stay with the application, which is why uvicorn contributes its
+protocol and not its server. What must always hold: after `close` returned, no connection is open and no request runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+from uvicorn.config import Config
+
+from pybroker import logs
+from pybroker.admin.application import Application
+from pybroker.admin.prometheus import MetricsPage
+from pybroker.admin.protocol import Connections, HttpProtocol
+from pybroker.admin.rate_sampler import RateSampler
+from pybroker.admin.routes import brokers, clusters, lookup, namespaces, status, tenants, topics
+from pybroker.admin.routes.metrics import MetricsRoutes
+from pybroker.auth.tls import server_context
+from pybroker.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from pybroker.broker.service import BrokerService
+    from pybroker.clock import Clock
+
+KEEP_ALIVE_TIMEOUT_S = 30
+TLS_HANDSHAKE_TIMEOUT_S = 10.0
+ACCEPT_BACKLOG = 1024
+CLOSE_DEADLINE_S = 5.0
+
+
+# The first route that matches wins: nouns with fixed paths stand before those with a name in the same place.
+NOUNS = (status, clusters, brokers, tenants, namespaces, topics, lookup)
+
+
+class HttpServer:
+    """HTTP on `webServicePort` and HTTPS on `webServicePortTls`; a port that is not configured is not served.
+
+    Concurrency: all of it runs on the loop that called `start`.
+    """
+
+    def __init__(self, broker: BrokerService, tls_context: ssl.SSLContext | None, clock: Clock) -> None:
+        """`tls_context` may be shared with other listeners, for one refresher to serve; made here when absent."""
+        self._config = broker.config
+        self._rates = RateSampler(broker, clock)
+        page = MetricsRoutes(MetricsPage(broker, self._rates))
+        self._application = Application(broker, [*page.routes(), *(route for noun in NOUNS for route in noun.routes())])
+        self._tasks = TaskOwner("http")
+        self._tls_context = tls_context
+        self._plain_socket: socket.socket | None = None
+        self._tls_socket: socket.socket | None = None
+        self._servers: list[asyncio.Server] = []
+        self._connections: Connections | None = None
+
+    @property
+    def port(self) -> int | None:
+        """The bound port of HTTP, None when it is off or not bound."""
+        return _port_of(self._plain_socket)
+
+    @property
+    def port_tls(self) -> int | None:
+        """The bound port of HTTPS, None when it is off or not bound."""
+        return _port_of(self._tls_socket)
+
+    def bind(self) -> None:
+        """Bind the ports without serving them, so that addresses can be advertised first. Raises OSError."""
+        address, config = self._config.bind_address, self._config
+        try:
+            if config.web_service_port is not None:
+                self._plain_socket = _bind(address, config.web_service_port)
+            if config.web_service_port_tls is not None:
+                self._tls_socket = _bind(address, config.web_service_port_tls)
+        except OSError:
+            self._close_sockets()
+            raise
+
+    async def start(self) -> None:
+        """Serve; binds the ports first unless `bind` has."""
+        assert self._connections is None, "started twice"
+        if self._plain_socket is None and self._tls_socket is None:
+            self.bind()
+        self._connections = Connections(self._config.max_http_server_connections)
+        if self._plain_socket is not None:
+            await self._serve(self._plain_socket, None)
+        if self._tls_socket is not None:
+            await self._serve(self._tls_socket, self._tls_context or server_context(self._config))
+        self._tasks.start(self._rates.run(self._config.stats_update_frequency_in_secs), "rates")
+        logs.info("http.started", port=self.port, port_tls=self.port_tls)
+
+    async def close(self, deadline_s: float = CLOSE_DEADLINE_S) -> None:
+        """Accept nothing more, let requests in progress end until the deadline, then cut what is left. Idempotent."""
+        await self._tasks.close()
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        self._close_sockets()
+        connections, self._connections = self._connections, None
+        if connections is None:
+            return
+        for connection in list(connections.connections):
+            connection.shutdown()
+        try:
+            async with asyncio.timeout(deadline_s):
+                await connections.all_closed.wait()
+        except TimeoutError:
+            logs.warning("http.cut", connections=len(connections.connections), deadline_s=deadline_s)
+        tasks = list(connections.tasks)
+        for task in tasks:
+            task.cancel()
+        for connection in list(connections.connections):
+            connection.transport.abort()
+        if tasks:
+            await asyncio.wait(tasks)
+        await connections.all_closed.wait()
+
+    async def _serve(self, bound: socket.socket, tls_context: ssl.SSLContext | None) -> None:
+        connections = self._connections
+        assert connections is not None
+        config = Config(
+            self._application,
+            http=HttpProtocol,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            proxy_headers=False,
+            server_header=False,
+            log_config=None,
+            timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
+            h11_max_incomplete_event_size=self._config.http_max_request_header_size,
+        )
+        config.load()
+        server = await asyncio.get_running_loop().create_server(
+            lambda: HttpProtocol(config, connections),
+            sock=bound,
+            ssl=tls_context,
+            backlog=ACCEPT_BACKLOG,
+            ssl_handshake_timeout=None if tls_context is None else TLS_HANDSHAKE_TIMEOUT_S,
+        )
+        self._servers.append(server)
+
+    def _close_sockets(self) -> None:
+        for bound in (self._plain_socket, self._tls_socket):
+            if bound is not None:
+                bound.close()
+        self._plain_socket = self._tls_socket = None
+
+
+def _bind(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    bound = socket.create_server((address.strip("[]"), port), family=family, backlog=ACCEPT_BACKLOG)
+    bound.setblocking(False)
+    return bound
+
+
+def _port_of(bound: socket.socket | None) -> int | None:
+    if bound is None:
+        return None
+    port: int = bound.getsockname()[1]
+    return port

@@ -1,0 +1,91 @@
+"""`/admin/v2/clusters`: the clusters that tenants and namespaces may name, and how their brokers are reached."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.call import BadBody, Call, empty_ok, json_response, no_content, route
+from pybroker.errors import AdminError
+from pybroker.model.policies import ClusterData
+
+BASE = "/admin/v2/clusters"
+
+# The schemes that each URL of a cluster may have.
+URL_SCHEMES = {
+    "serviceUrl": ("http",),
+    "serviceUrlTls": ("https",),
+    "brokerServiceUrl": ("pulsar",),
+    "brokerServiceUrlTls": ("pulsar+ssl",),
+}
+
+
+def routes() -> list[Route]:
+    return [
+        route("GET", BASE, list_clusters),
+        route("GET", BASE + "/{cluster}", get_cluster),
+        route("PUT", BASE + "/{cluster}", create_cluster),
+        route("POST", BASE + "/{cluster}", update_cluster),
+        route("DELETE", BASE + "/{cluster}", delete_cluster),
+    ]
+
+
+async def list_clusters(call: Call) -> Response:
+    return json_response(sorted(call.resources.clusters()))
+
+
+async def get_cluster(call: Call) -> Response:
+    call.require_superuser()
+    return json_response(_existing_cluster(call, call.name("cluster")))
+
+
+async def create_cluster(call: Call) -> Response:
+    call.require_superuser()
+    name, data = call.name("cluster"), await _cluster_data(call)
+    if call.resources.cluster(name) is not None:
+        raise AdminError(409, f"Cluster already exists: {name}")
+    await call.resources.put_cluster(name, data)
+    return empty_ok()
+
+
+async def update_cluster(call: Call) -> Response:
+    call.require_superuser()
+    name, data = call.name("cluster"), await _cluster_data(call)
+    _existing_cluster(call, name)
+    await call.resources.put_cluster(name, data)
+    return empty_ok()
+
+
+async def delete_cluster(call: Call) -> Response:
+    call.require_superuser()
+    await call.resources.delete_cluster(call.name("cluster"))
+    return no_content()
+
+
+def _existing_cluster(call: Call, name: str) -> ClusterData:
+    data = call.resources.cluster(name)
+    if data is None:
+        raise AdminError(404, f"Cluster does not exist: {name}")
+    return data
+
+
+async def _cluster_data(call: Call) -> ClusterData:
+    data = await call.optional_json(ClusterData)
+    if data is None:
+        raise BadBody("cluster data is needed")
+    for key, schemes in URL_SCHEMES.items():
+        url: str | None = getattr(data, key)
+        if url and not all(_is_url(part, schemes) for part in url.split(",")):
+            raise AdminError(400, f"{key} is {url!r}: expected {schemes[0]}://host:port")
+    return data
+
+
+def _is_url(text: str, schemes: tuple[str, ...]) -> bool:
+    # Clients take a list of hosts behind one scheme too; only its first part has the scheme.
+    try:
+        parts = urlsplit(text if "://" in text else f"{schemes[0]}://{text}")
+        return parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False

@@ -1,0 +1,147 @@
+"""`/admin/v2/namespaces`: life cycle, policies document, bundles, topics and permissions of namespaces."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.call import Call, json_response, no_content, route
+from pybroker.admin.routes.tenants import existing_tenant
+from pybroker.errors import AdminError
+from pybroker.model.names import NON_PERSISTENT, PERSISTENT, NamespaceName
+from pybroker.model.policies import AuthAction, NamespacePolicies, ordered_actions
+
+BASE = "/admin/v2/namespaces"
+NAMESPACE = BASE + "/{tenant}/{namespace}"
+PERMISSIONS = NAMESPACE + "/permissions"
+
+DOMAIN_OF_MODE = {"PERSISTENT": PERSISTENT, "NON_PERSISTENT": NON_PERSISTENT, "ALL": None}
+
+
+def routes() -> list[Route]:
+    return [
+        route("GET", BASE + "/{tenant}", list_namespaces),
+        route("GET", NAMESPACE, get_policies),
+        route("PUT", NAMESPACE, create_namespace),
+        route("DELETE", NAMESPACE, delete_namespace),
+        route("GET", NAMESPACE + "/topics", list_topics),
+        route("GET", NAMESPACE + "/bundles", get_bundles),
+        route("GET", PERMISSIONS, get_permissions),
+        route("GET", PERMISSIONS + "/subscription", get_subscription_permissions),
+        route("POST", PERMISSIONS + "/subscription/{subscription}", grant_subscription),
+        route("DELETE", PERMISSIONS + "/{subscription}/{role}", revoke_subscription),
+        route("POST", PERMISSIONS + "/{role}", grant),
+        route("DELETE", PERMISSIONS + "/{role}", revoke),
+    ]
+
+
+async def list_namespaces(call: Call) -> Response:
+    tenant = call.name("tenant")
+    call.require_tenant_admin(tenant)
+    existing_tenant(call, tenant)
+    return json_response(sorted(str(namespace) for namespace in call.resources.namespaces(tenant)))
+
+
+async def create_namespace(call: Call) -> Response:
+    namespace = call.namespace_name()
+    call.require_namespace_admin(namespace)
+    policies = await call.optional_json(NamespacePolicies)
+    await call.resources.create_namespace(namespace, policies or NamespacePolicies())
+    return no_content()
+
+
+async def get_policies(call: Call) -> Response:
+    namespace = call.namespace_name()
+    call.require_namespace_admin(namespace)
+    return json_response(existing_namespace(call, namespace))
+
+
+async def delete_namespace(call: Call) -> Response:
+    namespace = call.namespace_name()
+    call.require_namespace_admin(namespace)
+    await call.broker.delete_namespace(namespace, force=call.flag("force"))
+    return no_content()
+
+
+async def list_topics(call: Call) -> Response:
+    namespace = call.namespace_name()
+    call.require_list_topics(namespace)
+    existing_namespace(call, namespace)
+    mode = call.query("mode") or "PERSISTENT"
+    if mode not in DOMAIN_OF_MODE:
+        raise AdminError(400, f"mode is {mode!r}: use one of {', '.join(DOMAIN_OF_MODE)}")
+    return json_response(await call.broker.list_topics(namespace, DOMAIN_OF_MODE[mode]))
+
+
+async def get_bundles(call: Call) -> Response:
+    namespace = call.namespace_name()
+    call.require_list_topics(namespace)
+    return json_response(existing_namespace(call, namespace).bundles)
+
+
+async def get_permissions(call: Call) -> Response:
+    namespace = call.namespace_name()
+    call.require_namespace_admin(namespace)
+    return json_response(existing_namespace(call, namespace).auth_policies.namespace_auth)
+
+
+async def grant(call: Call) -> Response:
+    namespace, role = call.namespace_name(), call.name("role")
+    call.require_namespace_admin(namespace)
+    actions = ordered_actions(await call.json(list[AuthAction]))
+
+    def change(policies: NamespacePolicies) -> None:
+        policies.auth_policies.namespace_auth[role] = actions
+
+    await call.resources.update_namespace(namespace, change)
+    return no_content()
+
+
+async def revoke(call: Call) -> Response:
+    namespace, role = call.namespace_name(), call.name("role")
+    call.require_namespace_admin(namespace)
+
+    def change(policies: NamespacePolicies) -> None:
+        policies.auth_policies.namespace_auth.pop(role, None)
+
+    await call.resources.update_namespace(namespace, change)
+    return no_content()
+
+
+async def get_subscription_permissions(call: Call) -> Response:
+    namespace = call.namespace_name()
+    call.require_namespace_admin(namespace)
+    return json_response(existing_namespace(call, namespace).auth_policies.subscription_auth_roles)
+
+
+async def grant_subscription(call: Call) -> Response:
+    namespace, subscription = call.namespace_name(), call.name("subscription")
+    call.require_namespace_admin(namespace)
+    roles = sorted(set(await call.json(list[str])))
+
+    def change(policies: NamespacePolicies) -> None:
+        policies.auth_policies.subscription_auth_roles[subscription] = roles
+
+    await call.resources.update_namespace(namespace, change)
+    return no_content()
+
+
+async def revoke_subscription(call: Call) -> Response:
+    namespace, subscription, role = call.namespace_name(), call.name("subscription"), call.name("role")
+    call.require_namespace_admin(namespace)
+
+    def change(policies: NamespacePolicies) -> None:
+        roles = policies.auth_policies.subscription_auth_roles
+        if role in roles.get(subscription, ()):
+            roles[subscription].remove(role)
+
+    await call.resources.update_namespace(namespace, change)
+    return no_content()
+
+
+def existing_namespace(call: Call, namespace: NamespaceName) -> NamespacePolicies:
+    """The namespace's policies; 404 when it does not exist."""
+    policies = call.resources.namespace(namespace)
+    if policies is None:
+        raise AdminError(404, f"Namespace does not exist: {namespace}")
+    return policies

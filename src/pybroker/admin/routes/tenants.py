@@ -1,0 +1,74 @@
+"""`/admin/v2/tenants`: who administers a tenant and in which clusters its namespaces may live."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.call import Call, json_response, no_content, route
+from pybroker.errors import AdminError
+from pybroker.model.policies import TenantInfo
+
+BASE = "/admin/v2/tenants"
+
+
+def routes() -> list[Route]:
+    return [
+        route("GET", BASE, list_tenants),
+        route("GET", BASE + "/{tenant}", get_tenant),
+        route("PUT", BASE + "/{tenant}", create_tenant),
+        route("POST", BASE + "/{tenant}", update_tenant),
+        route("DELETE", BASE + "/{tenant}", delete_tenant),
+    ]
+
+
+async def list_tenants(call: Call) -> Response:
+    call.require_superuser()
+    return json_response(sorted(call.resources.tenants()))
+
+
+async def get_tenant(call: Call) -> Response:
+    tenant = call.name("tenant")
+    call.require_tenant_admin(tenant)
+    return json_response(existing_tenant(call, tenant))
+
+
+async def create_tenant(call: Call) -> Response:
+    call.require_superuser()
+    await call.resources.create_tenant(call.name("tenant"), await _tenant_info(call))
+    return no_content()
+
+
+async def update_tenant(call: Call) -> Response:
+    call.require_superuser()
+    await call.resources.update_tenant(call.name("tenant"), await _tenant_info(call))
+    return no_content()
+
+
+async def delete_tenant(call: Call) -> Response:
+    call.require_superuser()
+    tenant = call.name("tenant")
+    if call.flag("force"):
+        if not call.config.force_delete_tenant_allowed:
+            raise AdminError(405, "Broker doesn't allow forced deletion of tenants (forceDeleteTenantAllowed)")
+        existing_tenant(call, tenant)
+        for namespace in call.resources.namespaces(tenant):
+            await call.broker.delete_namespace(namespace, force=True)
+    await call.resources.delete_tenant(tenant)
+    return no_content()
+
+
+def existing_tenant(call: Call, tenant: str) -> TenantInfo:
+    """The tenant's document; 404 when there is none."""
+    info = call.resources.tenant(tenant)
+    if info is None:
+        raise AdminError(404, f"Tenant does not exist: {tenant}")
+    return info
+
+
+async def _tenant_info(call: Call) -> TenantInfo:
+    info = await call.optional_json(TenantInfo)
+    if info is None:
+        raise AdminError(412, "TenantInfo is null: the body names adminRoles and allowedClusters")
+    # Both are sets, shown in order.
+    return TenantInfo(sorted(set(info.adminRoles)), sorted(set(info.allowedClusters)))

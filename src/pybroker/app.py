@@ -1,0 +1,293 @@
+"""Builds every object once, in order, runs them until a signal, and takes them down in the opposite order.
+
+The only module that may import everything. Owner of the root task group, the signals and the data directory's lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from pybroker import __version__, logs
+from pybroker.admin.http import HttpServer
+from pybroker.auth.tls import CertificateRefresher, server_context
+from pybroker.broker.service import BrokerService
+from pybroker.clock import Clock
+from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
+from pybroker.config import BrokerConfig, ConfigError
+from pybroker.data_directory import DataDirectoryInUse, DataDirectoryLock
+from pybroker.errors import StoreError
+from pybroker.managed_ledger.entry_cache import EntryCache
+from pybroker.managed_ledger.factory import LedgerLimits, ManagedLedgerFactory
+from pybroker.metadata.memory import MemoryMetadataStore
+from pybroker.metadata.resources import Resources
+from pybroker.metadata.sqlite import SqliteMetadataStore
+from pybroker.metadata.store import MetadataStore
+from pybroker.server.command_table import command_table
+from pybroker.server.handlers.session import check_expiry
+from pybroker.server.listener import Listener, ServerContext
+from pybroker.storage.cursor_store import CursorStore
+from pybroker.storage.ledger_store import LedgerStore
+from pybroker.storage.local_store import LocalStore, LocalStoreOptions
+from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
+from pybroker.watchdog import LoopWatchdog
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_FATAL_STORAGE = 70
+_SWITCH_INTERVAL_S = 0.0001  # the journal's writer thread gets the interpreter this soon (docs/architecture.md)
+_GC_THRESHOLDS = (50_000, 20, 50)
+_MIB = 1024 * 1024
+
+
+class StartError(Exception):
+    """The broker cannot start; the text is the one line that the operator needs."""
+
+
+def run(config: BrokerConfig, ready_file: Path | None, warnings: list[str]) -> int:
+    """Serve until SIGTERM or Ctrl-C and return the exit code."""
+    logs.configure(config.log_level)
+    for warning in warnings:
+        logs.warning("config.noted", warning=warning)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    gc.set_threshold(*_GC_THRESHOLDS)
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(_serve(config, ready_file))
+    except (StartError, DataDirectoryInUse, ConfigError, StoreError) as error:
+        print(f"pybroker: {error}", file=sys.stderr)
+        return EXIT_FAILED
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # noqa: PLC0415  (not everywhere)
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(config: BrokerConfig, ready_file: Path | None) -> int:
+    broker = Broker(config)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await broker.start()
+    try:
+        if ready_file is not None:
+            _write_ready_file(ready_file, broker.description())
+        print(broker.banner(), flush=True)
+        await stop.wait()
+    finally:
+        is_clean = await broker.close()
+    return EXIT_OK if is_clean else EXIT_FAILED
+
+
+class Broker:
+    """A whole broker: every object of the process. `start` and `close` are called once each, on the running loop."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self.clock = Clock()
+        self._directory = Path(config.data_directory)
+        self._closers: list[Callable[[], object]] = []
+        self._background: asyncio.Task[None] | None = None
+        self.service: BrokerService
+        self.listener: Listener
+        self.http: HttpServer
+
+    @property
+    def is_stored_locally(self) -> bool:
+        return self.config.ledger_store == "local" or self.config.metadata_store == "sqlite"
+
+    async def start(self) -> None:
+        """Open, recover, bind, serve. Raises StartError and friends, with everything taken down again."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._take_down()
+            raise
+
+    async def _start(self) -> None:
+        config = self.config
+        if self.is_stored_locally:
+            self._closers.append(DataDirectoryLock(self._directory).release)
+        metadata = await self._open_metadata()
+        resources = Resources(metadata, config.default_number_of_namespace_bundles)
+        await resources.load()
+        await resources.bootstrap(config.cluster_name, config.bootstrap_namespaces)
+        ledger_store, cursor_store = await self._open_storage()
+        ledgers = ManagedLedgerFactory(
+            ledger_store,
+            cursor_store,
+            metadata,
+            EntryCache(config.managed_ledger_cache_size_mb * _MIB),
+            LedgerLimits(
+                config.managed_ledger_max_entries_per_ledger,
+                config.managed_ledger_max_size_per_ledger_mbytes * _MIB,
+                config.managed_ledger_min_ledger_rollover_time_minutes * 60_000,
+            ),
+            self.clock,
+            config.cursor_flush_interval_ms,
+        )
+        self.service = BrokerService(config, metadata, resources, ledgers, self.clock)
+        await self._bind()
+        await self.listener.start()
+        await self.http.start()
+        self.service.ready = True
+        gc.collect()
+        gc.freeze()
+
+    async def _open_metadata(self) -> MetadataStore:
+        store: MetadataStore
+        if self.config.metadata_store == "memory":
+            store = MemoryMetadataStore()
+        else:
+            store = await SqliteMetadataStore.open(self._directory / "metadata.db")
+        self._closers.append(store.close)
+        return store
+
+    async def _open_storage(self) -> tuple[LedgerStore, CursorStore]:
+        config = self.config
+        if config.ledger_store == "memory":
+            return MemoryLedgerStore(), MemoryCursorStore()
+        options = LocalStoreOptions(
+            sync_data=config.journal_sync_data,
+            journal_file_bytes=config.journal_file_size_mb * _MIB,
+            max_batch_bytes=config.journal_max_batch_bytes,
+            checkpoint_max_bytes=config.checkpoint_max_bytes,
+            checkpoint_max_entries=config.checkpoint_max_entries,
+        )
+        store = await LocalStore.open(self._directory, options, _storage_is_lost)
+        self._closers.append(store.close)
+        return store, store
+
+    async def _bind(self) -> None:
+        config = self.config
+        tls: ssl.SSLContext | None = None
+        refresher: CertificateRefresher | None = None
+        if config.broker_service_port_tls is not None or config.web_service_port_tls is not None:
+            tls = server_context(config)
+            refresher = CertificateRefresher(tls, config)
+        self.listener = Listener(ServerContext(self.service, command_table()))
+        self.http = HttpServer(self.service, tls, self.clock)
+        try:
+            self.listener.bind(config.bind_address, config.broker_service_port, config.broker_service_port_tls, tls)
+            self.http.bind()
+        except OSError as error:
+            raise StartError(
+                f"cannot listen on {config.bind_address}: {error.strerror or error} (another broker? use --port and --http-port)"
+            ) from error
+        ports = BoundPorts(self.listener.port, self.listener.port_tls, self.http.port, self.http.port_tls)
+        self.service.addresses = AdvertisedAddresses(config, ports, socket.gethostname())
+        self._background = asyncio.get_running_loop().create_task(self._run_background(refresher), name="background")
+
+    async def _run_background(self, refresher: CertificateRefresher | None) -> None:
+        """The loops that last as long as the broker; each catches what it can meet, so that none ends the others."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.listener.watch(), name="keep-alive")
+            group.create_task(self._check_expired_credentials(), name="credentials")
+            group.create_task(
+                LoopWatchdog(self.service.stats, self.config.event_loop_watchdog_ms).run(), name="watchdog"
+            )
+            if refresher is not None:
+                group.create_task(refresher.run(), name="certificates")
+
+    async def _check_expired_credentials(self) -> None:
+        if not self.config.authentication_enabled:
+            return
+        while True:
+            await asyncio.sleep(self.config.authentication_refresh_check_seconds)
+            for connection in list(self.listener.context.connections):
+                check_expiry(connection)
+
+    async def close(self) -> bool:
+        """Tell the clients, write what is left, release. False when `brokerShutdownTimeoutMs` was not enough."""
+        logs.info("broker.stopping")
+        is_clean = True
+        try:
+            async with asyncio.timeout(self.config.broker_shutdown_timeout_ms / 1000):
+                self.listener.stop_accepting()
+                await self.service.close()
+                await self.listener.close()
+                await self.http.close()
+        except TimeoutError:
+            logs.error("broker.stop_timed_out", timeout_ms=self.config.broker_shutdown_timeout_ms)
+            self.listener.abort()
+            is_clean = False
+        await self._take_down()
+        logs.info("broker.stopped")
+        return is_clean
+
+    async def _take_down(self) -> None:
+        if self._background is not None:
+            self._background.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._background
+        while self._closers:
+            closing = self._closers.pop()()
+            if asyncio.iscoroutine(closing):
+                await closing
+
+    # --- what people and scripts read --------------------------------------------------------------------------------
+
+    def description(self) -> dict[str, object]:
+        """What the ready file holds."""
+        found = self.service.addresses.resolve(None)
+        return {
+            "pid": os.getpid(),
+            "version": __version__,
+            "broker_port": self.listener.port,
+            "broker_port_tls": self.listener.port_tls,
+            "http_port": self.http.port,
+            "http_port_tls": self.http.port_tls,
+            "broker_url": found.broker_url,
+            "broker_url_tls": found.broker_url_tls,
+            "http_url": found.http_url,
+            "http_url_tls": found.http_url_tls,
+        }
+
+    def banner(self) -> str:
+        """A few lines that say where the broker is, where its data is, and what a receipt means."""
+        found = self.service.addresses.resolve(None)
+        urls = "  ".join(
+            url for url in (found.broker_url, found.broker_url_tls, found.http_url, found.http_url_tls) if url
+        )
+        return "\n".join(
+            (
+                f"pybroker {__version__}, cluster {self.config.cluster_name}",
+                f"  serving     {urls}",
+                f"  data        {self._directory.resolve() if self.is_stored_locally else 'in memory only'}",
+                f"  durability  {self._durability()}",
+            )
+        )
+
+    def _durability(self) -> str:
+        if self.config.ledger_store == "memory":
+            return "none: everything is lost when the broker stops"
+        if self.config.journal_sync_data:
+            return "a receipt means on disk (journalSyncData=true)"
+        return "a receipt means handed to the operating system (journalSyncData=false)"
+
+
+def _storage_is_lost(error: BaseException) -> None:
+    """A durable write failed: what the disk holds is unknown, and trying again would lie. Recovery at the next start knows."""
+    logs.error("storage.lost", error=str(error), action="the process ends; start it again once the disk is sound")
+    os._exit(EXIT_FATAL_STORAGE)
+
+
+def _write_ready_file(path: Path, description: dict[str, object]) -> None:
+    """Whole or not at all: who waits for the file never reads half of it."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(description) + "\n")
+    partial.replace(path)

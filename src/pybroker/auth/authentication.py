@@ -1,0 +1,101 @@
+"""Who is this? Finds the provider for what a client sent, on the binary protocol and over HTTP.
+
+What must hold: credentials that are wrong are refused, never taken for anonymous. Anonymous is who names no method,
+or one that is not configured, and only where `anonymousUserRole` is set and `strictAuthMethod` is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pybroker.auth import names
+from pybroker.auth.basic import BasicProvider
+from pybroker.auth.locations import decoded_base64
+from pybroker.auth.provider import AuthenticationProvider, Identity, PeerCertificate
+from pybroker.auth.tls_auth import TlsProvider
+from pybroker.auth.token import TokenProvider, TokenSettings
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.config.keys import ConfigError
+from pybroker.errors import AuthenticationError
+
+__all__ = ["AuthenticationService", "Identity", "PeerCertificate"]
+
+NOBODY = Identity(None, names.NONE, None)
+_HTTP_SCHEMES = {"bearer": names.TOKEN, "basic": names.BASIC}
+
+
+class AuthenticationService:
+    """The configured providers. Raises ConfigError when made from a configuration that cannot work."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.enabled = config.authentication_enabled
+        self._anonymous_role = "" if config.strict_auth_method else config.anonymous_user_role.strip()
+        self._providers: dict[str, AuthenticationProvider] = {}
+        if not self.enabled:
+            return
+        for name in config.authentication_providers:
+            method = names.method_of(name)
+            if method not in self._providers:
+                self._providers[method] = _provider(method, config)
+        if not self._providers and not self._anonymous_role:
+            raise ConfigError("authenticationEnabled is true, but nobody could get in: set authenticationProviders")
+
+    def authenticate(
+        self, method: str, data: bytes, peer_certificate: PeerCertificate | None, now_s: float
+    ) -> Identity:
+        """Tell who sent `method` and `data` in CONNECT or AUTH_RESPONSE. Raises AuthenticationError."""
+        if not self.enabled:
+            return NOBODY
+        provider = self._providers.get(method)
+        if provider is not None:
+            return provider.authenticate(data, peer_certificate, now_s)
+        if self._anonymous_role:
+            return Identity(self._anonymous_role, names.NONE, None)
+        if method in {"", names.NONE}:
+            raise AuthenticationError(f"authentication is required; methods: {', '.join(self._providers)}")
+        raise AuthenticationError(
+            f"authentication method {method[:40]!r} is not configured; methods: {', '.join(self._providers)}"
+        )
+
+    def authenticate_http(
+        self, headers: Mapping[str, str], peer_certificate: PeerCertificate | None, now_s: float
+    ) -> Identity:
+        """Tell who sent an HTTP request, from its Authorization header or else its client certificate.
+
+        `headers` has lower-case names or ignores case. Raises AuthenticationError.
+        """
+        if not self.enabled:
+            return NOBODY
+        authorization = headers.get("authorization", "")
+        if not authorization:
+            method = names.TLS if peer_certificate is not None and names.TLS in self._providers else names.NONE
+            return self.authenticate(method, b"", peer_certificate, now_s)
+        scheme, _, text = authorization.partition(" ")
+        method = _HTTP_SCHEMES.get(scheme.lower(), scheme)
+        data: bytes | None = text.strip().encode()
+        if method == names.BASIC and method in self._providers:
+            data = decoded_base64(text.encode())
+            if data is None:
+                raise AuthenticationError("the Authorization header is not base64")
+        return self.authenticate(method, data or b"", peer_certificate, now_s)
+
+
+def _provider(method: str, config: BrokerConfig) -> AuthenticationProvider:
+    if method == names.TOKEN:
+        return TokenProvider(
+            TokenSettings(
+                secret_key=config.token_secret_key,
+                public_key=config.token_public_key,
+                public_algorithm=config.token_public_alg,
+                role_claim=config.token_auth_claim or "sub",
+                audience_claim=config.token_audience_claim,
+                audience=config.token_audience,
+                clock_skew_s=config.token_allowed_clock_skew_seconds,
+            )
+        )
+    if method == names.BASIC:
+        return BasicProvider(config.basic_auth_conf)
+    assert method == names.TLS, method
+    if config.tls_allow_insecure_connection:
+        raise ConfigError("authentication by certificate and tlsAllowInsecureConnection=true exclude each other")
+    return TlsProvider()

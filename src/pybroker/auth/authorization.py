@@ -1,0 +1,132 @@
+"""May they? Decides by role, from tenants' administrators and namespaces' permissions.
+
+Super users may do all; the administrators of a tenant may do all within it; others may do what the namespace or the
+topic grants their role. Decisions read the current policies, so that a grant counts from the next request on. Each
+method raises AuthorizationError with the reason, and does nothing when authorization is off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.config.keys import ConfigError
+from pybroker.errors import AuthorizationError
+from pybroker.metadata.resources import Resources
+from pybroker.model.names import NamespaceName, TopicName
+from pybroker.model.policies import AuthAction, NamespacePolicies, SubscriptionAuthMode
+
+_PROVIDER_CLASS = "PulsarAuthorizationProvider"
+
+
+class AuthorizationService:
+    """The rules of one broker. Raises ConfigError when made from a configuration that cannot work."""
+
+    def __init__(self, config: BrokerConfig, resources: Resources) -> None:
+        self.enabled = config.authorization_enabled
+        self._resources = resources
+        self._superuser_roles = frozenset(config.super_user_roles)
+        self._proxy_roles = frozenset(config.proxy_roles)
+        self._wildcards = config.authorization_allow_wildcards_matching
+        if not self.enabled:
+            return
+        if not config.authentication_enabled:
+            raise ConfigError("authorizationEnabled=true needs authenticationEnabled=true: nobody has a role otherwise")
+        if config.authorization_provider.rpartition(".")[2] != _PROVIDER_CLASS:
+            raise ConfigError(f"authorizationProvider must be {_PROVIDER_CLASS}: this broker has no other")
+
+    def require_produce(self, topic: TopicName, role: str | None) -> None:
+        """Refuse a role that may not publish to `topic`."""
+        if self.enabled and not self._may(topic, role, AuthAction.PRODUCE):
+            raise AuthorizationError(f"role {role!r} may not produce to {topic}")
+
+    def require_consume(self, topic: TopicName, subscription: str, role: str | None) -> None:
+        """Refuse a role that may not read `topic`, or not by way of `subscription`."""
+        if not self.enabled or self._administers(topic.tenant, role):
+            return
+        if not self._may(topic, role, AuthAction.CONSUME):
+            raise AuthorizationError(f"role {role!r} may not consume from {topic}")
+        policies = self._resources.namespace(topic.namespace)
+        if policies is not None and role is not None and subscription:
+            _require_subscription(policies, topic, subscription, role)
+
+    def require_lookup(self, topic: TopicName, role: str | None) -> None:
+        """Refuse a role that may neither produce nor consume."""
+        if self.enabled and not self._may(topic, role, AuthAction.PRODUCE, AuthAction.CONSUME):
+            raise AuthorizationError(f"role {role!r} may neither produce to nor consume from {topic}")
+
+    def require_superuser(self, role: str | None) -> None:
+        """Refuse everybody but the super users."""
+        if self.enabled and not self._is_superuser(role):
+            raise AuthorizationError(f"role {role!r} is no super user")
+
+    def require_tenant_admin(self, tenant: str, role: str | None) -> None:
+        """Refuse a role that does not administer `tenant`."""
+        if self.enabled and not self._administers(tenant, role):
+            raise AuthorizationError(f"role {role!r} does not administer tenant {tenant}")
+
+    def require_namespace_admin(self, namespace: NamespaceName, role: str | None) -> None:
+        """Refuse a role that does not administer the namespace, which is its tenant's administrators' right."""
+        if self.enabled and not self._administers(namespace.tenant, role):
+            raise AuthorizationError(f"role {role!r} does not administer namespace {namespace}")
+
+    def require_list_topics(self, namespace: NamespaceName, role: str | None) -> None:
+        """Refuse a role that may not consume in the whole namespace."""
+        if not self.enabled or self._administers(namespace.tenant, role):
+            return
+        policies = self._resources.namespace(namespace)
+        granted = policies.auth_policies.namespace_auth if policies is not None else {}
+        if role is None or not self._grants(granted, role, (AuthAction.CONSUME,)):
+            raise AuthorizationError(f"role {role!r} may not list the topics of {namespace}")
+
+    def _is_superuser(self, role: str | None) -> bool:
+        """Also the first check of all others, so that proxies are refused everywhere."""
+        if role in self._proxy_roles:
+            # The proxy's own right must not stand in for that of the client behind it, who is not known here.
+            raise AuthorizationError(f"role {role!r} is a proxy role: original principals are not supported")
+        return role in self._superuser_roles
+
+    def _administers(self, tenant: str, role: str | None) -> bool:
+        if self._is_superuser(role):
+            return True
+        info = self._resources.tenant(tenant)
+        return info is not None and role in info.adminRoles
+
+    def _may(self, topic: TopicName, role: str | None, *actions: AuthAction) -> bool:
+        """Whether the role administers the topic's tenant or is granted one of the actions."""
+        if self._administers(topic.tenant, role):
+            return True
+        policies = self._resources.namespace(topic.namespace)
+        if policies is None or role is None:
+            return False
+        granted = policies.auth_policies
+        by_topic = granted.destination_auth
+        return (
+            self._grants(granted.namespace_auth, role, actions)
+            or self._grants(by_topic.get(str(topic), {}), role, actions)
+            or self._grants(by_topic.get(str(topic.partitioned_name), {}), role, actions)
+        )
+
+    def _grants(self, granted: Mapping[str, list[AuthAction]], role: str, actions: Iterable[AuthAction]) -> bool:
+        if any(action in granted.get(role, ()) for action in actions):
+            return True
+        return self._wildcards and any(
+            matches_wildcard(pattern, role) and action in allowed
+            for pattern, allowed in granted.items()
+            for action in actions
+        )
+
+
+def matches_wildcard(pattern: str, role: str) -> bool:
+    """Whether `pattern`, with a `*` as its first or its last character, stands for `role`."""
+    return (pattern.endswith("*") and role.startswith(pattern[:-1])) or (
+        pattern.startswith("*") and role.endswith(pattern[1:])
+    )
+
+
+def _require_subscription(policies: NamespacePolicies, topic: TopicName, subscription: str, role: str) -> None:
+    reserved_for = policies.auth_policies.subscription_auth_roles.get(subscription)
+    if reserved_for and role not in reserved_for:
+        raise AuthorizationError(f"role {role!r} may not use subscription {subscription!r} on {topic}")
+    if policies.subscription_auth_mode is SubscriptionAuthMode.PREFIX and not subscription.startswith(role):
+        raise AuthorizationError(f"subscription {subscription!r} on {topic} must begin with the role {role!r}")

@@ -1,0 +1,18 @@
+"""Method `tls`: the role is the common name of the client certificate, which the handshake has verified."""
+
+from __future__ import annotations
+
+from pybroker.auth import names
+from pybroker.auth.provider import AuthenticationProvider, Identity, PeerCertificate
+from pybroker.errors import AuthenticationError
+
+
+class TlsProvider(AuthenticationProvider):
+    """Takes the role from the certificate; what the client sends beside it does not count."""
+
+    def authenticate(self, data: bytes, peer_certificate: PeerCertificate | None, now_s: float) -> Identity:
+        if peer_certificate is None:
+            raise AuthenticationError("no client certificate was shown")
+        if not peer_certificate.common_name:
+            raise AuthenticationError("the client certificate has no common name, which would be its role")
+        return Identity(peer_certificate.common_name, names.TLS, None)

@@ -1,0 +1,1 @@
+"""Live objects: topics, subscriptions, producers, consumers. Start with `service.py`, then follow `topic.py`."""

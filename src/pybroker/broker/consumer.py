@@ -1,0 +1,88 @@
+"""One attached consumer: its peer, its state in the dispatcher, its counters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pybroker.broker.peer import Peer
+from pybroker.dispatch.consumer_state import ConsumerState
+from pybroker.dispatch.dispatcher import Delivery
+from pybroker.model.stats import DeliveryCounters
+
+if TYPE_CHECKING:
+    from pybroker.broker.subscription import Subscription
+
+
+class Consumer:
+    """A consumer of one client on one subscription. Owned by its subscription.
+
+    Invariant: while attached, `state` is known to the subscription's dispatcher, and only then.
+    """
+
+    __slots__ = (
+        "connected_since_ms",
+        "consumer_id",
+        "counters",
+        "epoch",
+        "is_closed",
+        "name",
+        "peer",
+        "properties",
+        "state",
+        "subscription",
+    )
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        consumer_id: int,
+        name: str,
+        priority_level: int,
+        max_unacked_messages: int,
+        peer: Peer,
+        properties: Mapping[str, str],
+        connected_since_ms: int,
+    ) -> None:
+        self.subscription = subscription
+        self.consumer_id = consumer_id
+        self.name = name
+        self.peer = peer
+        self.properties = dict(properties)
+        self.connected_since_ms = connected_since_ms
+        self.counters = DeliveryCounters()
+        self.state = ConsumerState(name, priority_level, max_unacked_messages, self)
+        self.epoch = -1
+        self.is_closed = False
+
+    def flow(self, permits: int) -> None:
+        """The client has room for `permits` more messages."""
+        if not self.is_closed:
+            self.subscription.flow(self, permits)
+
+    def set_writable(self, is_writable: bool) -> None:
+        """The client's connection is full, or has room again: nothing is dispatched to it meanwhile."""
+        self.state.writable = is_writable
+        if is_writable and not self.is_closed:
+            self.subscription.wake()
+
+    def deliver(self, delivery: Delivery, message_count: int, size_bytes: int, now_ms: int) -> None:
+        """Send what the dispatcher assigned to this consumer."""
+        counters = self.counters
+        counters.entries_out += len(delivery.entry_ids)
+        counters.messages_out += message_count
+        counters.bytes_out += size_bytes
+        counters.last_consumed_ms = now_ms
+        self.peer.send_messages(self.consumer_id, delivery, self.epoch)
+
+    def detach(self) -> None:
+        """Leave the subscription; what is unacknowledged is delivered to others."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.subscription.remove_consumer(self)
+
+    def close_from_broker(self) -> None:
+        """Leave the subscription and tell the client, which subscribes again."""
+        if not self.is_closed:
+            self.detach()
+            self.peer.close_consumer(self.consumer_id)

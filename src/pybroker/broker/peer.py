@@ -1,0 +1,57 @@
+"""What a client can be sent. A connection implements it; so will other ways in (WebSocket, replication).
+
+Calls never block and never raise: what cannot be delivered because the client is gone is dropped, since a client that comes back
+is sent what it has not acknowledged.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from pybroker.dispatch.dispatcher import Delivery
+from pybroker.errors import BrokerError
+
+
+class Peer(ABC):
+    """One client, seen from its producers and consumers."""
+
+    address: str
+    """`/ip:port`, as stats show it."""
+    client_version: str
+    role: str | None
+
+    @abstractmethod
+    def send_receipts(
+        self,
+        producer_id: int,
+        sequence_ids: list[int],
+        highest_sequence_ids: list[int],
+        ledger_id: int,
+        first_entry_id: int,
+        size_bytes: int,
+    ) -> None:
+        """These messages are stored: entry ids run from `first_entry_id`. `size_bytes` is what they held of the publish limit."""
+
+    @abstractmethod
+    def send_errors(self, producer_id: int, sequence_ids: list[int], error: BrokerError, size_bytes: int) -> None:
+        """These messages are not stored."""
+
+    @abstractmethod
+    def send_messages(self, consumer_id: int, delivery: Delivery, consumer_epoch: int) -> None:
+        """Deliver entries to a consumer."""
+
+    @abstractmethod
+    def send_ack_response(self, consumer_id: int, request_id: int, error: BrokerError | None) -> None:
+        """The acknowledgement is durable, or failed with `error`."""
+
+    @abstractmethod
+    def close_producer(self, producer_id: int) -> None:
+        """Tell the client that its producer is closed: it looks the topic up again."""
+
+    @abstractmethod
+    def close_consumer(self, consumer_id: int) -> None:
+        """Tell the client that its consumer is closed: it subscribes again."""
+
+    @abstractmethod
+    async def is_alive(self) -> bool:
+        """Whether the client answers a PING within the liveness timeout; when not, its connection is closed."""

@@ -1,0 +1,84 @@
+"""One attached producer: its name on the topic, and what it has under way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pybroker.broker.peer import Peer
+from pybroker.model.stats import ProducerCounters
+
+if TYPE_CHECKING:
+    from pybroker.broker.topic import Topic
+
+
+class Producer:
+    """A producer of one client on one topic. Owned by its topic, under its name.
+
+    Invariant: `pending` messages were handed to the managed ledger and not answered yet.
+    """
+
+    __slots__ = (
+        "_drained",
+        "connected_since_ms",
+        "counters",
+        "epoch",
+        "has_user_provided_name",
+        "is_closed",
+        "name",
+        "peer",
+        "pending",
+        "producer_id",
+        "properties",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: Topic,
+        producer_id: int,
+        name: str,
+        has_user_provided_name: bool,
+        epoch: int,
+        peer: Peer,
+        properties: Mapping[str, str],
+        connected_since_ms: int,
+    ) -> None:
+        self.topic = topic
+        self.producer_id = producer_id
+        self.name = name
+        self.has_user_provided_name = has_user_provided_name
+        self.epoch = epoch
+        self.peer = peer
+        self.properties = dict(properties)
+        self.connected_since_ms = connected_since_ms
+        self.counters = ProducerCounters()
+        self.pending = 0
+        self.is_closed = False
+        self._drained: asyncio.Event | None = None
+
+    def completed(self, message_count: int) -> None:
+        """`message_count` entries of this producer were answered."""
+        self.pending -= message_count
+        assert self.pending >= 0, "answered more than was published"
+        if not self.pending and self._drained is not None:
+            self._drained.set()
+
+    async def drained(self) -> None:
+        """Wait until everything published so far is answered."""
+        if self.pending:
+            self._drained = asyncio.Event()
+            await self._drained.wait()
+
+    def detach(self) -> None:
+        """Leave the topic; the client is gone or has asked for it. What is under way is still stored."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.topic.remove_producer(self)
+
+    def close_from_broker(self) -> None:
+        """Leave the topic and tell the client, which looks the topic up again."""
+        if not self.is_closed:
+            self.detach()
+            self.peer.close_producer(self.producer_id)

@@ -1,0 +1,264 @@
+"""One loaded persistent topic: its producers, its subscriptions, its managed ledger.
+
+This is one of the three fault boundaries: a broken invariant closes the topic, whose clients look it up again and get a fresh one.
+
+Invariants: nothing is dispatched before it is durable; receipts leave in the order of the appends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+from pybroker.broker.consumer import Consumer
+from pybroker.broker.producer import Producer
+from pybroker.broker.subscription import Subscription
+from pybroker.errors import (
+    BrokerError,
+    ConsumerBusy,
+    NotAllowedError,
+    PersistenceError,
+    ProducerBusy,
+    ServiceNotReady,
+    StoreError,
+    SubscriptionNotFound,
+)
+from pybroker.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerListener
+from pybroker.model.events import SendRun
+from pybroker.model.names import TopicName
+from pybroker.model.position import Position
+from pybroker.model.stats import TopicCounters
+from pybroker.storage.ledger_store import AppendRun
+from pybroker.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from pybroker.broker.service import BrokerService
+
+
+class Publish:
+    """What a topic remembers of a run of messages while it is being stored."""
+
+    __slots__ = ("producer", "run", "started_ms")
+
+    def __init__(self, producer: Producer, run: SendRun, started_ms: float) -> None:
+        self.producer = producer
+        self.run = run
+        self.started_ms = started_ms
+
+
+class Topic(ManagedLedgerListener):
+    """Owned by the broker service, under its canonical name, from load to close."""
+
+    def __init__(self, service: BrokerService, name: TopicName, ledger: ManagedLedger) -> None:
+        self.service = service
+        self.name = name
+        self.ledger = ledger
+        self.producers: dict[str, Producer] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+        self.counters = TopicCounters()
+        self.is_fenced = False
+        self.loaded_ms = service.clock.wall_ms()
+        self.tasks = TaskOwner(f"topic {name}")
+        self._creating: set[str] = set()
+        ledger.listen(self)
+        for cursor in ledger.cursors.values():
+            self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
+
+    def _require_open(self) -> None:
+        if self.is_fenced:
+            raise ServiceNotReady(f"topic {self.name} is being closed, try again")
+
+    # --- producers and publishing ------------------------------------------------------------------------------------
+
+    def add_producer(self, producer: Producer) -> None:
+        """Attach `producer` under its name. Raises ProducerBusy."""
+        self._require_open()
+        present = self.producers.get(producer.name)
+        if present is not None:
+            is_successor = present.peer is producer.peer and producer.epoch > present.epoch
+            if not is_successor or present.has_user_provided_name != producer.has_user_provided_name:
+                raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic")
+            present.close_from_broker()
+        limit = self.service.config.max_producers_per_topic
+        if 0 < limit <= len(self.producers):
+            raise ProducerBusy(f"Topic '{self.name}' reached max producers limit (maxProducersPerTopic={limit})")
+        self.producers[producer.name] = producer
+
+    def remove_producer(self, producer: Producer) -> None:
+        """`producer` is gone."""
+        if self.producers.get(producer.name) is producer:
+            del self.producers[producer.name]
+
+    def publish(self, producer: Producer, run: SendRun) -> None:
+        """Store a run of messages; the producer's peer is answered for each, now or later."""
+        if self.is_fenced or producer.is_closed:
+            self._refuse(producer, run, PersistenceError(f"producer {producer.name} is being closed"))
+            return
+        publish = Publish(producer, run, self.service.clock.monotonic_ms())
+        producer.pending += len(run.payloads)
+        try:
+            self.ledger.append(run.payloads, run.message_counts, run.size_bytes, publish)
+        except StoreError as error:
+            producer.completed(len(run.payloads))
+            self._refuse(producer, run, PersistenceError(str(error)))
+
+    def _refuse(self, producer: Producer, run: SendRun, error: BrokerError) -> None:
+        self.counters.publish_errors += len(run.payloads)
+        producer.peer.send_errors(run.producer_id, run.sequence_ids, error, run.size_bytes)
+
+    def entries_added(self, runs: list[AppendRun]) -> None:
+        clock = self.service.clock
+        now_ms = clock.monotonic_ms()
+        counters = self.counters
+        for appended in runs:
+            publish = appended.context
+            assert isinstance(publish, Publish)
+            producer = publish.producer
+            run = publish.run
+            entries = len(run.payloads)
+            messages = sum(run.message_counts)
+            counters.messages_in += messages
+            counters.entries_in += entries
+            counters.bytes_in += run.size_bytes
+            counters.entry_size_bytes.add_sizes(run.payloads, run.size_bytes)
+            latency_ms = now_ms - publish.started_ms
+            counters.publish_latency_ms.add(latency_ms, entries)
+            self.service.stats.publish_latency_ms.add(latency_ms, entries)
+            producer.counters.messages_in += messages
+            producer.counters.bytes_in += run.size_bytes
+            producer.completed(entries)
+            producer.peer.send_receipts(
+                run.producer_id,
+                run.sequence_ids,
+                run.highest_sequence_ids,
+                appended.ledger_id,
+                appended.first_entry_id,
+                run.size_bytes,
+            )
+        counters.last_publish_ms = clock.wall_ms()
+        for subscription in self.subscriptions.values():
+            subscription.wake()
+
+    def append_failed(self, runs: list[AppendRun], error: StoreError) -> None:
+        failure = PersistenceError(str(error))
+        for appended in runs:
+            publish = appended.context
+            assert isinstance(publish, Publish)
+            publish.producer.completed(len(publish.run.payloads))
+            self._refuse(publish.producer, publish.run, failure)
+
+    # --- subscriptions -----------------------------------------------------------------------------------------------
+
+    async def subscription(
+        self, name: str, is_earliest: bool, may_create: bool, properties: Mapping[str, str]
+    ) -> Subscription:
+        """The durable subscription `name`, made at the topic's beginning or end when missing.
+
+        Raises SubscriptionNotFound when it may not be made, NotAllowedError when a reader has that name.
+        """
+        self._require_open()
+        present = self.subscriptions.get(name)
+        if present is not None:
+            if not present.is_durable:
+                raise NotAllowedError(f"NonDurable subscription with the same name already exists: {name}")
+            return present
+        if name in self._creating:
+            raise ServiceNotReady(f"subscription {name} is being made, try again")
+        if not may_create:
+            raise SubscriptionNotFound(
+                f"Subscription {name} does not exist on {self.name}, and is not made automatically"
+            )
+        self._require_room_for_subscription()
+        self._creating.add(name)
+        try:
+            ledgers = self.ledger.ledgers
+            start = ledgers.previous_position(ledgers.first_position) if is_earliest else ledgers.last_position
+            cursor = await self.service.ledgers.create_cursor(self.ledger, name, start, properties)
+        finally:
+            self._creating.discard(name)
+        self._require_open()
+        subscription = self.subscriptions[name] = Subscription(self, name, cursor)
+        logs.info("subscription.created", topic=self.name, subscription=name, position=cursor.mark_delete_position)
+        return subscription
+
+    def non_durable_subscription(self, name: str, mark_delete: Position) -> Subscription:
+        """A reader's subscription, whose next entry is the one behind `mark_delete`."""
+        self._require_open()
+        present = self.subscriptions.get(name)
+        if present is not None:
+            if present.is_durable:
+                raise NotAllowedError(f"Durable subscription with the same name already exists: {name}")
+            return present
+        self._require_room_for_subscription()
+        cursor = self.service.ledgers.create_non_durable_cursor(self.ledger, name, mark_delete)
+        subscription = self.subscriptions[name] = Subscription(self, name, cursor)
+        return subscription
+
+    def _require_room_for_subscription(self) -> None:
+        limit = self.service.config.max_subscriptions_per_topic
+        if 0 < limit <= len(self.subscriptions):
+            raise NotAllowedError(f"Exceed the maximum number of subscriptions of the topic: {limit}")
+
+    def require_room_for_consumer(self) -> None:
+        """Raises ConsumerBusy when the topic takes no more consumers."""
+        limit = self.service.config.max_consumers_per_topic
+        if 0 < limit <= sum(len(subscription.consumers) for subscription in self.subscriptions.values()):
+            raise ConsumerBusy(f"Topic reached max consumers limit (maxConsumersPerTopic={limit})")
+
+    def attach(self, subscription: Subscription, consumer: Consumer, kind: str) -> None:
+        """Add `consumer` to `subscription`. Raises ConsumerBusy."""
+        self._require_open()
+        self.require_room_for_consumer()
+        subscription.add_consumer(consumer, kind)
+
+    async def delete_subscription(self, subscription: Subscription) -> None:
+        """Forget a subscription and its cursor; its consumers are told to go."""
+        subscription.is_closed = True
+        subscription.close_consumers()
+        self._remove(subscription)
+        await self.service.ledgers.delete_cursor(self.ledger, subscription.cursor)
+        logs.info("subscription.deleted", topic=self.name, subscription=subscription.name)
+
+    def drop_non_durable(self, subscription: Subscription) -> None:
+        """The last reader of a non-durable subscription left."""
+        if not subscription.is_closed:
+            subscription.is_closed = True
+            self._remove(subscription)
+            self.ledger.cursors.pop(subscription.name, None)
+
+    def _remove(self, subscription: Subscription) -> None:
+        if self.subscriptions.get(subscription.name) is subscription:
+            del self.subscriptions[subscription.name]
+            self.counters.messages_out_of_removed += subscription.counters.messages_out
+            self.counters.bytes_out_of_removed += subscription.counters.bytes_out
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def fail(self, bug: Exception) -> None:
+        """A broken invariant in here: close the topic; its clients look it up again and get a fresh one."""
+        self.service.stats.bugs += 1
+        if not self.is_fenced:
+            self.is_fenced = True
+            self.service.start_unload(self, f"{type(bug).__name__}: {bug}")
+
+    def fence(self) -> None:
+        """Take nobody and nothing more, and tell the clients to look the topic up again."""
+        self.is_fenced = True
+        for producer in list(self.producers.values()):
+            producer.close_from_broker()
+        for subscription in list(self.subscriptions.values()):
+            subscription.is_closed = True
+            subscription.close_consumers()
+
+    async def close(self) -> None:
+        """Fence, write what is left, release. Raises StoreError when that fails."""
+        self.fence()
+        await self.tasks.close()
+        await self.ledger.close()
+
+    async def delete(self) -> None:
+        """Fence and drop everything that is stored."""
+        self.fence()
+        await self.tasks.close()
+        await self.service.ledgers.delete(self.ledger)

@@ -1,0 +1,1 @@
+"""Who serves a topic and under which address. Start with `lookup.py`."""

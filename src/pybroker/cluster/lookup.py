@@ -1,0 +1,155 @@
+"""Which addresses a lookup answers with: the advertised address, or the listener that the client names.
+
+Owns the text of `advertisedListeners`. What must always hold: a lookup never answers an address that only this
+machine can reach unless the broker listens nowhere else. Finding the owner of a bundle is not its matter.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+from urllib.parse import urlsplit
+from zlib import crc32
+
+from pybroker.config import BrokerConfig, ConfigError
+from pybroker.errors import ServiceNotReady
+from pybroker.model.names import TopicName, is_valid_entity
+
+PULSAR = "pulsar"
+PULSAR_TLS = "pulsar+ssl"
+HTTP = "http"
+HTTP_TLS = "https"
+SCHEMES = (PULSAR, PULSAR_TLS, HTTP, HTTP_TLS)
+
+# Bound to one of these, the broker is reachable by any of its addresses, and the address itself names none of them.
+WILDCARD_ADDRESSES = frozenset({"", "0.0.0.0", "::", "[::]", "*"})
+
+
+class BoundPorts(NamedTuple):
+    """The ports that the broker listens on; None where it does not."""
+
+    broker: int | None
+    broker_tls: int | None
+    web: int | None
+    web_tls: int | None
+
+
+class LookupResult(NamedTuple):
+    """Where a topic is served, as URLs; an empty text where there is none of that kind."""
+
+    broker_url: str
+    broker_url_tls: str
+    http_url: str
+    http_url_tls: str
+
+
+class AdvertisedAddresses:
+    """The answer to every lookup, by listener name.
+
+    Invariant: fixed once built; a configuration that does not parse is refused here, at start, with a ConfigError.
+    """
+
+    def __init__(self, config: BrokerConfig, ports: BoundPorts, host_name: str) -> None:
+        host = config.advertised_address or _concrete_host(config.bind_address, host_name)
+        listeners = parse_listeners(config.advertised_listeners)
+        self._by_name = {
+            name: _listener_result(addresses, ports, config.advertised_address) for name, addresses in listeners.items()
+        }
+        self._default = _default_result(host, ports)
+        if listeners:
+            default_name = config.internal_listener_name or next(iter(listeners))
+            if default_name not in listeners:
+                raise ConfigError(
+                    f"internalListenerName is {default_name!r}, which advertisedListeners does not have: "
+                    f"use one of {', '.join(listeners)}"
+                )
+            self._default = self._by_name[default_name]
+        elif config.internal_listener_name:
+            raise ConfigError("internalListenerName is set, but advertisedListeners is empty")
+
+    def resolve(self, listener_name: str | None) -> LookupResult:
+        """The addresses of a listener, the internal one when none is named. Raises ServiceNotReady if unknown."""
+        if not listener_name:
+            return self._default
+        result = self._by_name.get(listener_name)
+        if result is None:
+            known = ", ".join(self._by_name) or "none"
+            raise ServiceNotReady(f"this broker has no listener {listener_name!r}; advertisedListeners names: {known}")
+        return result
+
+
+def parse_listeners(entries: Iterable[str]) -> dict[str, dict[str, str]]:
+    """`name:scheme://host:port` entries → for each name, in order, `host:port` by scheme. Raises ConfigError."""
+    listeners: dict[str, dict[str, str]] = {}
+    for entry in entries:
+        name, scheme, address = _parse_entry(entry)
+        addresses = listeners.setdefault(name, {})
+        if scheme in addresses:
+            raise ConfigError(f"advertisedListeners has two {scheme} addresses for listener {name!r}")
+        addresses[scheme] = address
+    for name, addresses in listeners.items():
+        if PULSAR not in addresses and PULSAR_TLS not in addresses:
+            raise ConfigError(
+                f"advertisedListeners has neither a pulsar nor a pulsar+ssl address for listener {name!r}"
+            )
+    return listeners
+
+
+def _parse_entry(entry: str) -> tuple[str, str, str]:
+    name, _, url = entry.strip().partition(":")
+    expected = f"advertisedListeners has {entry!r}; expected name:pulsar://host:port"
+    if not is_valid_entity(name):
+        raise ConfigError(expected)
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ConfigError(f"{expected} ({error})") from None
+    if parts.scheme not in SCHEMES:
+        raise ConfigError(f"{expected}, or one of the schemes {', '.join(SCHEMES)}")
+    if not host or not port or parts.path or parts.query or parts.fragment or "@" in parts.netloc:
+        raise ConfigError(expected)
+    return name, parts.scheme, f"{url_host(host)}:{port}"
+
+
+def url_host(host: str) -> str:
+    """`host` as it stands in a URL: IPv6 addresses in brackets."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def _concrete_host(bind_address: str, host_name: str) -> str:
+    return host_name if bind_address in WILDCARD_ADDRESSES else bind_address
+
+
+def _default_result(host: str, ports: BoundPorts) -> LookupResult:
+    return LookupResult(
+        _url(PULSAR, host, ports.broker),
+        _url(PULSAR_TLS, host, ports.broker_tls),
+        _url(HTTP, host, ports.web),
+        _url(HTTP_TLS, host, ports.web_tls),
+    )
+
+
+def _listener_result(addresses: dict[str, str], ports: BoundPorts, advertised_address: str) -> LookupResult:
+    # A listener that says nothing of HTTP is taken to be reachable on the broker's own HTTP ports.
+    host = advertised_address or (addresses.get(PULSAR) or addresses[PULSAR_TLS]).rpartition(":")[0]
+    http_url, http_url_tls = _url(HTTP, host, ports.web), _url(HTTP_TLS, host, ports.web_tls)
+    return LookupResult(
+        f"{PULSAR}://{addresses[PULSAR]}" if PULSAR in addresses else "",
+        f"{PULSAR_TLS}://{addresses[PULSAR_TLS]}" if PULSAR_TLS in addresses else "",
+        f"{HTTP}://{addresses[HTTP]}" if HTTP in addresses else http_url,
+        f"{HTTP_TLS}://{addresses[HTTP_TLS]}" if HTTP_TLS in addresses else http_url_tls,
+    )
+
+
+def _url(scheme: str, host: str, port: int | None) -> str:
+    return "" if port is None else f"{scheme}://{url_host(host)}:{port}"
+
+
+def find_bundle(topic: TopicName, boundaries: Sequence[str]) -> str:
+    """The bundle of a topic, as `0x00000000_0x40000000`: the range that the CRC-32 of its name falls in."""
+    assert len(boundaries) > 1, "a namespace has at least one bundle"
+    starts = [int(boundary, 16) for boundary in boundaries[:-1]]
+    index = bisect_right(starts, crc32(str(topic).encode())) - 1
+    return f"{boundaries[index]}_{boundaries[index + 1]}"

@@ -1,0 +1,23 @@
+"""The configuration of a broker: keys of `conf/broker.conf`, typed.
+
+`load` reads file, environment and command line into a frozen `BrokerConfig`; `KEYS` describes every key. Start reading
+at `parse`.
+"""
+
+from pybroker.config.broker_config import KEYS, BrokerConfig
+from pybroker.config.keys import ConfigError, KeyInfo, Value, ValueType, format_value, parse_value
+from pybroker.config.parse import LoadedConfig, dump, load
+
+__all__ = [
+    "KEYS",
+    "BrokerConfig",
+    "ConfigError",
+    "KeyInfo",
+    "LoadedConfig",
+    "Value",
+    "ValueType",
+    "dump",
+    "format_value",
+    "load",
+    "parse_value",
+]

@@ -1,0 +1,132 @@
+"""File, environment and command line → `BrokerConfig`.
+
+Owns the format of the file (Java properties, as far as Pulsar's files use it) and the order of precedence: default,
+file, environment, command line. What must always hold: a value that does not fit is refused and never replaced by a
+default; a key that is unknown or without effect is reported and never dropped silently. Reads one file; whoever calls
+decides where warnings go.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pybroker.config.broker_config import KEYS, BrokerConfig
+from pybroker.config.keys import ConfigError, Value, format_value, parse_value
+
+# Containers configure Pulsar by variables with this prefix; keys that are not known may be set so too.
+ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"
+
+MASK = "*****"
+
+_SEPARATOR = re.compile(r"\s*[=:]\s*")
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPED_CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """A configuration and what its sources said that has no effect."""
+
+    config: BrokerConfig
+    unknown_keys: tuple[str, ...]
+    unsupported_keys_in_use: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    text: str
+    origin: str
+
+
+def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> LoadedConfig:
+    """Read the configuration; later sources win: defaults, the file, the environment, `overrides`."""
+    settings: dict[str, _Setting] = {}
+    if path is not None:
+        settings.update(_file_settings(path))
+    settings.update(_environment_settings(environ))
+    settings.update((key, _Setting(text, "command line")) for key, text in overrides.items())
+
+    fields: dict[str, Value] = {}
+    unknown: list[str] = []
+    unsupported: list[str] = []
+    for key, setting in settings.items():
+        info = KEYS.get(key)
+        if info is None:
+            unknown.append(key)
+            continue
+        value = parse_value(info, setting.text, setting.origin)
+        fields[info.field] = value
+        if not info.supported and value != info.default:
+            unsupported.append(key)
+    # The type of every value was checked by `parse_value` against the key that the field was generated from.
+    config = BrokerConfig(**fields)  # type: ignore[arg-type]
+    return LoadedConfig(config, tuple(sorted(unknown)), tuple(sorted(unsupported)))
+
+
+def dump(config: BrokerConfig) -> dict[str, str]:
+    """Every key with its value as text, secrets masked: what the admin API shows."""
+    texts: dict[str, str] = {}
+    for key, info in KEYS.items():
+        text = format_value(getattr(config, info.field))
+        texts[key] = MASK if info.secret and text else text
+    return texts
+
+
+def parse_properties(text: str) -> Iterator[tuple[int, str, str]]:
+    """Line number, key and value of each setting in the text of a properties file.
+
+    A line that sets nothing is refused: the person who wrote it believes that it does.
+    """
+    lines = iter(enumerate(text.splitlines(), start=1))
+    for number, line in lines:
+        logical = line.strip()
+        if not logical or logical[0] in "#!":
+            continue
+        while _continues(logical):
+            _, following = next(lines, (number, ""))
+            logical = logical[:-1] + following.strip()
+        key, *value = _SEPARATOR.split(logical, maxsplit=1)
+        if not key or not value:
+            raise ConfigError(f"line {number} is not key=value: {key[:60]!r}")
+        yield number, _unescape(key), _unescape(value[0])
+
+
+def _file_settings(path: Path) -> dict[str, _Setting]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"cannot read {path}: it is not UTF-8 text") from error
+    try:
+        return {key: _Setting(value, f"{path} line {number}") for number, key, value in parse_properties(text)}
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _environment_settings(environ: Mapping[str, str]) -> dict[str, _Setting]:
+    settings: dict[str, _Setting] = {}
+    for name, text in environ.items():
+        if name in KEYS:
+            # The prefixed form is the more explicit one: it wins, whatever the order of the environment.
+            settings.setdefault(name, _Setting(text, f"environment variable {name}"))
+        elif name.startswith(ENVIRONMENT_PREFIX):
+            key = name.removeprefix(ENVIRONMENT_PREFIX)
+            settings[key] = _Setting(text, f"environment variable {name}")
+    return settings
+
+
+def _continues(line: str) -> bool:
+    """Whether the line ends with a backslash that is not itself escaped."""
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _unescape(text: str) -> str:
+    def replacement(match: re.Match[str]) -> str:
+        escape = match[1]
+        if len(escape) > 1:
+            return chr(int(escape[1:], 16))
+        return _ESCAPED_CONTROLS.get(escape, escape)
+
+    return _ESCAPE.sub(replacement, text) if "\\" in text else text

@@ -1,0 +1,84 @@
+"""What dispatch knows of one attached consumer.
+
+Owned by the dispatcher that it was added to, which alone changes the counts; `writable` is set by whoever watches the
+peer's outbound buffer. `peer` belongs to the caller and is never looked at here.
+"""
+
+from __future__ import annotations
+
+# Weight of the past in the moving average of messages per entry: the average follows a change of batch size in some ten
+# reads.
+_AVERAGE_DECAY = 0.9
+
+
+class ConsumerState:
+    """One consumer: its permits and what it holds.
+
+    Invariants: `unacked_messages` is what the pending acks hold for this consumer. While `blocked`, it was at the limit
+    and has not come down to half since. Permits may be negative: an entry is sent whole while there is at least one.
+    """
+
+    __slots__ = (
+        "blocked",
+        "max_unacked_messages",
+        "messages_per_entry",
+        "name",
+        "peer",
+        "permits",
+        "priority_level",
+        "redelivered_messages",
+        "unacked_messages",
+        "writable",
+    )
+
+    def __init__(self, name: str, priority_level: int, max_unacked_messages: int, peer: object) -> None:
+        """`max_unacked_messages` 0 means no limit. A lower `priority_level` is served first."""
+        self.name = name
+        self.priority_level = priority_level
+        self.max_unacked_messages = max_unacked_messages
+        self.peer = peer
+        self.permits = 0
+        self.unacked_messages = 0
+        self.blocked = False
+        self.writable = True
+        self.messages_per_entry = 0.0
+        """Moving average, 0 before the first delivery."""
+        self.redelivered_messages = 0
+        """Messages taken back from this consumer to be sent again, since it connected."""
+
+    def can_take(self) -> bool:
+        """Whether an entry may be sent to it now."""
+        return self.permits > 0 and self.writable and not self.blocked
+
+    def spend(self, message_count: int, entry_count: int) -> None:
+        """Use permits for `entry_count` entries that hold `message_count` messages to be acknowledged."""
+        self.permits -= message_count
+        average = message_count / entry_count
+        if self.messages_per_entry:
+            average = self.messages_per_entry * _AVERAGE_DECAY + average * (1 - _AVERAGE_DECAY)
+        self.messages_per_entry = average
+
+    def hold(self, message_count: int) -> None:
+        """Count messages that this consumer has to acknowledge, and block it at its limit."""
+        self.unacked_messages += message_count
+        if 0 < self.max_unacked_messages <= self.unacked_messages:
+            self.blocked = True
+
+    def release(self, message_count: int) -> bool:
+        """Count messages that it acknowledged; True when that unblocked it."""
+        self.unacked_messages -= message_count
+        assert self.unacked_messages >= 0, "more acknowledged than delivered"
+        if self.blocked and self.unacked_messages <= self.max_unacked_messages // 2:
+            self.blocked = False
+            return True
+        return False
+
+    def take_back(self, message_count: int) -> None:
+        """Count messages that it gave back to be sent again.
+
+        That unblocks it below the limit, not at half of it: a full consumer which waits for just the messages it gave
+        back would otherwise wait for ever.
+        """
+        self.release(message_count)
+        self.redelivered_messages += message_count
+        self.blocked = 0 < self.max_unacked_messages <= self.unacked_messages

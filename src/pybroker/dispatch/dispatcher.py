@@ -1,0 +1,196 @@
+"""The contract between a subscription and the rule that says which consumer gets which entry.
+
+How a subscription works with it, all on the event loop's thread:
+
+1. `next_read()` says what to read, or None while nobody can take anything. At most one plan is out at a time.
+2. The subscription reads. From a plan with `replay` it reads exactly those positions, else from its cursor's read
+   position on, which it advances past what it has read. It drops what is deleted by the time the read is done.
+3. `assign(plan, run)` takes one ledger's entries in order, as often as the plan spans ledgers, and returns what to send
+   to whom. **Every entry handed in is taken care of**: delivered, or kept by the dispatcher and asked for again by a
+   later plan. A read that fails or ends early gives the plan back with `give_back(plan)` after it assigned what it has.
+4. Whenever `Redelivery.rewind` says so, the subscription sets its cursor's read position back to just after
+   mark-delete. The dispatcher has then forgotten what it kept, and a read that was under way is void: when it is done,
+   `is_void(plan)` says so, the subscription drops the entries and rewinds its cursor once more, since the read may have
+   advanced it. Nobody has to cancel the read.
+5. After anything that returns True, or `Redelivery.wake`, there may be something to do: start again at 1. So it is
+   after `writable` of a consumer became True and after new entries were appended.
+
+Columns instead of objects: ids, payloads and counts travel as parallel sequences of one ledger; a column that is None
+stands for the usual value in every row. A run that goes whole to one consumer is passed on without touching its rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pybroker.dispatch.consumer_state import ConsumerState
+from pybroker.dispatch.replay import RedeliveryCounts
+from pybroker.model.position import Position
+
+
+class ReadPlan:
+    """What to read next: exactly `replay` (rising), or up to `max_entries` from the cursor's read position on."""
+
+    __slots__ = ("epoch", "max_bytes", "max_entries", "replay")
+
+    def __init__(self, max_entries: int, max_bytes: int, replay: list[Position] | None, epoch: int) -> None:
+        self.max_entries = max_entries
+        self.max_bytes = max_bytes
+        self.replay = replay
+        self.epoch = epoch
+
+
+class AssignInput:
+    """Entries of one ledger, rising, none of them deleted; `ack_sets[i]`: the words of a partly acknowledged batch."""
+
+    __slots__ = ("ack_sets", "entry_ids", "ledger_id", "message_counts", "payloads")
+
+    def __init__(
+        self,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        payloads: list[bytes],
+        message_counts: list[int],
+        ack_sets: list[list[int] | None] | None = None,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.entry_ids = entry_ids
+        self.payloads = payloads
+        self.message_counts = message_counts
+        self.ack_sets = ack_sets
+
+
+class Delivery:
+    """Entries of one ledger to send to one consumer, in this order.
+
+    `message_count` is what the delivery cost in permits: all messages but those of a batch that are acknowledged
+    already.
+    """
+
+    __slots__ = (
+        "ack_sets",
+        "consumer",
+        "entry_ids",
+        "ledger_id",
+        "message_count",
+        "message_counts",
+        "payloads",
+        "redelivery_counts",
+    )
+
+    def __init__(
+        self,
+        consumer: ConsumerState,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        payloads: list[bytes],
+        message_counts: list[int],
+        message_count: int,
+        redelivery_counts: list[int] | None,
+        ack_sets: list[list[int] | None] | None,
+    ) -> None:
+        self.consumer = consumer
+        self.ledger_id = ledger_id
+        self.entry_ids = entry_ids
+        self.payloads = payloads
+        self.message_counts = message_counts
+        self.message_count = message_count
+        self.redelivery_counts = redelivery_counts
+        self.ack_sets = ack_sets
+
+
+class Redelivery:
+    """What a subscription has to do when entries are to be sent again: rewind its cursor, start the pump."""
+
+    __slots__ = ("rewind", "wake")
+
+    def __init__(self, rewind: bool, wake: bool) -> None:
+        self.rewind = rewind
+        self.wake = wake
+
+
+class Dispatcher(ABC):
+    """Assigns the entries of one subscription to its consumers. The subscription owns it, as long as its type lasts.
+
+    `redelivery_counts` outlives it: when the last consumer is gone and the next one brings another type, the
+    subscription hands the counts to the new dispatcher.
+    """
+
+    kind: ClassVar[str]
+    """The subscription type as stats and the protocol name it."""
+
+    def __init__(self, redelivery_counts: RedeliveryCounts) -> None:
+        self.consumers: list[ConsumerState] = []
+        self.redelivery_counts = redelivery_counts
+        self.unacked_messages = 0
+        """Messages delivered and not acknowledged, over all consumers; 0 for types that do not track them."""
+        self.blocked = False
+        """Whether the subscription as a whole is stopped by its limit of unacknowledged messages."""
+        self._epoch = 0
+
+    def is_void(self, plan: ReadPlan) -> bool:
+        """Whether the cursor was rewound since the plan was made: its entries are read again, nobody gets them now."""
+        return plan.epoch != self._epoch
+
+    @property
+    @abstractmethod
+    def replay_entry_count(self) -> int:
+        """Entries that wait to be sent again."""
+
+    @property
+    @abstractmethod
+    def active_consumer(self) -> ConsumerState | None:
+        """The one consumer that gets entries; None for types that serve several, and when there is none."""
+
+    @abstractmethod
+    def add_consumer(self, consumer: ConsumerState) -> Redelivery:
+        """Attach `consumer`, which has no permits yet. Raises ConsumerBusy, and nothing of it remains then."""
+
+    @abstractmethod
+    def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
+        """Detach `consumer`; what it did not acknowledge goes to others now, or to whoever comes next."""
+
+    @abstractmethod
+    def flow(self, consumer: ConsumerState, permits: int) -> bool:
+        """Add permits (in messages); True when `consumer` can take entries now."""
+
+    @abstractmethod
+    def next_read(self) -> ReadPlan | None:
+        """What to read for the consumers as they are now; None when none of them can take an entry."""
+
+    @abstractmethod
+    def give_back(self, plan: ReadPlan) -> None:
+        """The plan's read did not give all it asked for: what of it was not delivered is asked for again."""
+
+    @abstractmethod
+    def assign(self, plan: ReadPlan, run: AssignInput) -> list[Delivery]:
+        """Decide who gets the entries that were read for `plan`. The caller sends every delivery that is returned."""
+
+    @abstractmethod
+    def acked(self, ledger_id: int, entry_ids: Sequence[int]) -> bool:
+        """Entries were acknowledged whole, by whomever; unknown ones are fine. True when somebody can move again."""
+
+    @abstractmethod
+    def acked_partly(self, ledger_id: int, entry_id: int, unacked_messages: int) -> bool:
+        """Of a batch `unacked_messages` (at least 1) are left. True when somebody can move again."""
+
+    @abstractmethod
+    def acked_up_to(self, position: Position) -> bool:
+        """Everything up to and including `position` is deleted (cumulative ack, expiry, skip). True as above."""
+
+    @abstractmethod
+    def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> Redelivery:
+        """`consumer` wants `positions` again; None: everything that it did not acknowledge."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """The cursor was moved on purpose (seek, clear): forget what was delivered and its counts, keep the consumers.
+
+        The caller rewinds its cursor itself.
+        """
+
+    @abstractmethod
+    def check_invariants(self) -> None:
+        """Assert what must hold between calls; slow, for tests."""

@@ -1,0 +1,164 @@
+"""What is to be sent again: the positions that wait for it, and how often an entry was sent before.
+
+Both are small or empty on a healthy subscription and cost nothing then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pyroaring import BitMap
+
+from pybroker.model.position import Position
+
+# Distinct marks that one consumer which takes back everything again and again may leave behind. Beyond it the two
+# lowest become one: entries between them are then counted a little too low, which only delays a client's dead-letter
+# decision.
+MAX_BOUNDS = 64
+
+
+class ReplaySet:
+    """Positions to read again before anything new, taken in rising order."""
+
+    __slots__ = ("_by_ledger",)
+
+    def __init__(self) -> None:
+        self._by_ledger: dict[int, BitMap] = {}  # none is empty
+
+    def __len__(self) -> int:
+        return sum(len(entries) for entries in self._by_ledger.values())
+
+    def __bool__(self) -> bool:
+        return bool(self._by_ledger)
+
+    def __contains__(self, position: Position) -> bool:
+        entries = self._by_ledger.get(position.ledger_id)
+        return entries is not None and position.entry_id in entries
+
+    def add(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
+        added = BitMap(entry_ids)
+        if not added:
+            return
+        entries = self._by_ledger.get(ledger_id)
+        if entries is None:
+            self._by_ledger[ledger_id] = added
+        else:
+            entries |= added
+
+    def discard(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
+        entries = self._by_ledger.get(ledger_id)
+        if entries is None:
+            return
+        # Clients may acknowledge ids that never existed, and that no bitmap can hold.
+        last = entries.max()
+        entries -= BitMap([entry_id for entry_id in entry_ids if 0 <= entry_id <= last])
+        if not entries:
+            del self._by_ledger[ledger_id]
+
+    def discard_up_to(self, position: Position) -> None:
+        """Forget everything up to and including `position`."""
+        for ledger_id in [ledger_id for ledger_id in self._by_ledger if ledger_id <= position.ledger_id]:
+            entries = self._by_ledger[ledger_id]
+            if ledger_id == position.ledger_id:
+                entries.remove_range(0, min(position.entry_id, entries.max()) + 1)
+            if ledger_id < position.ledger_id or not entries:
+                del self._by_ledger[ledger_id]
+
+    def take(self, max_entries: int) -> list[Position]:
+        """Remove and return the lowest positions, rising."""
+        taken: list[Position] = []
+        for ledger_id in sorted(self._by_ledger):
+            entries = self._by_ledger[ledger_id]
+            chosen = entries[: max_entries - len(taken)]
+            taken.extend([Position(ledger_id, entry_id) for entry_id in chosen])
+            if len(chosen) == len(entries):
+                del self._by_ledger[ledger_id]
+            else:
+                entries -= chosen
+            if len(taken) == max_entries:
+                break
+        return taken
+
+    def clear(self) -> None:
+        self._by_ledger.clear()
+
+
+class RedeliveryCounts:
+    """How often an entry was taken back to be sent again; entries without a count were not.
+
+    A shared subscription counts single entries. A subscription with one active consumer takes back everything it has
+    delivered at once: one bound for each time says "everything up to here was delivered before", which needs no work
+    for each message.
+    """
+
+    __slots__ = ("_bounds", "_by_ledger")
+
+    def __init__(self) -> None:
+        self._by_ledger: dict[int, dict[int, int]] = {}  # none is empty
+        self._bounds: dict[Position, int] = {}  # last position delivered when all was taken back → how many times
+
+    def __bool__(self) -> bool:
+        return bool(self._by_ledger) or bool(self._bounds)
+
+    def increase(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        """These entries are sent once more."""
+        counts = self._by_ledger.get(ledger_id)
+        if counts is None:
+            if not entry_ids:
+                return
+            counts = self._by_ledger[ledger_id] = {}
+        for entry_id in entry_ids:
+            counts[entry_id] = counts.get(entry_id, 0) + 1
+
+    def increase_up_to(self, position: Position) -> None:
+        """Everything up to and including `position` is sent once more."""
+        self._bounds[position] = self._bounds.get(position, 0) + 1
+        if len(self._bounds) > MAX_BOUNDS:
+            lowest, second = sorted(self._bounds)[:2]
+            self._bounds[lowest] += self._bounds.pop(second)
+
+    def count(self, ledger_id: int, entry_id: int) -> int:
+        counts = self._by_ledger.get(ledger_id)
+        total = 0 if counts is None else counts.get(entry_id, 0)
+        if self._bounds:
+            position = Position(ledger_id, entry_id)
+            total += sum(times for bound, times in self._bounds.items() if position <= bound)
+        return total
+
+    def column(self, ledger_id: int, entry_ids: Sequence[int]) -> list[int] | None:
+        """The counts of rising entries of one ledger; None when all are 0."""
+        counts = self._by_ledger.get(ledger_id)
+        bounded = bool(self._bounds) and Position(ledger_id, entry_ids[0]) <= max(self._bounds)
+        if counts is None and not bounded:
+            return None
+        if bounded:
+            column = [self.count(ledger_id, entry_id) for entry_id in entry_ids]
+        else:
+            assert counts is not None
+            column = [counts.get(entry_id, 0) for entry_id in entry_ids]
+        return column if any(column) else None
+
+    def forget(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        """These entries were acknowledged."""
+        counts = self._by_ledger.get(ledger_id)
+        if counts is None:
+            return
+        for entry_id in entry_ids:
+            counts.pop(entry_id, None)
+        if not counts:
+            del self._by_ledger[ledger_id]
+
+    def forget_up_to(self, position: Position) -> None:
+        """Everything up to and including `position` was acknowledged."""
+        if self._bounds:
+            self._bounds = {bound: times for bound, times in self._bounds.items() if bound > position}
+        for ledger_id in [ledger_id for ledger_id in self._by_ledger if ledger_id <= position.ledger_id]:
+            counts = self._by_ledger[ledger_id]
+            if ledger_id == position.ledger_id:
+                self.forget(ledger_id, [entry_id for entry_id in counts if entry_id <= position.entry_id])
+            else:
+                del self._by_ledger[ledger_id]
+
+    def clear(self) -> None:
+        self._by_ledger.clear()
+        self._bounds.clear()

@@ -1,0 +1,164 @@
+"""Types where one consumer gets everything, in order. Exclusive: there is only one.
+
+The cursor's read position is the whole state of delivery: to send again, the cursor goes back to mark-delete. So there
+is no pending set and no replay set, acknowledgements cost nothing here, and a run of entries is passed on as it was
+read.
+
+Permits bound what is read, not what is sent: up to as many entries as there are permits, and all that was read, so that
+a read of batches can take the permits far below zero.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from pybroker.dispatch.consumer_state import ConsumerState
+from pybroker.dispatch.dispatcher import AssignInput, Delivery, Dispatcher, ReadPlan, Redelivery
+from pybroker.dispatch.replay import RedeliveryCounts
+from pybroker.errors import ConsumerBusy
+from pybroker.model import ack_set
+from pybroker.model.position import Position
+
+
+class SingleActiveDispatcher(Dispatcher):
+    """Everything goes to the active consumer; a subclass says who that is.
+
+    Invariant: the active consumer is attached, and there is one whenever anybody is attached.
+    """
+
+    def __init__(
+        self, redelivery_counts: RedeliveryCounts, max_read_batch_entries: int, max_read_size_bytes: int
+    ) -> None:
+        super().__init__(redelivery_counts)
+        self._max_read_batch_entries = max_read_batch_entries
+        self._max_read_size_bytes = max_read_size_bytes
+        self._active: ConsumerState | None = None
+        # The last entry delivered since the cursor was rewound; -1 for none.
+        self._sent_ledger_id = -1
+        self._sent_entry_id = -1
+
+    @property
+    def replay_entry_count(self) -> int:
+        return 0
+
+    @property
+    def active_consumer(self) -> ConsumerState | None:
+        return self._active
+
+    @abstractmethod
+    def _elect(self) -> ConsumerState | None:
+        """Who is to be active among the consumers as they are now."""
+
+    def add_consumer(self, consumer: ConsumerState) -> Redelivery:
+        assert consumer not in self.consumers, "consumer attached twice"
+        self.consumers.append(consumer)
+        return self._elect_again()
+
+    def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
+        """What the active consumer leaves unacknowledged comes again, without a higher count: nobody refused it."""
+        self.consumers.remove(consumer)
+        return self._elect_again()
+
+    def flow(self, consumer: ConsumerState, permits: int) -> bool:
+        if permits <= 0:
+            return False
+        consumer.permits += permits
+        return consumer is self._active and consumer.can_take()
+
+    def next_read(self) -> ReadPlan | None:
+        active = self._active
+        if active is None or not active.can_take():
+            return None
+        max_entries = min(active.permits, self._max_read_batch_entries)
+        return ReadPlan(max_entries, self._max_read_size_bytes, None, self._epoch)
+
+    def give_back(self, plan: ReadPlan) -> None:
+        """Nothing to do: the cursor's read position did not move."""
+
+    def assign(self, plan: ReadPlan, run: AssignInput) -> list[Delivery]:
+        active = self._active
+        if plan.epoch != self._epoch or active is None or not run.entry_ids:
+            return []
+        messages = sum(run.message_counts)
+        if run.ack_sets is not None:
+            for message_count, words in zip(run.message_counts, run.ack_sets, strict=True):
+                if words is not None:
+                    messages -= message_count - ack_set.count(words)
+        active.spend(messages, len(run.entry_ids))
+        self._sent_ledger_id = run.ledger_id
+        self._sent_entry_id = run.entry_ids[-1]
+        counts = self.redelivery_counts
+        column = counts.column(run.ledger_id, run.entry_ids) if counts else None
+        return [
+            Delivery(
+                active, run.ledger_id, run.entry_ids, run.payloads, run.message_counts, messages, column, run.ack_sets
+            )
+        ]
+
+    def acked(self, ledger_id: int, entry_ids: Sequence[int]) -> bool:
+        if self.redelivery_counts:
+            self.redelivery_counts.forget(ledger_id, entry_ids)
+        return False
+
+    def acked_partly(self, ledger_id: int, entry_id: int, unacked_messages: int) -> bool:
+        return False
+
+    def acked_up_to(self, position: Position) -> bool:
+        if self.redelivery_counts:
+            self.redelivery_counts.forget_up_to(position)
+        return False
+
+    def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> Redelivery:
+        """Always everything, whatever the positions: single entries out of turn would break the order."""
+        if consumer is not self._active:
+            return Redelivery(rewind=False, wake=False)
+        if self._sent_ledger_id >= 0:
+            self.redelivery_counts.increase_up_to(Position(self._sent_ledger_id, self._sent_entry_id))
+        self._void_reads()
+        return Redelivery(rewind=True, wake=self._can_move())
+
+    def reset(self) -> None:
+        self.redelivery_counts.clear()
+        self._void_reads()
+
+    def check_invariants(self) -> None:
+        assert (self._active is None) == (not self.consumers)
+        assert self._active is None or self._active in self.consumers
+        assert self.unacked_messages == 0
+        assert not self.blocked
+        for consumer in self.consumers:
+            assert consumer.unacked_messages == 0
+            assert not consumer.blocked
+
+    def _elect_again(self) -> Redelivery:
+        """After the consumers changed: a new active consumer begins at the first unacknowledged entry."""
+        before = self._active
+        self._active = self._elect()
+        if self._active is before:
+            return Redelivery(rewind=False, wake=False)
+        self._void_reads()
+        return Redelivery(rewind=True, wake=self._can_move())
+
+    def _void_reads(self) -> None:
+        """The cursor goes back: what is being read now would come twice, and before what lies in front of it."""
+        self._epoch += 1
+        self._sent_ledger_id = -1
+        self._sent_entry_id = -1
+
+    def _can_move(self) -> bool:
+        return self._active is not None and self._active.can_take()
+
+
+class ExclusiveDispatcher(SingleActiveDispatcher):
+    """At most one consumer at a time."""
+
+    kind = "Exclusive"
+
+    def add_consumer(self, consumer: ConsumerState) -> Redelivery:
+        if self.consumers:
+            raise ConsumerBusy("Exclusive consumer is already connected")
+        return super().add_consumer(consumer)
+
+    def _elect(self) -> ConsumerState | None:
+        return self.consumers[0] if self.consumers else None

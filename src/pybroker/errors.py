@@ -1,0 +1,165 @@
+"""Every error that a client or an operator can be answered with.
+
+Three families (see docs/architecture.md):
+
+* `ProtocolViolation`: the peer broke the protocol; its connection is closed, nobody else notices.
+* `BrokerError`: expected and answered. One subclass for each `ServerError` of the protocol, with that very name; the class
+  holds the code and the HTTP status, and only the two edges (connection, HTTP) read them.
+* `AdminError`: a refusal that only REST has a code for (conflict, precondition).
+
+Anything else that reaches an edge is a bug: it is answered `UnknownError`, logged with its stack and counted.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ProtocolViolation(Exception):
+    """The peer sent what no client may send; the text says what, the connection is closed."""
+
+
+class BrokerError(Exception):
+    """An expected failure with a code that Pulsar's clients understand; the text says what to do next where that helps."""
+
+    code: ClassVar[int] = 0
+    http_status: ClassVar[int] = 500
+    by_code: ClassVar[dict[int, type[BrokerError]]] = {}
+
+    def __init_subclass__(cls, *, code: int | None = None, http_status: int | None = None) -> None:
+        if http_status is not None:
+            cls.http_status = http_status
+        if code is not None:
+            # One class for each code: two would make the answer depend on who raised it.
+            assert code not in BrokerError.by_code, f"ServerError {code} has two classes"
+            cls.code = code
+            BrokerError.by_code[code] = cls
+
+
+class UnknownError(BrokerError, code=0, http_status=500):
+    """Not mapped to anything better."""
+
+
+class MetadataError(BrokerError, code=1, http_status=500):
+    """The metadata store failed, or a request names a consumer that does not exist."""
+
+
+class PersistenceError(BrokerError, code=2, http_status=500):
+    """Storage could not be written or read."""
+
+
+class AuthenticationError(BrokerError, code=3, http_status=401):
+    """Credentials are missing, bad or expired."""
+
+
+class AuthorizationError(BrokerError, code=4, http_status=403):
+    """The role is known and may not do this."""
+
+
+class ConsumerBusy(BrokerError, code=5, http_status=409):
+    """The subscription cannot take this consumer now: exclusive holder, other type, or a limit."""
+
+
+class ServiceNotReady(BrokerError, code=6, http_status=503):
+    """Not served here now: starting, stopping, fenced, or another broker's bundle."""
+
+
+class ProducerBlockedQuotaExceededError(BrokerError, code=7, http_status=412):
+    """Backlog quota reached, policy producer_request_hold."""
+
+
+class ProducerBlockedQuotaExceededException(BrokerError, code=8, http_status=412):
+    """Backlog quota reached, policy producer_exception."""
+
+
+class ChecksumError(BrokerError, code=9, http_status=400):
+    """The CRC32C of a message does not match its bytes."""
+
+
+class UnsupportedVersionError(BrokerError, code=10, http_status=400):
+    """The client is too old for what it asks."""
+
+
+class TopicNotFound(BrokerError, code=11, http_status=404):
+    """No such topic, and it is not to be created; or its namespace is missing."""
+
+
+class SubscriptionNotFound(BrokerError, code=12, http_status=404):
+    """No such durable subscription, and automatic creation is off."""
+
+
+class ConsumerNotFound(BrokerError, code=13, http_status=404):
+    """No such consumer."""
+
+
+class TooManyRequests(BrokerError, code=14, http_status=429):
+    """A limit on concurrent requests is reached; try again later."""
+
+
+class TopicTerminatedError(BrokerError, code=15, http_status=406):
+    """The topic takes no more messages for ever."""
+
+
+class ProducerBusy(BrokerError, code=16, http_status=409):
+    """A producer of this name is connected, or the topic takes no more producers."""
+
+
+class InvalidTopicName(BrokerError, code=17, http_status=412):
+    """The topic name does not parse."""
+
+
+class IncompatibleSchema(BrokerError, code=18, http_status=409):
+    """The schema is refused by the topic's compatibility rule."""
+
+
+class ConsumerAssignError(BrokerError, code=19, http_status=400):
+    """Sticky hash ranges are missing or overlap."""
+
+
+class TransactionCoordinatorNotFound(BrokerError, code=20, http_status=404):
+    """This coordinator is not served here."""
+
+
+class InvalidTxnStatus(BrokerError, code=21, http_status=409):
+    """The transaction's state forbids this."""
+
+
+class NotAllowedError(BrokerError, code=22, http_status=405):
+    """Not possible for this kind of topic, subscription or message."""
+
+
+class TransactionConflict(BrokerError, code=23, http_status=409):
+    """Another open transaction holds this message."""
+
+
+class TransactionNotFound(BrokerError, code=24, http_status=404):
+    """Unknown, ended or timed-out transaction."""
+
+
+class ProducerFenced(BrokerError, code=25, http_status=409):
+    """Another producer took the topic over."""
+
+
+class AdminError(Exception):
+    """A REST refusal: `status` is the HTTP status, the text becomes `{"reason": ...}`."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+class StoreError(Exception):
+    """A storage or metadata back end failed; the edges turn it into PersistenceError or MetadataError."""
+
+
+class BadVersionError(StoreError):
+    """A versioned put or delete met another version: somebody else changed the value."""
+
+
+class LedgerFenced(StoreError):
+    """The ledger takes no more appends: sealed, fenced, or an earlier append of it failed."""
+
+
+class NoSuchLedger(StoreError):
+    """The ledger was deleted or never existed."""

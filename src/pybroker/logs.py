@@ -1,0 +1,93 @@
+"""Structured logs: one line for each event that an operator would act on.
+
+    logs.info("topic.loaded", topic="persistent://public/default/t", took_ms=3)
+    2026-01-31T08:15:30.123Z INFO topic.loaded topic=persistent://public/default/t took_ms=3
+
+Owns the format and the level. What must always hold: a log call never raises, and one event is one line, whatever
+bytes a client put into a name; only a stack trace adds lines, indented. Called by performers only; counters, not log
+lines, belong on the hot path.
+"""
+
+import json
+import logging
+import re
+import sys
+import time
+from typing import TextIO
+
+_LOGGER = logging.getLogger("pybroker")
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+# What a value may consist of without quotes: printable ASCII but space, quote, equals sign and backslash.
+_PLAIN = re.compile(r"[!#-<>-\[\]-~]+")
+
+# A longer value is cut: a log line must not carry a client's 5 MiB property.
+MAX_VALUE_CHARACTERS = 1000
+
+
+class _LineFormatter(logging.Formatter):
+    """Formats records as `time LEVEL event key=value ...`; other libraries' records keep their text as the event."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        parts = [f"{seconds}.{int(record.msecs):03d}Z", record.levelname, record.getMessage()]
+        fields: dict[str, object] = getattr(record, "fields", {})
+        parts += [f"{key}={_format_value(value)}" for key, value in fields.items()]
+        line = " ".join(parts).replace("\n", "\\n").replace("\r", "\\r")
+        if record.exc_info and record.exc_info[0] is not None:
+            line += "\n    " + self.formatException(record.exc_info).replace("\n", "\n    ")
+        return line
+
+
+def configure(level: str = "info", stream: TextIO | None = None) -> None:
+    """Write the events of `level` and above to `stream` (stderr by default).
+
+    A program that embeds a broker does not call this, and gets the events through `logging` in its own way.
+    """
+    logging.raiseExceptions = False  # a closed stderr must not print a trace for each event
+    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler.setFormatter(_LineFormatter())
+    _LOGGER.handlers = [handler]
+    _LOGGER.propagate = False
+    set_level(level)
+
+
+def set_level(level: str) -> None:
+    """Change the least important level that is written: debug, info, warning or error."""
+    _LOGGER.setLevel(_LEVELS[level])
+
+
+def debug(event: str, /, **fields: object) -> None:
+    """Log what only somebody who searches for a fault wants to see."""
+    _log(logging.DEBUG, event, None, fields)
+
+
+def info(event: str, /, **fields: object) -> None:
+    """Log a change of state that an operator may want to know."""
+    _log(logging.INFO, event, None, fields)
+
+
+def warning(event: str, /, exc_info: bool | BaseException | None = None, **fields: object) -> None:
+    """Log what is not right but was dealt with."""
+    _log(logging.WARNING, event, exc_info, fields)
+
+
+def error(event: str, /, exc_info: bool | BaseException | None = None, **fields: object) -> None:
+    """Log what failed; `exc_info` is the exception, or True inside an `except` block."""
+    _log(logging.ERROR, event, exc_info, fields)
+
+
+def _log(level: int, event: str, exc_info: bool | BaseException | None, fields: dict[str, object]) -> None:
+    if _LOGGER.isEnabledFor(level):
+        # The fields also go into the record as they are, for programs that bring their own handler.
+        _LOGGER.log(level, "%s", event, exc_info=exc_info, extra={"fields": fields})
+
+
+def _format_value(value: object) -> str:
+    try:
+        text = value if isinstance(value, str) else str(value)
+    except Exception as failure:  # noqa: BLE001  (a broken __str__ is no reason to lose the event)
+        text = f"<{type(value).__name__}: {type(failure).__name__}>"
+    if len(text) > MAX_VALUE_CHARACTERS:
+        text = text[:MAX_VALUE_CHARACTERS] + "..."
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)

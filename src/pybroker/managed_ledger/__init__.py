@@ -1,0 +1,1 @@
+"""An endless stream of entries with cursors, on any LedgerStore. Start with `managed_ledger.py`, then `managed_cursor.py`."""

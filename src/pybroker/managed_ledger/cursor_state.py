@@ -1,0 +1,527 @@
+"""What one subscription has acknowledged: mark-delete position, entries deleted behind it, partly acknowledged batches.
+
+Everything up to the mark-delete position is deleted. Behind it, single deleted entries are kept as one bitmap for each
+ledger, made when the first acknowledgement out of order arrives and dropped when the gap in front of it closes: ten
+million alternating holes take a few megabytes, and acknowledgements in order take none. A batch of which some messages
+are acknowledged has an entry of bits (`model/ack_set.py`).
+
+Invariants: the entry behind the mark-delete position is not deleted; bitmaps and bit sets hold existing entries behind
+it only; a deleted entry has no bit set; `_hole_count` is the number of deleted entries in the bitmaps, so that the
+backlog is exact without a scan.
+
+Durability belongs to others. They take what changed since the last take as a delta, or everything as a snapshot; a
+snapshot and the deltas taken after it give the state back, even when the snapshot already holds what the deltas say.
+One layout serves for both (little-endian):
+
+    version u8 | kind u8 | mark-delete ledger i64, entry i64 | ledger count u32 | ack set count u32
+    for each ledger:    ledger id i64 | length u32 | roaring bitmap of deleted entries, portable format
+    for each ack set:   ledger id i64 | entry id u32 | word count u32 | words u64, least significant first
+
+Kind WHOLE replaces the state, kind CHANGES adds to it: mark-delete only moves forward, deleted entries are united, ack
+sets replace older ones of the same entry.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+from pyroaring import BitMap
+
+from pybroker.errors import StoreError
+from pybroker.managed_ledger.ledger_list import LedgerList
+from pybroker.model import ack_set
+from pybroker.model.position import Position
+
+FORMAT_VERSION = 1
+_WHOLE = 0
+_CHANGES = 1
+_HEADER = struct.Struct("<BBqqII")
+_LEDGER = struct.Struct("<qI")
+_ACK_SET = struct.Struct("<qII")
+_WORD = struct.Struct("<Q")
+
+MAX_ENTRY_ID = (1 << 32) - 1
+"""What a bitmap can hold; ledgers end long before."""
+DEFAULT_MAX_RANGES_SHOWN = 10_000
+
+AckSets = dict[int, dict[int, int]]  # ledger id → entry id → bits; no inner dict is empty
+
+
+class CursorState:
+    """Owned by a managed cursor. `ledgers` is the managed ledger's own list: which entries exist, in which order."""
+
+    def __init__(self, ledgers: LedgerList, mark_delete_position: Position) -> None:
+        self._ledgers = ledgers
+        self._mark_ledger_id = mark_delete_position.ledger_id
+        self._mark_entry_id = mark_delete_position.entry_id
+        self._holes: dict[int, BitMap] = {}  # none is empty
+        self._hole_count = 0
+        self._ack_sets: AckSets = {}
+        # What changed since the last take. A replaced state keeps no list of changes, since the next delta carries it
+        # whole: so does a new one, and a cursor of which nothing is ever taken never makes such a list.
+        self._is_changed = False
+        self._is_replaced = True
+        self._new_holes: dict[int, BitMap] = {}
+        self._new_ack_sets: set[Position] = set()
+
+    @property
+    def mark_delete_position(self) -> Position:
+        return Position(self._mark_ledger_id, self._mark_entry_id)
+
+    @property
+    def backlog_entries(self) -> int:
+        """Entries that are not deleted, exact."""
+        return self._ledgers.entries_after(self.mark_delete_position) - self._hole_count
+
+    # --- acknowledging -----------------------------------------------------------------------------------------------
+
+    def acknowledge(self, ledger_id: int, entry_ids: Sequence[int]) -> int:
+        """Delete entries, in any order, even twice or unknown ones; returns how many that deleted newly."""
+        if len(entry_ids) == 1:
+            return self._delete_one(ledger_id, entry_ids[0])
+        entries = self._existing(ledger_id, entry_ids)
+        if not entries:
+            return 0
+        deleted = self._delete_run(ledger_id, entries)
+        if not deleted:
+            deleted = self._delete_out_of_order(ledger_id, entries)
+        return deleted
+
+    def acknowledge_batch(self, position: Position, words: Iterable[int], message_count: int) -> int:
+        """Acknowledge the messages of a batch whose bits are 0 in `words`. Returns how many of it are left.
+
+        0: the entry is deleted now, or was before, or never existed. `message_count` should be what the entry itself
+        says it holds: a client that says too much of it would never see it deleted.
+        """
+        ledger_id, entry_id = position
+        if not self._ledgers.has_entry(position) or self.is_deleted(ledger_id, entry_id):
+            return 0
+        sets = self._ack_sets.get(ledger_id)
+        before = ack_set.full(message_count)
+        if sets is not None:
+            before = sets.get(entry_id, before)
+        after = before & ack_set.from_words(words)
+        if not after:
+            self._delete_one(ledger_id, entry_id)
+            return 0
+        if after != before:
+            if sets is None:
+                sets = self._ack_sets[ledger_id] = {}
+            sets[entry_id] = after
+            self._new_ack_sets.add(position)
+            self._is_changed = True
+        return after.bit_count()
+
+    def mark_delete_to(self, position: Position) -> int:
+        """Delete everything up to and including `position`; returns how many entries that deleted newly.
+
+        A position behind the last entry is ignored: deleting the whole backlog is not what it can mean.
+        """
+        if position > self._ledgers.last_position:
+            return 0
+        target = self._ledgers.floor(position)
+        if target <= self.mark_delete_position:
+            return 0
+        before = self.backlog_entries
+        self._move_mark(target)
+        self._advance()
+        return before - self.backlog_entries
+
+    def mark_delete_to_batch(self, position: Position, words: Iterable[int], message_count: int) -> int:
+        """Delete what is before `position` and acknowledge a part of the batch there; returns as `mark_delete_to`."""
+        if not self._ledgers.has_entry(position):
+            return 0
+        before = self.backlog_entries
+        self.mark_delete_to(self._ledgers.previous_position(position))
+        self.acknowledge_batch(position, words, message_count)
+        return before - self.backlog_entries
+
+    def reset(self, mark_delete_position: Position) -> None:
+        """Everything behind `mark_delete_position` is unacknowledged again, everything up to it is deleted."""
+        self._mark_ledger_id, self._mark_entry_id = mark_delete_position
+        self._holes.clear()
+        self._hole_count = 0
+        self._ack_sets.clear()
+        self.forget_deltas()
+
+    def trim_before(self, position: Position) -> None:
+        """Nothing before `position` exists any more."""
+        last_trimmed = Position(position.ledger_id, position.entry_id - 1)
+        if last_trimmed > self.mark_delete_position:
+            self._move_mark(last_trimmed)
+            self._advance()
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    def is_deleted(self, ledger_id: int, entry_id: int) -> bool:
+        if Position(ledger_id, entry_id) <= self.mark_delete_position:
+            return True
+        holes = self._holes.get(ledger_id)
+        return holes is not None and entry_id <= MAX_ENTRY_ID and entry_id in holes
+
+    def undeleted_in(self, ledger_id: int, first_entry_id: int, count: int) -> list[int] | None:
+        """Which of `count` consecutive entries are not deleted; None, the usual case, when all of them are not."""
+        end = first_entry_id + count
+        start = first_entry_id
+        if ledger_id < self._mark_ledger_id:
+            return []
+        if ledger_id == self._mark_ledger_id and first_entry_id <= self._mark_entry_id:
+            start = min(end, self._mark_entry_id + 1)
+        holes = self._holes.get(ledger_id)
+        if holes is None or not holes.range_cardinality(start, end):
+            return None if start == first_entry_id else list(range(start, end))
+        return list(BitMap(range(start, end)) - holes)
+
+    def first_undeleted(self, position: Position) -> Position:
+        """The first entry at or behind `position` that is not deleted; where the next entry will be when all are."""
+        found = self._ledgers.normalize(max(position, self._ledgers.next_position(self.mark_delete_position)))
+        while (holes := self._holes.get(found.ledger_id)) is not None and found.entry_id in holes:
+            found = self._ledgers.next_position(Position(found.ledger_id, _end_of_run(holes, found.entry_id)))
+        return found
+
+    def ack_set_of(self, ledger_id: int, entry_id: int) -> list[int] | None:
+        """The words of a partly acknowledged batch, None for any other entry."""
+        sets = self._ack_sets.get(ledger_id)
+        bits = None if sets is None else sets.get(entry_id)
+        return None if bits is None else ack_set.to_words(bits)
+
+    def ack_sets_in(self, ledger_id: int, first_entry_id: int, count: int) -> list[list[int] | None] | None:
+        """`ack_set_of` for consecutive entries; None, the usual case, when none of them is partly acknowledged."""
+        sets = self._ack_sets.get(ledger_id)
+        entry_ids = range(first_entry_id, first_entry_id + count)
+        if sets is None or sets.keys().isdisjoint(entry_ids):
+            return None
+        return [ack_set.to_words(sets[entry_id]) if entry_id in sets else None for entry_id in entry_ids]
+
+    def remaining_messages(self, ledger_id: int, entry_id: int) -> int:
+        """Unacknowledged messages of a partly acknowledged batch, 0 for any other entry."""
+        sets = self._ack_sets.get(ledger_id)
+        return 0 if sets is None else sets.get(entry_id, 0).bit_count()
+
+    @property
+    def deleted_range_count(self) -> int:
+        """Ranges of deleted entries behind the mark-delete position; a range ends with its ledger."""
+        return sum(len(holes) - holes.intersection_cardinality(holes.shift(1)) for holes in self._holes.values())
+
+    def individually_deleted_text(self, max_ranges: int = DEFAULT_MAX_RANGES_SHOWN) -> str:
+        """The ranges as stats show them, e.g. `[(5:0..5:3],(7:-1..7:0]]`; further ones are left out."""
+        ranges: list[str] = []
+        for ledger_id in sorted(self._holes):
+            holes = self._holes[ledger_id]
+            start: int | None = holes.min()
+            while start is not None and len(ranges) < max_ranges:
+                end = _end_of_run(holes, start)
+                ranges.append(f"({ledger_id}:{start - 1}..{ledger_id}:{end}]")
+                start = holes.next_set_bit(end + 1) if end < holes.max() else None
+        return f"[{','.join(ranges)}]"
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between calls; slow, for tests."""
+        mark = self.mark_delete_position
+        following = self._ledgers.next_position(mark)
+        assert not self.is_deleted(*following), "the mark-delete position can move on"
+        assert self._hole_count == sum(len(holes) for holes in self._holes.values())
+        assert 0 <= self.backlog_entries <= self._ledgers.entry_count
+        for ledger_id, holes in self._holes.items():
+            assert holes, "an empty bitmap is kept"
+            assert Position(ledger_id, holes.min()) > mark, "a hole in front of the mark-delete position"
+            assert self._ledgers.has_entry(Position(ledger_id, holes.max())), "a hole without an entry"
+        for ledger_id, sets in self._ack_sets.items():
+            assert sets, "an empty table of ack sets is kept"
+            for entry_id, bits in sets.items():
+                assert bits > 0, "an acknowledged batch has an ack set"
+                assert not self.is_deleted(ledger_id, entry_id), "a deleted entry has an ack set"
+
+    # --- remembering -------------------------------------------------------------------------------------------------
+
+    def take_delta(self) -> bytes | None:
+        """What changed since the last take, None for nothing. Who takes it must store it, or call `forget_deltas`."""
+        if not self._is_changed:
+            return None
+        if self._is_replaced:
+            delta = self.snapshot()
+        else:
+            sets = {
+                position: self._ack_sets[position.ledger_id][position.entry_id]
+                for position in sorted(self._new_ack_sets)
+                if position.entry_id in self._ack_sets.get(position.ledger_id, {})
+            }
+            delta = _encode(_CHANGES, self.mark_delete_position, self._new_holes, sets)
+        self._is_changed = False
+        self._is_replaced = False
+        self._new_holes = {}
+        self._new_ack_sets = set()
+        return delta
+
+    def forget_deltas(self) -> None:
+        """A delta that was taken is lost, or is not worth adding to: the next one carries the whole state."""
+        self._is_changed = True
+        self._is_replaced = True
+        self._new_holes = {}
+        self._new_ack_sets = set()
+
+    def snapshot(self) -> bytes:
+        """The whole state now. Changes that were not taken yet stay to be taken: repeating them does no harm."""
+        sets = {
+            Position(ledger_id, entry_id): bits
+            for ledger_id, by_entry in self._ack_sets.items()
+            for entry_id, bits in by_entry.items()
+        }
+        return _encode(_WHOLE, self.mark_delete_position, self._holes, sets)
+
+    @staticmethod
+    def restore(
+        ledgers: LedgerList, created_at: Position, snapshot: bytes | None, deltas: Iterable[bytes]
+    ) -> CursorState:
+        """The state that was stored; as the cursor was created, with `created_at` as mark-delete, if nothing was.
+
+        What the records say about entries that are not there is dropped. Raises StoreError.
+        """
+        records = [] if snapshot is None else [_Record(snapshot)]
+        records.extend([_Record(delta) for delta in deltas])
+        state = CursorState(ledgers, created_at)
+        for record in records:
+            state._apply(record)
+        state._settle()
+        return state
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _delete_one(self, ledger_id: int, entry_id: int) -> int:
+        """As `acknowledge`, without the sets that several entries need."""
+        if entry_id >= self._ledgers.entry_count_of(ledger_id):
+            return 0
+        if ledger_id == self._mark_ledger_id and entry_id == self._mark_entry_id + 1:
+            if self._holes or self._ack_sets:
+                self._move_mark(Position(ledger_id, entry_id))
+                self._advance()
+            else:
+                # One entry in order: what nearly every acknowledgement is on a healthy subscription.
+                self._mark_entry_id = entry_id
+                self._is_changed = True
+            return 1
+        if entry_id < 0 or self.is_deleted(ledger_id, entry_id):
+            return 0
+        _add(self._holes, ledger_id, entry_id)
+        if not self._is_replaced:
+            _add(self._new_holes, ledger_id, entry_id)
+        self._hole_count += 1
+        self._is_changed = True
+        sets = self._ack_sets.get(ledger_id)
+        if sets is not None and sets.pop(entry_id, None) is not None and not sets:
+            del self._ack_sets[ledger_id]
+        if entry_id == 0:  # only the first entry of a ledger can follow a mark in another one
+            self._advance()
+        return 1
+
+    def _existing(self, ledger_id: int, entry_ids: Sequence[int]) -> BitMap:
+        """Those of the entries that exist behind the mark-delete position."""
+        if ledger_id < self._mark_ledger_id:
+            return BitMap()
+        first = self._mark_entry_id + 1 if ledger_id == self._mark_ledger_id else 0
+        end = self._ledgers.entry_count_of(ledger_id)
+        if min(entry_ids, default=end) < first or max(entry_ids, default=end) >= end:
+            return BitMap([entry_id for entry_id in entry_ids if first <= entry_id < end])
+        return BitMap(entry_ids)
+
+    def _delete_run(self, ledger_id: int, entries: BitMap) -> int:
+        """Entries that follow the mark-delete position without a gap: move it. Returns how many, 0 if they do not."""
+        first, last = entries.min(), entries.max()
+        if last - first + 1 != len(entries) or self._holes:
+            return 0
+        if self._ledgers.next_position(self.mark_delete_position) != (ledger_id, first):
+            return 0
+        self._move_mark(Position(ledger_id, last))
+        return len(entries)
+
+    def _delete_out_of_order(self, ledger_id: int, entries: BitMap) -> int:
+        holes = self._holes.get(ledger_id)
+        if holes is not None:
+            entries -= holes
+            if not entries:
+                return 0
+        _unite(self._holes, ledger_id, entries)
+        deleted = len(entries)
+        self._hole_count += deleted
+        self._is_changed = True
+        if not self._is_replaced:
+            _unite(self._new_holes, ledger_id, entries)
+        sets = self._ack_sets.get(ledger_id)
+        if sets is not None:
+            _drop_ack_sets(sets, entries)
+            if not sets:
+                del self._ack_sets[ledger_id]
+        self._advance()
+        return deleted
+
+    def _advance(self) -> None:
+        """Move the mark-delete position over the deleted entries that follow it, into the next ledgers if need be."""
+        while self._holes:
+            following = self._ledgers.next_position(self.mark_delete_position)
+            holes = self._holes.get(following.ledger_id)
+            if holes is None or following.entry_id not in holes:
+                return
+            self._move_mark(Position(following.ledger_id, _end_of_run(holes, following.entry_id)))
+
+    def _move_mark(self, position: Position) -> None:
+        """Set the mark-delete position and forget what is kept about entries up to it."""
+        self._mark_ledger_id, self._mark_entry_id = position
+        self._is_changed = True
+        if self._holes:
+            self._hole_count -= _drop_bitmaps(self._holes, position)
+        if self._new_holes:
+            _drop_bitmaps(self._new_holes, position)
+        if self._ack_sets:
+            for ledger_id in [ledger_id for ledger_id in self._ack_sets if ledger_id <= position.ledger_id]:
+                sets = self._ack_sets[ledger_id]
+                if ledger_id == position.ledger_id:
+                    for entry_id in [entry_id for entry_id in sets if entry_id <= position.entry_id]:
+                        del sets[entry_id]
+                if ledger_id < position.ledger_id or not sets:
+                    del self._ack_sets[ledger_id]
+
+    def _apply(self, record: _Record) -> None:
+        """Add a stored record; `_settle` must follow the last one."""
+        if record.kind == _WHOLE:
+            self.reset(record.mark_delete_position)
+        self._move_mark(max(self.mark_delete_position, record.mark_delete_position))
+        for ledger_id, deleted in record.holes.items():
+            _unite(self._holes, ledger_id, deleted)
+        for (ledger_id, entry_id), bits in record.ack_sets.items():
+            self._ack_sets.setdefault(ledger_id, {})[entry_id] = bits
+
+    def _settle(self) -> None:
+        """Make the invariants hold after records were added as they are; what was stored is no change to store."""
+        for ledger_id in list(self._holes):
+            holes = self._holes[ledger_id]
+            end = self._ledgers.entry_count_of(ledger_id)
+            if holes and holes.max() >= end:
+                holes.remove_range(end, holes.max() + 1)
+            if not holes:
+                del self._holes[ledger_id]
+        for ledger_id in list(self._ack_sets):
+            sets = self._ack_sets[ledger_id]
+            end = self._ledgers.entry_count_of(ledger_id)
+            holes = self._holes.get(ledger_id, BitMap())
+            for entry_id in [entry_id for entry_id in sets if entry_id >= end or entry_id in holes]:
+                del sets[entry_id]
+            if not sets:
+                del self._ack_sets[ledger_id]
+        self._hole_count = sum(len(holes) for holes in self._holes.values())
+        self._move_mark(self.mark_delete_position)
+        self._advance()
+        self._is_changed = False
+        self._is_replaced = False
+
+
+class _Record:
+    """A snapshot or delta, read. Raises StoreError when it is damaged or of a version that this code does not know."""
+
+    __slots__ = ("ack_sets", "holes", "kind", "mark_delete_position")
+
+    def __init__(self, data: bytes) -> None:
+        if data and data[0] > FORMAT_VERSION:
+            raise StoreError(
+                f"a cursor record has format version {data[0]}, this broker reads up to {FORMAT_VERSION}: "
+                "it was written by a newer one"
+            )
+        try:
+            self._parse(data)
+        except (struct.error, ValueError, IndexError) as error:
+            raise StoreError(f"a cursor record of {len(data)} bytes is damaged: {error}") from error
+
+    def _parse(self, data: bytes) -> None:
+        _version, self.kind, mark_ledger_id, mark_entry_id, ledger_count, ack_set_count = _HEADER.unpack_from(data)
+        self.mark_delete_position = Position(mark_ledger_id, mark_entry_id)
+        self.holes: dict[int, BitMap] = {}
+        self.ack_sets: dict[Position, int] = {}
+        offset = _HEADER.size
+        for _ in range(ledger_count):
+            ledger_id, length = _LEDGER.unpack_from(data, offset)
+            offset += _LEDGER.size
+            if offset + length > len(data):
+                raise ValueError("a bitmap is cut off")
+            self.holes[ledger_id] = BitMap.deserialize(data[offset : offset + length])
+            offset += length
+        for _ in range(ack_set_count):
+            ledger_id, entry_id, word_count = _ACK_SET.unpack_from(data, offset)
+            offset += _ACK_SET.size
+            if offset + word_count * _WORD.size > len(data):
+                raise ValueError("an ack set is cut off")
+            words = [_WORD.unpack_from(data, offset + index * _WORD.size)[0] for index in range(word_count)]
+            self.ack_sets[Position(ledger_id, entry_id)] = ack_set.from_words(words)
+            offset += word_count * _WORD.size
+        if offset != len(data) or self.kind not in (_WHOLE, _CHANGES):
+            raise ValueError("bytes left over" if offset != len(data) else f"kind {self.kind}")
+
+
+def _encode(kind: int, mark: Position, holes: dict[int, BitMap], ack_sets: dict[Position, int]) -> bytes:
+    parts = [_HEADER.pack(FORMAT_VERSION, kind, mark.ledger_id, mark.entry_id, len(holes), len(ack_sets))]
+    for ledger_id, deleted in holes.items():
+        deleted.run_optimize()
+        bitmap = deleted.serialize()
+        parts.append(_LEDGER.pack(ledger_id, len(bitmap)))
+        parts.append(bitmap)
+    for position, bits in ack_sets.items():
+        word_count = -(-bits.bit_length() // ack_set.WORD_BITS)
+        parts.append(_ACK_SET.pack(position.ledger_id, position.entry_id, word_count))
+        parts.append(bits.to_bytes(word_count * _WORD.size, "little"))
+    return b"".join(parts)
+
+
+def _add(bitmaps: dict[int, BitMap], ledger_id: int, entry_id: int) -> None:
+    bitmap = bitmaps.get(ledger_id)
+    if bitmap is None:
+        bitmap = bitmaps[ledger_id] = BitMap()
+    bitmap.add(entry_id)
+
+
+def _unite(bitmaps: dict[int, BitMap], ledger_id: int, entries: BitMap) -> None:
+    bitmap = bitmaps.get(ledger_id)
+    if bitmap is None:
+        bitmaps[ledger_id] = entries.copy()
+    else:
+        bitmap |= entries
+
+
+def _end_of_run(holes: BitMap, entry_id: int) -> int:
+    """The last entry of the unbroken run of deleted ones that `entry_id`, itself deleted, belongs to."""
+    low = entry_id
+    step = 1
+    while holes.contains_range(entry_id, low + step + 1):
+        low += step
+        step *= 2
+    high = low + step  # the run reaches `low` and ends before `high`
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holes.contains_range(low, middle + 1):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _drop_bitmaps(bitmaps: dict[int, BitMap], position: Position) -> int:
+    """Forget entries up to and including `position`; returns how many there were."""
+    dropped = 0
+    for ledger_id in [ledger_id for ledger_id in bitmaps if ledger_id <= position.ledger_id]:
+        bitmap = bitmaps[ledger_id]
+        before = len(bitmap)
+        if ledger_id < position.ledger_id:
+            bitmap.clear()
+        else:
+            bitmap.remove_range(0, position.entry_id + 1)
+        dropped += before - len(bitmap)
+        if not bitmap:
+            del bitmaps[ledger_id]
+    return dropped
+
+
+def _drop_ack_sets(sets: dict[int, int], entries: BitMap) -> None:
+    if len(entries) <= len(sets):
+        for entry_id in entries:
+            sets.pop(entry_id, None)
+    else:
+        for entry_id in [entry_id for entry_id in sets if entry_id in entries]:
+            del sets[entry_id]

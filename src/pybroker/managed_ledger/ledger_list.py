@@ -1,0 +1,287 @@
+"""The ledgers of one managed ledger in order, with what each holds: neighbours of positions, exact counts, what may go.
+
+Positions are dense within a ledger (entry ids 0 to count - 1) and ledgers follow each other by id, so a list of counts
+answers every question about distance and neighbourhood without looking at an entry. Entries arrive in order; while the
+next ledger is in the list already, appends under way may still go to the one before.
+
+"The position behind the last entry" is spelled in the ledger of the last entry, not in an empty one after it: it stays
+right whichever of the two the next entry goes to.
+
+Invariants: ledger ids rise; the totals are the sums over the ledgers; `_entries_before[i]` is the number of entries in
+front of ledger i, counted from the oldest ledger that this list ever held, so that trimming changes no other number.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+import msgspec
+
+from pybroker.errors import StoreError
+from pybroker.model.position import EARLIEST, Position
+from pybroker.storage.ledger_store import LedgerSummary
+
+FORMAT_VERSION = 1
+
+
+class _StoredLedger(msgspec.Struct, omit_defaults=True):
+    """One ledger as metadata keeps it; one that is not sealed is kept without counts, since they are not final."""
+
+    id: int
+    sealed: bool = True
+    entries: int = 0
+    messages: int = 0
+    bytes: int = 0
+
+
+class _StoredVersion(msgspec.Struct):
+    """The part of the document that every version has."""
+
+    version: int
+
+
+class _StoredList(_StoredVersion):
+    """The document in metadata."""
+
+    ledgers: list[_StoredLedger]
+
+
+class _Ledger:
+    """One row of the list."""
+
+    __slots__ = ("entry_count", "is_sealed", "ledger_id", "message_count", "size_bytes")
+
+    def __init__(self, ledger_id: int) -> None:
+        self.ledger_id = ledger_id
+        self.is_sealed = False
+        self.entry_count = 0
+        self.message_count = 0
+        self.size_bytes = 0
+
+
+class LedgerList:
+    """Owned by the managed ledger; cursors look at it."""
+
+    def __init__(self, sealed: Iterable[LedgerSummary] = ()) -> None:
+        self._ids: list[int] = []
+        self._entries_before: list[int] = []
+        self._ledgers: list[_Ledger] = []
+        self.entry_count = 0
+        self.message_count = 0
+        self.size_bytes = 0
+        for summary in sealed:
+            self.add_ledger(summary.ledger_id)
+            self.close_ledger(summary)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    # --- changes -----------------------------------------------------------------------------------------------------
+
+    def add_ledger(self, ledger_id: int) -> None:
+        """An empty ledger, open for appends, follows the last one."""
+        assert not self._ids or ledger_id > self._ids[-1], "ledger ids must rise"
+        self._entries_before.append(self._entries_before[-1] + self._ledgers[-1].entry_count if self._ids else 0)
+        self._ids.append(ledger_id)
+        self._ledgers.append(_Ledger(ledger_id))
+
+    def added(self, ledger_id: int, entry_count: int, message_count: int, size_bytes: int) -> None:
+        """Entries were appended to an open ledger."""
+        index = len(self._ids) - 1
+        if self._ids[index] != ledger_id:
+            index = self._index_of(ledger_id)
+        if not self._ledgers[index].is_sealed:  # a summary told already
+            self._grow(index, entry_count, message_count, size_bytes)
+
+    def close_ledger(self, summary: LedgerSummary) -> None:
+        """The ledger is sealed and holds what `summary` says, for ever. Idempotent."""
+        index = self._index_of(summary.ledger_id)
+        ledger = self._ledgers[index]
+        assert summary.entry_count >= ledger.entry_count, "entries that were visible are gone"
+        self._grow(
+            index,
+            summary.entry_count - ledger.entry_count,
+            summary.message_count - ledger.message_count,
+            summary.size_bytes - ledger.size_bytes,
+        )
+        ledger.is_sealed = True
+
+    def remove_first(self, count: int) -> list[int]:
+        """Drop the oldest ledgers, never the last one; returns their ids."""
+        assert 0 <= count < max(1, len(self._ids)), "the last ledger stays"
+        removed = self._ids[:count]
+        for ledger in self._ledgers[:count]:
+            self.entry_count -= ledger.entry_count
+            self.message_count -= ledger.message_count
+            self.size_bytes -= ledger.size_bytes
+        del self._ids[:count]
+        del self._entries_before[:count]
+        del self._ledgers[:count]
+        return removed
+
+    def _grow(self, index: int, entry_count: int, message_count: int, size_bytes: int) -> None:
+        ledger = self._ledgers[index]
+        ledger.entry_count += entry_count
+        ledger.message_count += message_count
+        ledger.size_bytes += size_bytes
+        self.entry_count += entry_count
+        self.message_count += message_count
+        self.size_bytes += size_bytes
+        for later in range(index + 1, len(self._ids)):
+            self._entries_before[later] += entry_count
+
+    def _index_of(self, ledger_id: int) -> int:
+        index = bisect_left(self._ids, ledger_id)
+        assert self._ids[index : index + 1] == [ledger_id], f"ledger {ledger_id} is not in the list"
+        return index
+
+    # --- single ledgers ----------------------------------------------------------------------------------------------
+
+    def ledger_ids(self) -> list[int]:
+        """All, rising."""
+        return list(self._ids)
+
+    def open_ledger_ids(self) -> list[int]:
+        """Those that are not sealed, rising."""
+        return [ledger.ledger_id for ledger in self._ledgers if not ledger.is_sealed]
+
+    def summaries(self) -> list[LedgerSummary]:
+        """What each ledger holds now, oldest first."""
+        return [
+            LedgerSummary(ledger.ledger_id, ledger.entry_count, ledger.message_count, ledger.size_bytes)
+            for ledger in self._ledgers
+        ]
+
+    def entry_count_of(self, ledger_id: int) -> int:
+        """Entries in that ledger; 0 when it is not in the list."""
+        ids = self._ids
+        if ids and ids[-1] == ledger_id:  # the usual case: the ledger that grows
+            return self._ledgers[-1].entry_count
+        index = bisect_left(ids, ledger_id)
+        return self._ledgers[index].entry_count if index < len(ids) and ids[index] == ledger_id else 0
+
+    def has_entry(self, position: Position) -> bool:
+        return 0 <= position.entry_id < self.entry_count_of(position.ledger_id)
+
+    # --- neighbours --------------------------------------------------------------------------------------------------
+
+    @property
+    def first_position(self) -> Position:
+        """The oldest entry, or where the first one will be."""
+        return self.normalize(EARLIEST)
+
+    @property
+    def last_position(self) -> Position:
+        """The newest entry; entry -1 of the first ledger when there is none."""
+        for ledger in reversed(self._ledgers):
+            if ledger.entry_count:
+                return Position(ledger.ledger_id, ledger.entry_count - 1)
+        return Position(self._ids[0], -1) if self._ids else EARLIEST
+
+    @property
+    def end_position(self) -> Position:
+        """Just behind the last entry; `normalize` makes it the next one as soon as that exists."""
+        last = self.last_position
+        return Position(last.ledger_id, last.entry_id + 1)
+
+    def normalize(self, position: Position) -> Position:
+        """The first entry at or behind `position`; `end_position` when there is none yet."""
+        ledger_id, entry_id = position
+        for index in range(bisect_left(self._ids, ledger_id), len(self._ids)):
+            first_entry_id = max(0, entry_id) if self._ids[index] == ledger_id else 0
+            if first_entry_id < self._ledgers[index].entry_count:
+                return Position(self._ids[index], first_entry_id)
+        return self.end_position
+
+    def next_position(self, position: Position) -> Position:
+        """The first entry behind `position`; `end_position` when there is none yet."""
+        return self.normalize(Position(position.ledger_id, position.entry_id + 1))
+
+    def floor(self, position: Position) -> Position:
+        """The last entry at or before `position`; entry -1 of the first ledger when there is none."""
+        ledger_id, entry_id = position
+        index = bisect_left(self._ids, ledger_id)
+        if index < len(self._ids) and self._ids[index] == ledger_id:
+            last_entry_id = min(entry_id, self._ledgers[index].entry_count - 1)
+            if last_entry_id >= 0:
+                return Position(ledger_id, last_entry_id)
+        for before in range(index - 1, -1, -1):
+            if self._ledgers[before].entry_count:
+                return Position(self._ids[before], self._ledgers[before].entry_count - 1)
+        return Position(self._ids[0], -1) if self._ids else EARLIEST
+
+    def previous_position(self, position: Position) -> Position:
+        """The last entry before `position`; entry -1 of the first ledger when there is none."""
+        return self.floor(Position(position.ledger_id, position.entry_id - 1))
+
+    # --- distances ---------------------------------------------------------------------------------------------------
+
+    def entries_between(self, after: Position, to: Position) -> int:
+        """Entries that exist behind `after`, up to and including `to`; 0 when `to` is not behind `after`."""
+        return max(0, self._rank(to) - self._rank(after))
+
+    def entries_after(self, position: Position) -> int:
+        """Entries that exist behind `position`."""
+        if not self._ids:
+            return 0
+        return self._entries_before[-1] + self._ledgers[-1].entry_count - self._rank(position)
+
+    def ledgers_up_to(self, position: Position) -> list[int]:
+        """The sealed ledgers in front, oldest first, of which no entry is behind `position`; never the last ledger."""
+        ids: list[int] = []
+        for ledger in self._ledgers[:-1]:
+            last = Position(ledger.ledger_id, ledger.entry_count - 1)
+            if not ledger.is_sealed or (ledger.entry_count and last > position):
+                break
+            ids.append(ledger.ledger_id)
+        return ids
+
+    def _rank(self, position: Position) -> int:
+        """Entries up to and including `position`, counted like `_entries_before`."""
+        ledger_id, entry_id = position
+        ids = self._ids
+        if not ids:
+            return 0
+        index = len(ids) - 1 if ids[-1] == ledger_id else bisect_left(ids, ledger_id)
+        if index == len(ids):
+            return self._entries_before[-1] + self._ledgers[-1].entry_count
+        if ids[index] != ledger_id:
+            return self._entries_before[index]
+        return self._entries_before[index] + min(max(0, entry_id + 1), self._ledgers[index].entry_count)
+
+    # --- metadata ----------------------------------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        """The document for metadata, JSON."""
+        rows = [
+            _StoredLedger(
+                ledger.ledger_id, entries=ledger.entry_count, messages=ledger.message_count, bytes=ledger.size_bytes
+            )
+            if ledger.is_sealed
+            else _StoredLedger(ledger.ledger_id, sealed=False)
+            for ledger in self._ledgers
+        ]
+        return msgspec.json.encode(_StoredList(FORMAT_VERSION, rows))
+
+    @staticmethod
+    def decode(data: bytes) -> LedgerList:
+        """The stored list; what its open ledgers hold is not known before `close_ledger`. Raises StoreError."""
+        try:
+            version = msgspec.json.decode(data, type=_StoredVersion).version
+            if version > FORMAT_VERSION:
+                raise StoreError(
+                    f"the list of ledgers has format version {version}, this broker reads up to {FORMAT_VERSION}: "
+                    "it was written by a newer one"
+                )
+            rows = msgspec.json.decode(data, type=_StoredList).ledgers
+        except msgspec.DecodeError as error:
+            raise StoreError(f"the list of ledgers does not parse: {error}") from error
+        ledgers = LedgerList()
+        for row in rows:
+            if ledgers._ids and row.id <= ledgers._ids[-1]:
+                raise StoreError(f"the list of ledgers is out of order at ledger {row.id}")
+            ledgers.add_ledger(row.id)
+            if row.sealed:
+                ledgers.close_ledger(LedgerSummary(row.id, row.entries, row.messages, row.bytes))
+        return ledgers

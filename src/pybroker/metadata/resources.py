@@ -1,0 +1,238 @@
+"""Clusters, tenants and namespaces: read from memory, written through to the metadata store.
+
+What must hold: what a write method changed is durable when it returns, and only then visible to reads; the cache
+never holds what the store does not. Refusals are AdminErrors with the codes that Pulsar's REST clients know.
+
+Reads are synchronous, because every lookup makes several. What they return belongs to the cache: callers must not
+change it. Whether a namespace still holds topics is for the broker to find out before it asks for the deletion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import msgspec
+
+from pybroker.errors import AdminError, BadVersionError, StoreError
+from pybroker.metadata import paths
+from pybroker.metadata.store import NOT_EXISTING, MetadataStore
+from pybroker.model import policies as documents
+from pybroker.model.names import DEFAULT_NAMESPACE, PUBLIC_TENANT, NamespaceName, is_valid_entity
+from pybroker.model.policies import ClusterData, NamespacePolicies, TenantInfo
+
+DEFAULT_CLUSTER = "standalone"
+SYSTEM_NAMESPACE = NamespaceName("pulsar", "system")
+_UPDATE_ATTEMPTS = 5  # At a value that other brokers change too.
+
+T = TypeVar("T")
+
+
+class Resources:
+    """The clusters, tenants and namespaces of one metadata store. `load` comes first, then `bootstrap`."""
+
+    def __init__(self, store: MetadataStore, default_bundle_count: int = documents.DEFAULT_BUNDLE_COUNT) -> None:
+        self._store = store
+        self._default_bundle_count = default_bundle_count
+        self._local_cluster = DEFAULT_CLUSTER
+        self._clusters: dict[str, ClusterData] = {}
+        self._tenants: dict[str, TenantInfo] = {}
+        # A key for each tenant that has namespaces or had some.
+        self._namespaces: dict[str, dict[NamespaceName, NamespacePolicies]] = {}
+        # Writes check, store and then change the cache: one at a time, or two could pass the same check.
+        self._writing = asyncio.Lock()
+
+    async def load(self) -> None:
+        """Fill the cache from the store."""
+        for name in await self._store.children(paths.CLUSTERS):
+            if (found := await self._store.get(paths.cluster(name))) is not None:
+                self._clusters[name] = _decoded(paths.cluster(name), found.value, ClusterData)
+        for name in await self._store.children(paths.TENANTS):
+            if (found := await self._store.get(paths.tenant(name))) is not None:
+                self._tenants[name] = _decoded(paths.tenant(name), found.value, TenantInfo)
+        for tenant in await self._store.children(paths.POLICIES):
+            for local_name in await self._store.children(paths.tenant_policies(tenant)):
+                namespace = NamespaceName(tenant, local_name)
+                if (found := await self._store.get(paths.policies(namespace))) is not None:
+                    policies = _decoded(paths.policies(namespace), found.value, NamespacePolicies)
+                    self._namespaces.setdefault(tenant, {})[namespace] = policies
+
+    async def bootstrap(self, cluster_name: str, bootstrap_namespaces: Iterable[str] = ()) -> None:
+        """Create what every broker needs, where it is missing: its cluster, two tenants, and their namespaces.
+
+        Raises InvalidTopicName when one of `bootstrap_namespaces` is no namespace name.
+        """
+        self._local_cluster = cluster_name
+        if cluster_name not in self._clusters:
+            await self.put_cluster(cluster_name, ClusterData())
+        namespaces = [NamespaceName(PUBLIC_TENANT, DEFAULT_NAMESPACE), SYSTEM_NAMESPACE]
+        namespaces += [NamespaceName.parse(text) for text in bootstrap_namespaces]
+        for namespace in namespaces:
+            if namespace.tenant not in self._tenants:
+                await self.create_tenant(namespace.tenant, TenantInfo(allowedClusters=[cluster_name]))
+            if self.namespace(namespace) is None:
+                await self.create_namespace(namespace, NamespacePolicies())
+
+    @property
+    def local_cluster(self) -> str:
+        """The cluster of this broker."""
+        return self._local_cluster
+
+    def clusters(self) -> dict[str, ClusterData]:
+        """All clusters by name."""
+        return self._clusters
+
+    def cluster(self, name: str) -> ClusterData | None:
+        """The cluster `name`, None when there is none."""
+        return self._clusters.get(name)
+
+    def tenants(self) -> list[str]:
+        """The names of all tenants, sorted."""
+        return sorted(self._tenants)
+
+    def tenant(self, name: str) -> TenantInfo | None:
+        """The tenant `name`, None when there is none."""
+        return self._tenants.get(name)
+
+    def namespaces(self, tenant: str) -> list[NamespaceName]:
+        """The namespaces of a tenant, sorted; none for a tenant that does not exist."""
+        return sorted(self._namespaces.get(tenant, ()), key=str)
+
+    def namespace(self, namespace: NamespaceName) -> NamespacePolicies | None:
+        """The policies of a namespace, None when there is no such namespace."""
+        found = self._namespaces.get(namespace.tenant)
+        return found.get(namespace) if found is not None else None
+
+    async def put_cluster(self, name: str, data: ClusterData) -> None:
+        """Create or replace a cluster. Refused: 412 for a name that is none."""
+        async with self._writing:
+            if not is_valid_entity(name):
+                raise AdminError(412, f"Cluster name is not valid: {name!r}")
+            await self._store.put(paths.cluster(name), documents.encode(data))
+            self._clusters[name] = data
+
+    async def delete_cluster(self, name: str) -> None:
+        """Refused: 404 when missing, 412 while namespaces live in it."""
+        async with self._writing:
+            if name not in self._clusters:
+                raise AdminError(404, f"Cluster {name} does not exist")
+            for tenant in self._namespaces.values():
+                for namespace, policies in tenant.items():
+                    if name in policies.replication_clusters:
+                        raise AdminError(412, f"Cluster {name} is not empty: namespace {namespace} lives there")
+            await self._store.delete(paths.cluster(name))
+            del self._clusters[name]
+
+    async def create_tenant(self, name: str, info: TenantInfo) -> None:
+        """Refused: 412 for a bad name and for clusters that are missing or unknown, 409 when it exists."""
+        async with self._writing:
+            if not is_valid_entity(name):
+                raise AdminError(412, f"Tenant name is not valid: {name!r}")
+            self._require_known_clusters(info)
+            if name in self._tenants:
+                raise AdminError(409, f"Tenant {name} already exists")
+            await self._create(paths.tenant(name), documents.encode(info), f"Tenant {name} already exists")
+            self._tenants[name] = info
+
+    async def update_tenant(self, name: str, info: TenantInfo) -> None:
+        """Replace a tenant's document. Refused: 404 when missing, 412 for clusters that are missing or unknown."""
+        async with self._writing:
+            if name not in self._tenants:
+                raise AdminError(404, f"Tenant {name} does not exist")
+            self._require_known_clusters(info)
+            await self._store.put(paths.tenant(name), documents.encode(info))
+            self._tenants[name] = info
+
+    async def delete_tenant(self, name: str) -> None:
+        """Refused: 404 when missing, 409 while it has namespaces."""
+        async with self._writing:
+            if name not in self._tenants:
+                raise AdminError(404, f"Tenant {name} does not exist")
+            if self._namespaces.get(name):
+                raise AdminError(409, f"Tenant {name} still has namespaces")
+            await self._store.delete(paths.tenant(name))
+            del self._tenants[name]
+
+    async def create_namespace(self, namespace: NamespaceName, policies: NamespacePolicies) -> None:
+        """Create a namespace; absent bundles and clusters become the defaults.
+
+        Refused: 412 for a bad name, 404 when the tenant is missing, 409 when it exists, 403 for a cluster that the
+        tenant may not use, 400 for bundles that make no sense.
+        """
+        async with self._writing:
+            if not is_valid_entity(namespace.local_name):
+                raise AdminError(412, f"Namespace name is not valid: {str(namespace)!r}")
+            tenant = self._tenants.get(namespace.tenant)
+            if tenant is None:
+                raise AdminError(404, f"Tenant {namespace.tenant} does not exist")
+            if self.namespace(namespace) is not None:
+                raise AdminError(409, f"Namespace {namespace} already exists")
+            created = documents.copy_of(policies)
+            created.replication_clusters = created.replication_clusters or [self._local_cluster]
+            for cluster in created.replication_clusters:
+                if cluster not in tenant.allowedClusters:
+                    raise AdminError(
+                        403, f"Cluster {cluster} is not among the allowed clusters of tenant {namespace.tenant}"
+                    )
+            try:
+                created.bundles = documents.checked_bundles(created.bundles, self._default_bundle_count)
+            except ValueError as error:
+                raise AdminError(400, f"Invalid bundles: {error}") from error
+            await self._create(
+                paths.policies(namespace), documents.encode(created), f"Namespace {namespace} already exists"
+            )
+            self._namespaces.setdefault(namespace.tenant, {})[namespace] = created
+
+    async def update_namespace(self, namespace: NamespaceName, change: Callable[[NamespacePolicies], None]) -> None:
+        """Apply `change` to the stored policies; it may be called again when another broker changed them meanwhile.
+
+        Refused: 404 when the namespace is missing, 409 when others keep changing it, and whatever `change` itself
+        refuses.
+        """
+        path = paths.policies(namespace)
+        async with self._writing:
+            for _ in range(_UPDATE_ATTEMPTS):
+                found = await self._store.get(path)
+                if found is None:
+                    self._forget(namespace)
+                    raise AdminError(404, f"Namespace {namespace} does not exist")
+                policies = _decoded(path, found.value, NamespacePolicies)
+                change(policies)
+                try:
+                    await self._store.put(path, documents.encode(policies), found.version)
+                except BadVersionError:
+                    continue
+                self._namespaces.setdefault(namespace.tenant, {})[namespace] = policies
+                return
+        raise AdminError(409, f"Namespace {namespace} is being changed by others, try again")
+
+    async def delete_namespace(self, namespace: NamespaceName) -> None:
+        """Drop the policies. Refused: 404 when missing."""
+        async with self._writing:
+            if not await self._store.delete(paths.policies(namespace)):
+                raise AdminError(404, f"Namespace {namespace} does not exist")
+            self._forget(namespace)
+
+    def _forget(self, namespace: NamespaceName) -> None:
+        self._namespaces.get(namespace.tenant, {}).pop(namespace, None)
+
+    def _require_known_clusters(self, info: TenantInfo) -> None:
+        if not info.allowedClusters:
+            raise AdminError(412, "Clusters can not be empty")
+        unknown = sorted(set(info.allowedClusters) - self._clusters.keys())
+        if unknown:
+            raise AdminError(412, f"Clusters do not exist: {', '.join(unknown)}")
+
+    async def _create(self, path: str, value: bytes, conflict: str) -> None:
+        try:
+            await self._store.put(path, value, NOT_EXISTING)
+        except BadVersionError as error:
+            raise AdminError(409, conflict) from error
+
+
+def _decoded(path: str, value: bytes, kind: type[T]) -> T:
+    try:
+        return documents.decode(value, kind)
+    except msgspec.DecodeError as error:
+        raise StoreError(f"the metadata at {path} cannot be read: {error}") from error

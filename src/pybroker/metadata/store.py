@@ -1,0 +1,59 @@
+"""The plug for metadata: a tree of small values with versions.
+
+Paths look like `/admin/policies/public/default`. A value has a version that rises by one with each put; a put or delete may name
+the version it expects, so that two writers never overwrite each other unseen. Everything returned by `put` is durable.
+
+Concurrency: called from the loop's thread. Watches are told on the loop after the change is durable.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
+
+ANY_VERSION = -1
+NOT_EXISTING = -2
+
+
+class Versioned(NamedTuple):
+    """A value and its version (0 for the first put)."""
+
+    value: bytes
+    version: int
+
+
+Watch = Callable[[str], None]
+
+
+class MetadataStore(ABC):
+    """Values by path. Raises BadVersionError on a version mismatch and StoreError when the back end fails."""
+
+    @abstractmethod
+    async def get(self, path: str) -> Versioned | None:
+        """The value at `path`, None when there is none."""
+
+    @abstractmethod
+    async def put(self, path: str, value: bytes, expected_version: int = ANY_VERSION) -> int:
+        """Store `value` durably and return its version. `expected_version` NOT_EXISTING: only if there is none yet.
+        Parents need not exist."""
+
+    @abstractmethod
+    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> bool:
+        """Drop the value at `path` (not its children); False when there was none."""
+
+    @abstractmethod
+    async def children(self, path: str) -> list[str]:
+        """The names (last path segments), sorted, of everything directly below `path`, values or inner nodes."""
+
+    @abstractmethod
+    async def delete_tree(self, path: str) -> int:
+        """Drop `path` and everything below it in one step; the number of values dropped."""
+
+    @abstractmethod
+    def watch(self, prefix: str, watch: Watch) -> None:
+        """Call `watch(path)` after every change at or below `prefix`, for as long as the store lives."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Release the back end. Idempotent."""

@@ -1,0 +1,120 @@
+"""Names of tenants, namespaces and topics: parsing, validation, partitions.
+
+A topic has one canonical text, `domain://tenant/namespace/local`; short forms that clients may use are expanded here and nowhere
+else. Names never hold what a path in the metadata store or a log line could trip over: control characters are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from urllib.parse import quote
+
+from pybroker.errors import InvalidTopicName
+
+PERSISTENT = "persistent"
+NON_PERSISTENT = "non-persistent"
+DOMAINS = (PERSISTENT, NON_PERSISTENT)
+PUBLIC_TENANT = "public"
+DEFAULT_NAMESPACE = "default"
+MAX_NAME_LENGTH = 1024
+
+_ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]*)", re.DOTALL)
+
+
+def is_valid_entity(name: str) -> bool:
+    """Whether `name` may name a tenant, namespace or cluster: letters, digits and `-=:._`."""
+    return 0 < len(name) <= MAX_NAME_LENGTH and _ENTITY.fullmatch(name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceName:
+    """`tenant/namespace`."""
+
+    tenant: str
+    local_name: str
+
+    @staticmethod
+    def parse(text: str) -> NamespaceName:
+        """Raises InvalidTopicName unless `text` is `tenant/namespace`."""
+        tenant, slash, local_name = text.partition("/")
+        if not slash or not is_valid_entity(tenant) or not is_valid_entity(local_name):
+            raise InvalidTopicName(f"not a namespace name: {text!r}; expected tenant/namespace")
+        return NamespaceName(tenant, local_name)
+
+    def __str__(self) -> str:
+        return f"{self.tenant}/{self.local_name}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicName:
+    """A topic's full name. `str()` is the canonical text, also used as the key of every table of topics."""
+
+    domain: str
+    namespace: NamespaceName
+    local_name: str
+
+    @staticmethod
+    def parse(text: str) -> TopicName:
+        """Parse `t`, `tenant/ns/t` or `domain://tenant/ns/t`. Raises InvalidTopicName."""
+        return _parse_topic(text)
+
+    @property
+    def tenant(self) -> str:
+        return self.namespace.tenant
+
+    @property
+    def is_persistent(self) -> bool:
+        return self.domain == PERSISTENT
+
+    @property
+    def partition_index(self) -> int:
+        """The partition that this name names, -1 when it names a whole topic."""
+        match = _PARTITION.fullmatch(self.local_name)
+        return int(match.group(2)) if match else -1
+
+    @property
+    def partitioned_name(self) -> TopicName:
+        """The topic that this partition belongs to; itself when it is no partition."""
+        match = _PARTITION.fullmatch(self.local_name)
+        return TopicName(self.domain, self.namespace, match.group(1)) if match else self
+
+    def partition(self, index: int) -> TopicName:
+        """The name of partition `index`."""
+        return TopicName(self.domain, self.namespace, f"{self.local_name}-partition-{index}")
+
+    @property
+    def storage_path(self) -> str:
+        """`tenant/ns/domain/encoded-name`: unique, and each part free of slashes."""
+        return f"{self.namespace}/{self.domain}/{quote(self.local_name, safe='')}"
+
+    def __str__(self) -> str:
+        return f"{self.domain}://{self.namespace}/{self.local_name}"
+
+
+@lru_cache(maxsize=4096)
+def _parse_topic(text: str) -> TopicName:
+    domain, separator, rest = text.partition("://")
+    if not separator:
+        parts = text.split("/")
+        if len(parts) == 1:
+            parts = [PUBLIC_TENANT, DEFAULT_NAMESPACE, text]
+        elif len(parts) != 3:
+            raise InvalidTopicName(f"invalid short topic name {text!r}: use a name alone or tenant/namespace/name")
+        domain = PERSISTENT
+    else:
+        # A name may hold slashes of its own only in the full form, where tenant and namespace come first.
+        parts = rest.split("/", 2)
+    if domain not in DOMAINS:
+        raise InvalidTopicName(f"invalid topic domain {domain!r} in {text!r}: use persistent or non-persistent")
+    if len(parts) != 3 or not all(parts):
+        raise InvalidTopicName(f"invalid topic name {text!r}: use domain://tenant/namespace/name")
+    tenant, namespace, local_name = parts
+    if not is_valid_entity(tenant) or not is_valid_entity(namespace):
+        raise InvalidTopicName(f"invalid tenant or namespace in topic name {text!r}")
+    if len(local_name) > MAX_NAME_LENGTH or _CONTROL.search(local_name) or local_name != local_name.strip():
+        raise InvalidTopicName(f"invalid topic name {text!r}: too long, padded or with control characters")
+    return TopicName(domain, NamespaceName(tenant, namespace), local_name)

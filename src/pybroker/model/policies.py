@@ -1,0 +1,305 @@
+"""Documents of clusters, tenants and namespaces: the JSON that REST shows and the metadata store keeps.
+
+Attributes are spelled exactly as the JSON properties, so that a document reads the same in Python, in the store and
+on the wire.
+
+What must hold: the document of a fresh namespace equals Pulsar's property by property. Optional properties are None
+and then absent from the JSON; JSON nulls and unknown properties of a request are ignored. Which values are legal for
+a single policy is decided by the route that sets it; which level wins by whoever reads it.
+"""
+
+# ruff: noqa: N815  (the attributes are the JSON properties)
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import msgspec
+
+DEFAULT_BUNDLE_COUNT = 4
+MAX_BUNDLE_COUNT = 4096
+FIRST_BOUNDARY = "0x00000000"
+LAST_BOUNDARY = "0xffffffff"
+
+T = TypeVar("T")
+
+
+class AuthAction(StrEnum):
+    """What a permission allows."""
+
+    PRODUCE = "produce"
+    CONSUME = "consume"
+    FUNCTIONS = "functions"
+    SOURCES = "sources"
+    SINKS = "sinks"
+    PACKAGES = "packages"
+
+
+class SubscriptionAuthMode(StrEnum):
+    """`Prefix`: a role may only use subscriptions whose name begins with the role."""
+
+    NONE = "None"
+    PREFIX = "Prefix"
+
+
+class TenantInfo(msgspec.Struct):
+    """Who administers a tenant, and where its namespaces may live."""
+
+    adminRoles: list[str] = []
+    allowedClusters: list[str] = []
+
+
+class ClusterData(msgspec.Struct):
+    """How the brokers of a cluster are reached. Unset strings are absent, the three booleans always there."""
+
+    serviceUrl: str | None = None
+    serviceUrlTls: str | None = None
+    brokerServiceUrl: str | None = None
+    brokerServiceUrlTls: str | None = None
+    proxyServiceUrl: str | None = None
+    proxyProtocol: str | None = None
+    authenticationPlugin: str | None = None
+    authenticationParameters: str | None = None
+    peerClusterNames: list[str] | None = None
+    brokerClientTlsEnabled: bool = False
+    tlsAllowInsecureConnection: bool = False
+    brokerClientTlsEnabledWithKeyStore: bool = False
+    brokerClientTlsTrustStoreType: str | None = None
+    brokerClientTlsTrustStore: str | None = None
+    brokerClientTlsTrustStorePassword: str | None = None
+    brokerClientTlsKeyStoreType: str | None = None
+    brokerClientTlsKeyStore: str | None = None
+    brokerClientTlsKeyStorePassword: str | None = None
+    brokerClientTrustCertsFilePath: str | None = None
+    brokerClientCertificateFilePath: str | None = None
+    brokerClientKeyFilePath: str | None = None
+    listenerName: str | None = None
+
+
+class AuthPolicies(msgspec.Struct):
+    """Permissions: by role for the namespace, by topic and role, and the roles that a subscription is reserved for."""
+
+    namespace_auth: dict[str, list[AuthAction]] = {}
+    destination_auth: dict[str, dict[str, list[AuthAction]]] = {}
+    subscription_auth_roles: dict[str, list[str]] = {}
+
+
+class BundlesData(msgspec.Struct):
+    """The hash ranges of a namespace: `numBundles` ranges between `numBundles + 1` boundaries."""
+
+    boundaries: list[str] = []
+    numBundles: int = 0
+
+
+class BacklogQuota(msgspec.Struct):
+    """What happens when a backlog grows past a size or an age. `limit` is the old name of `limitSize`."""
+
+    policy: str | None = None
+    limit: int | None = None
+    limitSize: int | None = None
+    limitTime: int = -1
+
+    def __post_init__(self) -> None:
+        if self.limitSize is None:
+            self.limitSize = self.limit if self.limit is not None else -1
+        self.limit = self.limitSize
+
+
+class DispatchRate(msgspec.Struct):
+    """At most so many messages and bytes in each period go out; -1 is no limit."""
+
+    dispatchThrottlingRateInMsg: int = -1
+    dispatchThrottlingRateInByte: int = -1
+    relativeToPublishRate: bool = False
+    ratePeriodInSecond: int = 1
+
+
+class SubscribeRate(msgspec.Struct):
+    """At most so many subscribe requests of one consumer in each period; -1 is no limit."""
+
+    subscribeThrottlingRatePerConsumer: int = -1
+    ratePeriodInSecond: int = 30
+
+
+class PublishRate(msgspec.Struct):
+    """At most so many messages and bytes a second come in; -1 is no limit."""
+
+    publishThrottlingRateInMsg: int = -1
+    publishThrottlingRateInByte: int = -1
+
+
+class PersistencePolicies(msgspec.Struct):
+    """On how many storage nodes an entry is kept, and how often mark-delete positions are stored."""
+
+    bookkeeperEnsemble: int = 0
+    bookkeeperWriteQuorum: int = 0
+    bookkeeperAckQuorum: int = 0
+    managedLedgerMaxMarkDeleteRate: float = -1.0
+    managedLedgerStorageClassName: str | None = None
+
+
+class RetentionPolicies(msgspec.Struct):
+    """How long acknowledged messages stay; -1 is for ever, both 0 is not at all."""
+
+    retentionTimeInMinutes: int = 0
+    retentionSizeInMB: int = 0
+
+
+class DelayedDeliveryPolicies(msgspec.Struct):
+    """Whether delayed delivery is on, and how exact it is."""
+
+    active: bool = False
+    tickTime: int = 0
+    maxDeliveryDelayInMillis: int = 0
+
+
+class InactiveTopicPolicies(msgspec.Struct):
+    """When a topic that nobody uses is deleted."""
+
+    inactiveTopicDeleteMode: str | None = None
+    maxInactiveDurationSeconds: int = 0
+    deleteWhileInactive: bool = False
+
+
+class AutoTopicCreationOverride(msgspec.Struct):
+    """Whether and as what a missing topic is created."""
+
+    allowAutoTopicCreation: bool = False
+    topicType: str | None = None
+    defaultNumPartitions: int | None = None
+
+
+class AutoSubscriptionCreationOverride(msgspec.Struct):
+    """Whether a missing subscription is created."""
+
+    allowAutoSubscriptionCreation: bool = False
+
+
+class EntryFilters(msgspec.Struct):
+    """Names of entry filters, separated by commas."""
+
+    entryFilterNames: str = ""
+
+
+class NamespacePolicies(msgspec.Struct):
+    """The policies document of a namespace. The first block is always shown, the second only where set."""
+
+    auth_policies: AuthPolicies = msgspec.field(default_factory=AuthPolicies)
+    replication_clusters: list[str] = []
+    allowed_clusters: list[str] = []
+    bundles: BundlesData = msgspec.field(default_factory=BundlesData)
+    backlog_quota_map: dict[str, BacklogQuota] = {}
+    clusterDispatchRate: dict[str, DispatchRate] = {}
+    topicDispatchRate: dict[str, DispatchRate] = {}
+    subscriptionDispatchRate: dict[str, DispatchRate] = {}
+    replicatorDispatchRate: dict[str, DispatchRate] = {}
+    clusterSubscribeRate: dict[str, SubscribeRate] = {}
+    publishMaxMessageRate: dict[str, PublishRate] = {}
+    latency_stats_sample_rate: dict[str, int] = {}
+    deleted: bool = False
+    encryption_required: bool = False
+    subscription_auth_mode: SubscriptionAuthMode = SubscriptionAuthMode.NONE
+    offload_threshold: int = -1
+    offload_threshold_in_seconds: int = -1
+    schema_compatibility_strategy: str = "UNDEFINED"
+    is_allow_auto_update_schema: bool = True
+    schema_validation_enforced: bool = False
+    subscription_types_enabled: list[str] = []
+    properties: dict[str, str] = {}
+    migrated: bool = False
+
+    persistence: PersistencePolicies | None = None
+    deduplicationEnabled: bool | None = None
+    deduplicationSnapshotIntervalSeconds: int | None = None
+    autoTopicCreationOverride: AutoTopicCreationOverride | None = None
+    autoSubscriptionCreationOverride: AutoSubscriptionCreationOverride | None = None
+    message_ttl_in_seconds: int | None = None
+    subscription_expiration_time_minutes: int | None = None
+    retention_policies: RetentionPolicies | None = None
+    delayed_delivery_policies: DelayedDeliveryPolicies | None = None
+    inactive_topic_policies: InactiveTopicPolicies | None = None
+    offload_policies: dict[str, Any] | None = None
+    entryFilters: EntryFilters | None = None
+    max_producers_per_topic: int | None = None
+    max_consumers_per_topic: int | None = None
+    max_consumers_per_subscription: int | None = None
+    max_unacked_messages_per_consumer: int | None = None
+    max_unacked_messages_per_subscription: int | None = None
+    max_subscriptions_per_topic: int | None = None
+    max_topics_per_namespace: int | None = None
+    compaction_threshold: int | None = None
+    offload_deletion_lag_ms: int | None = None
+    schema_auto_update_compatibility_strategy: str | None = None
+    resource_group_name: str | None = None
+    dispatcherPauseOnAckStatePersistentEnabled: bool | None = None
+    allowed_topic_property_keys_for_metrics: list[str] | None = None
+
+
+def encode(value: object) -> bytes:
+    """The JSON of a document of this module, without the properties that are unset."""
+    return msgspec.json.encode(_without_nulls(msgspec.to_builtins(value)))
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """Read a document; absent and null properties get their defaults, unknown ones are ignored.
+
+    Raises msgspec.DecodeError when `data` is no JSON, and its subclass ValidationError, with a text for the user,
+    when a property has the wrong type.
+    """
+    return msgspec.convert(_without_nulls(msgspec.json.decode(data)), kind)
+
+
+def copy_of(policies: NamespacePolicies) -> NamespacePolicies:
+    """A copy that shares nothing with the original."""
+    return msgspec.convert(msgspec.to_builtins(policies), NamespacePolicies)
+
+
+def _without_nulls(value: Any) -> Any:
+    # Some clients send every property that they know, null where unset. Lists are left alone: a null there is an error.
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return value
+
+
+def even_bundles(count: int) -> BundlesData:
+    """`count` bundles of (almost) equal size. Raises ValueError unless 0 < count <= MAX_BUNDLE_COUNT."""
+    if not 0 < count <= MAX_BUNDLE_COUNT:
+        raise ValueError(f"a namespace has 1 to {MAX_BUNDLE_COUNT} bundles, not {count}")
+    size = 2**32 // count
+    inner = [f"0x{index * size:08x}" for index in range(1, count)]
+    return BundlesData([FIRST_BOUNDARY, *inner, LAST_BOUNDARY], count)
+
+
+def checked_bundles(bundles: BundlesData, default_count: int = DEFAULT_BUNDLE_COUNT) -> BundlesData:
+    """What a request's bundles mean: given boundaries, sorted; else a number of even ones; else the default number.
+
+    Raises ValueError when boundaries do not parse, do not span the whole range, or do not fit the number.
+    """
+    if not bundles.boundaries:
+        return even_bundles(bundles.numBundles if bundles.numBundles > 0 else default_count)
+    boundaries = sorted({_boundary(text) for text in bundles.boundaries})
+    count = len(boundaries) - 1
+    if boundaries[0] != 0 or boundaries[-1] != 2**32 - 1 or count > MAX_BUNDLE_COUNT:
+        raise ValueError(
+            f"bundle boundaries go from {FIRST_BOUNDARY} to {LAST_BOUNDARY}, {MAX_BUNDLE_COUNT} bundles at most"
+        )
+    if bundles.numBundles not in (0, count):
+        raise ValueError(f"{len(boundaries)} bundle boundaries make {count} bundles, not {bundles.numBundles}")
+    return BundlesData([f"0x{boundary:08x}" for boundary in boundaries], count)
+
+
+def _boundary(text: str) -> int:
+    try:
+        value = int(text, 16)
+    except ValueError:
+        raise ValueError(f"not a bundle boundary: {text!r}") from None
+    if not 0 <= value < 2**32:
+        raise ValueError(f"not a bundle boundary: {text!r}")
+    return value
+
+
+def ordered_actions(actions: Sequence[AuthAction]) -> list[AuthAction]:
+    """The actions once each, in the order of their definition."""
+    return [action for action in AuthAction if action in actions]

@@ -1,0 +1,140 @@
+"""Plain counters that live objects keep and the admin side reads; nothing here computes a rate or formats a line.
+
+Counters only grow while their object lives. They are ints in slots: one addition for a whole run of messages.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+LATENCY_BOUNDS_MS: tuple[float, ...] = (0.5, 1, 5, 10, 20, 50, 100, 200, 1000)
+ENTRY_SIZE_BOUNDS_BYTES: tuple[int, ...] = (128, 512, 1024, 2048, 4096, 16384, 102400, 1048576)
+
+
+class Buckets:
+    """Samples counted by upper bound; the last bucket takes what is above all bounds. Not cumulative."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total: float = 0
+
+    def add(self, value: float, count: int = 1) -> None:
+        """Count `value` `count` times."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count
+
+    def add_sizes(self, payloads: list[bytes], size_bytes: int) -> None:
+        """Count the length of each payload; `size_bytes` is their sum. Runs of like sizes cost two look-ups in all."""
+        smallest = bisect_left(self.bounds, min(map(len, payloads)))
+        largest = bisect_left(self.bounds, max(map(len, payloads)))
+        if smallest == largest:
+            self.counts[smallest] += len(payloads)
+        else:
+            for payload in payloads:
+                self.counts[bisect_left(self.bounds, len(payload))] += 1
+        self.total += size_bytes
+
+
+class TopicCounters:
+    """Of one loaded topic, since it was loaded."""
+
+    __slots__ = (
+        "bytes_in",
+        "bytes_out_of_removed",
+        "entries_in",
+        "entry_size_bytes",
+        "last_publish_ms",
+        "messages_in",
+        "messages_out_of_removed",
+        "publish_errors",
+        "publish_latency_ms",
+    )
+
+    def __init__(self) -> None:
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.entries_in = 0
+        self.publish_errors = 0
+        self.last_publish_ms = 0
+        # What subscriptions that are gone have delivered: the topic's totals never go down.
+        self.messages_out_of_removed = 0
+        self.bytes_out_of_removed = 0
+        self.publish_latency_ms = Buckets(LATENCY_BOUNDS_MS)
+        self.entry_size_bytes = Buckets(ENTRY_SIZE_BOUNDS_BYTES)
+
+
+class ProducerCounters:
+    """Of one attached producer."""
+
+    __slots__ = ("bytes_in", "messages_in")
+
+    def __init__(self) -> None:
+        self.messages_in = 0
+        self.bytes_in = 0
+
+
+class DeliveryCounters:
+    """Of one subscription or one attached consumer."""
+
+    __slots__ = (
+        "acked_messages",
+        "bytes_out",
+        "entries_out",
+        "last_acked_ms",
+        "last_consumed_flow_ms",
+        "last_consumed_ms",
+        "last_mark_delete_advanced_ms",
+        "messages_out",
+        "redelivered_messages",
+    )
+
+    def __init__(self) -> None:
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.entries_out = 0
+        self.redelivered_messages = 0
+        self.acked_messages = 0
+        self.last_acked_ms = 0
+        self.last_consumed_ms = 0
+        self.last_consumed_flow_ms = 0
+        self.last_mark_delete_advanced_ms = 0
+
+
+class BrokerStats:
+    """Of the whole process."""
+
+    __slots__ = (
+        "active_connections",
+        "bugs",
+        "connections_closed",
+        "connections_created",
+        "connections_failed",
+        "lookup_failures",
+        "lookups",
+        "loop_lag_max_ms",
+        "loop_lag_ms",
+        "pending_publish_bytes",
+        "publish_latency_ms",
+        "throttled_connections",
+        "topic_load_failures",
+        "topic_loads",
+    )
+
+    def __init__(self) -> None:
+        self.active_connections = 0
+        self.connections_created = 0
+        self.connections_failed = 0
+        self.connections_closed = 0
+        self.throttled_connections = 0
+        self.pending_publish_bytes = 0
+        self.lookups = 0
+        self.lookup_failures = 0
+        self.topic_loads = 0
+        self.topic_load_failures = 0
+        self.loop_lag_ms = 0.0
+        self.loop_lag_max_ms = 0.0
+        self.bugs = 0
+        self.publish_latency_ms = Buckets(LATENCY_BOUNDS_MS)

@@ -1,0 +1,362 @@
+"""One client's connection: bytes in, events to producers and consumers, replies out. A thin shell: decoding is `wire`'s, rules are
+the broker's.
+
+This is one of the three fault boundaries: whatever goes wrong in here ends this connection at most, is answered as the client
+understands it, and is logged once. It is also where back-pressure acts, by not reading: see `_Hold`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from typing import TYPE_CHECKING, Any, cast
+
+from pybroker import logs
+from pybroker.auth.authentication import Identity, PeerCertificate
+from pybroker.auth.tls import peer_certificate
+from pybroker.broker.consumer import Consumer
+from pybroker.broker.peer import Peer
+from pybroker.broker.producer import Producer
+from pybroker.dispatch.dispatcher import Delivery
+from pybroker.errors import BrokerError, PersistenceError, ProtocolViolation, StoreError, UnknownError
+from pybroker.model.events import Ack, Flow, SendRefused, SendRun
+from pybroker.server.outbox import Outbox
+from pybroker.tasks import TaskOwner
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire import replies
+from pybroker.wire.commands import Decoder
+from pybroker.wire.session import KeepAlive, Session, SessionState
+
+if TYPE_CHECKING:
+    from pybroker.server.listener import ServerContext
+
+MAX_RECENTLY_CLOSED_PRODUCERS = 1000
+
+
+class _Hold(enum.IntFlag):
+    """Why nothing is read from the socket at the moment."""
+
+    BUDGET = 1  # its share of this turn of the loop is used up
+    PENDING_PUBLISHES = 2  # maxPendingPublishRequestsPerConnection
+    PUBLISH_MEMORY = 4  # maxMessagePublishBufferSizeInMB, broker-wide
+    OUTBOUND = 8  # the client does not read what it is sent
+    REQUESTS = 16  # maxConcurrentRequestsPerConnection
+
+
+class Connection(Peer, asyncio.BufferedProtocol):
+    """Owned by the listener's context from `connection_made` to `connection_lost`.
+
+    Invariant: `_pending_publishes` sends were handed to topics and not answered yet; the transport reads while `_held` is 0.
+    """
+
+    def __init__(self, context: ServerContext) -> None:
+        self.context = context
+        self.broker = context.broker
+        self.session = Session()
+        self.identity: Identity | None = None
+        self.address = ""
+        self.client_version = ""
+        self.role = None
+        self.features = pb.FeatureFlags()
+        self.is_challenged = False
+        self.certificate: PeerCertificate | None = None
+        self.producers: dict[int, Producer | None] = {}  # None: being set up
+        self.consumers: dict[int, Consumer | None] = {}
+        self.tasks = TaskOwner("connection")
+        self.close_reason = ""
+        self._decoder = Decoder()
+        self._closed_producers: dict[int, None] = {}
+        self._pending_publishes = 0
+        self._held = _Hold(0)
+        self._alive_waiters: list[asyncio.Event] = []
+        self._transport: asyncio.Transport
+        self._outbox: Outbox
+
+    # --- transport ---------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._outbox = Outbox(self.context.loop, self._transport)
+        self._transport.set_write_buffer_limits(high=self.context.max_outbound_bytes)
+        host, port = (self._transport.get_extra_info("peername") or ("unknown", 0))[:2]
+        self.address = f"/{host}:{port}"
+        self.certificate = peer_certificate(self._transport.get_extra_info("ssl_object"))
+        self.context.opened(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.session.move_to(SessionState.CLOSED)
+        for producer in list(self.producers.values()):
+            if producer is not None:
+                producer.detach()
+        for consumer in list(self.consumers.values()):
+            if consumer is not None:
+                consumer.detach()
+        self.producers.clear()
+        self.consumers.clear()
+        self._wake_alive_waiters()
+        self.context.closed(self, self.close_reason or (str(error) if error else "by the client"))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._decoder.own_buffer() or self.context.receive_buffer
+
+    def buffer_updated(self, size_bytes: int) -> None:
+        self.session.heard()
+        if self._alive_waiters:
+            self._wake_alive_waiters()
+        try:
+            if self._decoder.own_buffer() is not None:
+                events = self._decoder.own_buffer_filled(size_bytes)
+            else:
+                events = self._decoder.feed(bytes(self.context.receive_buffer[:size_bytes]))
+            for event in events:
+                if isinstance(event, SendRun):
+                    self._publish(event)
+                elif isinstance(event, Flow):
+                    self._flow(event)
+                elif isinstance(event, Ack):
+                    self._acknowledge(event)
+                elif isinstance(event, SendRefused):
+                    self._require_connected("SEND")
+                    self.send_errors(event.producer_id, [event.sequence_id], event.error, 0)
+                else:
+                    self._command(event)
+                if self.session.state is SessionState.CLOSED:
+                    return
+        except ProtocolViolation as violation:
+            self.close(f"protocol violation: {violation}")
+        except Exception as bug:  # noqa: BLE001  (a fault boundary)
+            self.broker.stats.bugs += 1
+            logs.error("connection.failed", connection=self.address, exc_info=bug)
+            self.close("internal error")
+        if size_bytes >= self.context.read_budget_bytes:
+            # libuv would go on reading this socket for up to 32 buffers: others and the journal's completions come first.
+            self._hold(_Hold.BUDGET)
+            self.context.loop.call_soon(self._release, _Hold.BUDGET)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self.context.stalled(self)
+        self._hold(_Hold.OUTBOUND)
+        for consumer in self.consumers.values():
+            if consumer is not None:
+                consumer.set_writable(False)
+
+    def resume_writing(self) -> None:
+        self.context.unstalled(self)
+        self._release(_Hold.OUTBOUND)
+        for consumer in self.consumers.values():
+            if consumer is not None:
+                consumer.set_writable(True)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the client takes what it is sent; consumers that attach meanwhile wait as well."""
+        return not self._held & _Hold.OUTBOUND
+
+    def _hold(self, reason: _Hold) -> None:
+        if not self._held and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._held |= reason
+
+    def _release(self, reason: _Hold) -> None:
+        if self._held & reason:
+            self._held &= ~reason
+            if not self._held and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def hold_publish_memory(self, is_held: bool) -> None:
+        """The broker's bound on unanswered sends is reached, or has room again."""
+        if is_held:
+            self._hold(_Hold.PUBLISH_MEMORY)
+        else:
+            self._release(_Hold.PUBLISH_MEMORY)
+
+    def close(self, reason: str) -> None:
+        """Write what is queued, then close the connection; nothing of it is read any more."""
+        if self.session.state is SessionState.CLOSED:
+            return
+        self.session.move_to(SessionState.CLOSED)
+        self.close_reason = reason
+        self._outbox.flush()
+        self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """Drop the connection without waiting for what is queued."""
+        self.session.move_to(SessionState.CLOSED)
+        self.close_reason = self.close_reason or reason
+        self._transport.abort()
+
+    # --- hot commands ------------------------------------------------------------------------------------------------
+
+    def _require_connected(self, command: str) -> None:
+        if self.session.state is not SessionState.CONNECTED:
+            raise ProtocolViolation(f"{command} is not legal while {self.session.state.value}")
+
+    def _publish(self, run: SendRun) -> None:
+        self._require_connected("SEND")
+        producer = self.producers.get(run.producer_id)
+        if producer is None:
+            if run.producer_id in self._closed_producers:
+                return  # The client had them on the way when the broker closed the producer; it sends them again.
+            raise ProtocolViolation(f"SEND for unknown producer id {run.producer_id}")
+        self._pending_publishes += len(run.sequence_ids)
+        if self._pending_publishes >= self.context.max_pending_publishes:
+            self._hold(_Hold.PENDING_PUBLISHES)
+        if self.context.publish_started(run.size_bytes):
+            self.context.hold_all_publishers()
+        producer.topic.publish(producer, run)
+
+    def _published(self, count: int, size_bytes: int) -> None:
+        """`count` sends were answered: make room."""
+        self._pending_publishes -= count
+        if self._held & _Hold.PENDING_PUBLISHES and self._pending_publishes <= self.context.max_pending_publishes // 2:
+            self._release(_Hold.PENDING_PUBLISHES)
+        self.context.publish_completed(size_bytes)
+
+    def _flow(self, flow: Flow) -> None:
+        self._require_connected("FLOW")
+        consumer = self.consumers.get(flow.consumer_id)
+        if consumer is not None:
+            consumer.flow(flow.permits)
+
+    def _acknowledge(self, ack: Ack) -> None:
+        self._require_connected("ACK")
+        consumer = self.consumers.get(ack.consumer_id)
+        if consumer is not None:
+            consumer.subscription.acknowledge(consumer, ack)
+
+    # --- all other commands ------------------------------------------------------------------------------------------
+
+    def _command(self, command: pb.BaseCommand) -> None:
+        self.session.require_legal(command.type)
+        handler = self.context.command_table[command.type]
+        if handler.is_inline:
+            handler.run_inline(self, command)
+            return
+        if len(self.tasks) + 1 >= self.context.max_concurrent_requests:
+            self._hold(_Hold.REQUESTS)
+        self.tasks.start(self._run(handler.run(self, command), handler.request_id(command)), handler.name)
+
+    async def _run(self, work: Any, request_id: int) -> None:
+        """Await a handler and answer what it raises."""
+        try:
+            await work
+        except ProtocolViolation as violation:
+            self.close(f"protocol violation: {violation}")
+        except Exception as failure:  # noqa: BLE001  (a fault boundary)
+            self.send(replies.error(request_id, self.answerable(failure)))
+        finally:
+            if len(self.tasks) <= self.context.max_concurrent_requests // 2:
+                self._release(_Hold.REQUESTS)
+
+    def answerable(self, failure: Exception) -> BrokerError:
+        """The error that the client is told; what nobody expected is logged here, once."""
+        if isinstance(failure, BrokerError):
+            return failure
+        if isinstance(failure, StoreError):
+            logs.warning("storage.failed", connection=self.address, error=str(failure))
+            return PersistenceError(str(failure))
+        self.broker.stats.bugs += 1
+        logs.error("request.failed", connection=self.address, exc_info=failure)
+        return UnknownError(f"internal error: {type(failure).__name__}")
+
+    def send(self, data: bytes) -> None:
+        """Queue one encoded frame."""
+        if self.session.state is not SessionState.CLOSED:
+            self._outbox.add(data)
+
+    def forget_producer(self, producer_id: int) -> None:
+        """The producer is gone by the broker's will: sends that are on the way are dropped without an answer."""
+        if self.producers.pop(producer_id, None) is not None:
+            self._closed_producers[producer_id] = None
+            if len(self._closed_producers) > MAX_RECENTLY_CLOSED_PRODUCERS:
+                del self._closed_producers[next(iter(self._closed_producers))]
+
+    def reopened_producer(self, producer_id: int) -> None:
+        """The client uses this producer id again."""
+        self._closed_producers.pop(producer_id, None)
+
+    # --- peer --------------------------------------------------------------------------------------------------------
+
+    def send_receipts(
+        self,
+        producer_id: int,
+        sequence_ids: list[int],
+        highest_sequence_ids: list[int],
+        ledger_id: int,
+        first_entry_id: int,
+        size_bytes: int,
+    ) -> None:
+        self._published(len(sequence_ids), size_bytes)
+        self.send(replies.send_receipts(producer_id, sequence_ids, highest_sequence_ids, ledger_id, first_entry_id))
+
+    def send_errors(self, producer_id: int, sequence_ids: list[int], error: BrokerError, size_bytes: int) -> None:
+        if size_bytes:
+            self._published(len(sequence_ids), size_bytes)
+        for sequence_id in sequence_ids:
+            self.send(replies.send_error(producer_id, sequence_id, error))
+
+    def send_messages(self, consumer_id: int, delivery: Delivery, consumer_epoch: int) -> None:
+        if self.session.state is SessionState.CLOSED:
+            return
+        parts = replies.messages(
+            consumer_id,
+            delivery.ledger_id,
+            delivery.entry_ids,
+            delivery.payloads,
+            delivery.redelivery_counts,
+            delivery.ack_sets,
+            consumer_epoch,
+        )
+        self._outbox.add_parts(parts, sum(map(len, parts)), max(map(len, delivery.payloads)))
+
+    def send_ack_response(self, consumer_id: int, request_id: int, error: BrokerError | None) -> None:
+        self.send(replies.ack_response(consumer_id, request_id, error))
+
+    def close_producer(self, producer_id: int) -> None:
+        self.forget_producer(producer_id)
+        self.send(replies.close_producer(producer_id))
+
+    def close_consumer(self, consumer_id: int) -> None:
+        self.consumers.pop(consumer_id, None)
+        self.send(replies.close_consumer(consumer_id))
+
+    async def is_alive(self) -> bool:
+        if self.session.state is not SessionState.CONNECTED:
+            return False
+        timeout_ms = self.context.liveness_timeout_ms
+        if timeout_ms <= 0:
+            return True
+        heard = asyncio.Event()
+        self._alive_waiters.append(heard)
+        self.send(replies.PING)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await heard.wait()
+        except TimeoutError:
+            self.abort("no answer to the liveness check")
+            return False
+        return self.session.state is SessionState.CONNECTED
+
+    def _wake_alive_waiters(self) -> None:
+        for heard in self._alive_waiters:
+            heard.set()
+        self._alive_waiters.clear()
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def accept_messages(self) -> None:
+        """The client is connected: frames may be as long as messages from now on."""
+        self._decoder.accept_messages(self.context.max_message_bytes)
+
+    def keep_alive_tick(self) -> None:
+        """One keep-alive interval has passed."""
+        if not self.is_writable:
+            return  # The listener watches stalled connections itself: nothing is read from them, so nothing is heard.
+        action = self.session.tick()
+        if action is KeepAlive.PING:
+            self.send(replies.PING)
+        elif action is KeepAlive.CLOSE:
+            self.abort("keep-alive: nothing heard")

@@ -1,0 +1,220 @@
+"""SUBSCRIBE and everything else a consumer asks for, but FLOW and ACK."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+from pybroker.broker.consumer import Consumer
+from pybroker.broker.subscription import Subscription
+from pybroker.broker.topic import Topic
+from pybroker.errors import (
+    ConsumerBusy,
+    MetadataError,
+    NotAllowedError,
+    ProducerBusy,
+    ServiceNotReady,
+)
+from pybroker.model.names import TopicName
+from pybroker.model.position import LATEST, Position, from_wire
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire import replies
+from pybroker.wire.entry_metadata import is_batch
+
+if TYPE_CHECKING:
+    from pybroker.server.connection import Connection
+
+_SubType = pb.CommandSubscribe.SubType
+KIND_OF_SUB_TYPE = {
+    _SubType.Exclusive: "Exclusive",
+    _SubType.Shared: "Shared",
+    _SubType.Failover: "Failover",
+    _SubType.Key_Shared: "Key_Shared",
+}
+
+
+async def subscribe(connection: Connection, command: pb.BaseCommand) -> None:
+    """Attach a consumer to a subscription, making topic and subscription if need be."""
+    request = command.subscribe
+    consumer_id = request.consumer_id
+    present = connection.consumers.get(consumer_id)
+    if present is not None:
+        connection.send(replies.success(request.request_id))
+        return
+    if consumer_id in connection.consumers:
+        raise ServiceNotReady(f"consumer {consumer_id} is already being set up on this connection")
+    _require_supported(connection, request)
+    name = TopicName.parse(request.topic)
+    connection.broker.authorization.require_consume(name, request.subscription, connection.role)
+    connection.consumers[consumer_id] = None
+    try:
+        consumer = await _attach(connection, request, name)
+    except BaseException:
+        if connection.consumers.get(consumer_id, consumer_id) is None:
+            del connection.consumers[consumer_id]
+        raise
+    if consumer_id not in connection.consumers:  # closed, or the connection lost, while the topic was loading
+        consumer.detach()
+        return
+    connection.consumers[consumer_id] = consumer
+    if not connection.is_writable:
+        consumer.set_writable(False)
+    logs.info(
+        "consumer.created",
+        topic=name,
+        subscription=request.subscription,
+        consumer=consumer.name,
+        connection=connection.address,
+    )
+    connection.send(replies.success(request.request_id))
+
+
+def _require_supported(connection: Connection, request: pb.CommandSubscribe) -> None:
+    if not request.subscription:
+        raise ProducerBusy("Empty subscription name")  # The code that the real broker answers with.
+    if request.HasField("schema") and request.schema.type:
+        raise NotAllowedError("schemas are not supported yet: consume bytes")
+    if request.read_compacted:
+        raise NotAllowedError("readCompacted is not supported yet")
+    if request.start_message_rollback_duration_sec:
+        raise NotAllowedError("starting a reader by time is not supported yet")
+    size_bytes = sum(len(pair.key) + len(pair.value) for pair in request.metadata)
+    limit = connection.broker.config.max_consumer_metadata_size
+    if size_bytes > limit:
+        raise MetadataError(
+            f"consumer properties of {size_bytes} bytes are over the limit of {limit} (maxConsumerMetadataSize)"
+        )
+
+
+async def _attach(connection: Connection, request: pb.CommandSubscribe, name: TopicName) -> Consumer:
+    broker = connection.broker
+    may_create = request.force_topic_creation and broker.config.allow_auto_topic_creation
+    topic = await broker.get_topic(name, may_create)
+    subscription = await _subscription(connection, request, topic)
+    kind = KIND_OF_SUB_TYPE[request.subType]
+    consumer = Consumer(
+        subscription,
+        request.consumer_id,
+        request.consumer_name,
+        request.priority_level,
+        broker.config.max_unacked_messages_per_consumer if kind in ("Shared", "Key_Shared") else 0,
+        connection,
+        {pair.key: pair.value for pair in request.metadata},
+        broker.clock.wall_ms(),
+    )
+    if request.HasField("consumer_epoch"):
+        consumer.epoch = request.consumer_epoch
+    try:
+        topic.attach(subscription, consumer, kind)
+    except ConsumerBusy:
+        if kind != "Exclusive" or not await subscription.is_blocked_by_the_dead():
+            raise
+        topic.attach(subscription, consumer, kind)
+    return consumer
+
+
+async def _subscription(connection: Connection, request: pb.CommandSubscribe, topic: Topic) -> Subscription:
+    if not request.durable:
+        ledgers = topic.ledger.ledgers
+        start = LATEST
+        if request.HasField("start_message_id"):
+            start = from_wire(request.start_message_id.ledgerId, request.start_message_id.entryId)
+        # The start itself is included: what comes before it counts as read.
+        mark_delete = ledgers.last_position if start > ledgers.last_position else ledgers.previous_position(start)
+        return topic.non_durable_subscription(request.subscription, mark_delete)
+    return await topic.subscription(
+        request.subscription,
+        request.initialPosition == pb.CommandSubscribe.InitialPosition.Earliest,
+        connection.broker.config.allow_auto_subscription_creation,
+        {pair.key: pair.value for pair in request.subscription_properties},
+    )
+
+
+def close_consumer(connection: Connection, command: pb.BaseCommand) -> None:
+    """Detach a consumer; what it did not acknowledge is delivered again."""
+    request = command.close_consumer
+    consumer = connection.consumers.pop(request.consumer_id, None)
+    if consumer is not None:
+        consumer.detach()
+    connection.send(replies.success(request.request_id))
+
+
+def _require_consumer(connection: Connection, consumer_id: int) -> Consumer:
+    consumer = connection.consumers.get(consumer_id)
+    if consumer is None:
+        raise MetadataError(f"Consumer not found: {consumer_id}")
+    return consumer
+
+
+async def unsubscribe(connection: Connection, command: pb.BaseCommand) -> None:
+    """Delete the consumer's subscription; with other consumers on it only when forced."""
+    request = command.unsubscribe
+    consumer = _require_consumer(connection, request.consumer_id)
+    subscription = consumer.subscription
+    if len(subscription.consumers) > 1 and not request.force:
+        raise MetadataError("Unconnected or shared consumer attempting to unsubscribe")
+    connection.consumers.pop(request.consumer_id, None)
+    consumer.detach()
+    await subscription.topic.delete_subscription(subscription)
+    connection.send(replies.success(request.request_id))
+
+
+def redeliver_unacknowledged(connection: Connection, command: pb.BaseCommand) -> None:
+    """Deliver again what the consumer names, or all that it has not acknowledged. There is no reply."""
+    request = command.redeliverUnacknowledgedMessages
+    consumer = connection.consumers.get(request.consumer_id)
+    if consumer is None:
+        return
+    positions = [from_wire(each.ledgerId, each.entryId) for each in request.message_ids]
+    epoch = request.consumer_epoch if request.HasField("consumer_epoch") else -1
+    consumer.subscription.redeliver(consumer, positions or None, epoch)
+
+
+async def get_last_message_id(connection: Connection, command: pb.BaseCommand) -> None:
+    """The last entry of the topic, and where the consumer's subscription stands."""
+    request = command.getLastMessageId
+    consumer = _require_consumer(connection, request.consumer_id)
+    ledger = consumer.subscription.topic.ledger
+    reply = pb.BaseCommand(type=pb.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
+    response = reply.getLastMessageIdResponse
+    response.request_id = request.request_id
+    last = ledger.last_confirmed
+    if ledger.ledgers.has_entry(last):
+        run = await ledger.read(last, 1, 1)
+        _fill(response.last_message_id, last)
+        if is_batch(run.payloads[0]):
+            response.last_message_id.batch_index = run.message_counts[0] - 1
+    else:
+        _fill(response.last_message_id, Position(-1, -1))
+    if consumer.subscription.is_durable:
+        _fill(response.consumer_mark_delete_position, consumer.subscription.cursor.mark_delete_position)
+    connection.send(replies.frame(reply))
+
+
+def _fill(message_id: pb.MessageIdData, position: Position) -> None:
+    message_id.ledgerId = position.ledger_id & replies.NO_REQUEST_ID
+    message_id.entryId = position.entry_id & replies.NO_REQUEST_ID
+
+
+def consumer_stats(connection: Connection, command: pb.BaseCommand) -> None:
+    """What the broker counts of one consumer."""
+    request = command.consumerStats
+    reply = pb.BaseCommand(type=pb.BaseCommand.CONSUMER_STATS_RESPONSE)
+    response = reply.consumerStatsResponse
+    response.request_id = request.request_id
+    consumer = connection.consumers.get(request.consumer_id)
+    if consumer is None:
+        response.error_code = pb.ServerError.ConsumerNotFound
+        response.error_message = f"Consumer {request.consumer_id} not found"
+    else:
+        state = consumer.state
+        response.consumerName = consumer.name
+        response.availablePermits = max(0, state.permits)
+        response.unackedMessages = state.unacked_messages
+        response.blockedConsumerOnUnackedMsgs = state.blocked
+        response.address = connection.address
+        response.connectedSince = datetime.fromtimestamp(consumer.connected_since_ms / 1000, UTC).isoformat()
+        response.type = consumer.subscription.type_name
+        response.msgBacklog = consumer.subscription.cursor.backlog_entries
+    connection.send(replies.frame(reply))

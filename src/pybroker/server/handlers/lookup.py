@@ -1,0 +1,108 @@
+"""PARTITIONED_METADATA, LOOKUP, GET_TOPICS_OF_NAMESPACE, and what is asked about schemas."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from pybroker.errors import InvalidTopicName, NotAllowedError, ProtocolViolation, TopicNotFound
+from pybroker.model.names import NON_PERSISTENT, PERSISTENT, NamespaceName, TopicName
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire import replies
+
+if TYPE_CHECKING:
+    from pybroker.server.connection import Connection
+
+_Mode = pb.CommandGetTopicsOfNamespace.Mode
+_DOMAIN_OF_MODE = {_Mode.PERSISTENT: PERSISTENT, _Mode.NON_PERSISTENT: NON_PERSISTENT, _Mode.ALL: None}
+
+
+async def partitioned_metadata(connection: Connection, command: pb.BaseCommand) -> None:
+    """How many partitions a topic has."""
+    request = command.partitionMetadata
+    reply = pb.BaseCommand(type=pb.BaseCommand.PARTITIONED_METADATA_RESPONSE)
+    response = reply.partitionMetadataResponse
+    response.request_id = request.request_id
+    try:
+        topic = TopicName.parse(request.topic)
+        connection.broker.authorization.require_lookup(topic, connection.role)
+        response.partitions = await connection.broker.partitioned_metadata(
+            topic, request.metadata_auto_creation_enabled
+        )
+        response.response = pb.CommandPartitionedTopicMetadataResponse.Success
+    except Exception as failure:  # noqa: BLE001  (`answerable` sorts them)
+        error = connection.answerable(failure)
+        response.response = pb.CommandPartitionedTopicMetadataResponse.Failed
+        response.error = replies.server_error(error)
+        response.message = str(error)
+    connection.send(replies.frame(reply))
+
+
+async def lookup(connection: Connection, command: pb.BaseCommand) -> None:
+    """Which broker serves a topic: this one."""
+    request = command.lookupTopic
+    reply = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
+    response = reply.lookupTopicResponse
+    response.request_id = request.request_id
+    try:
+        topic = TopicName.parse(request.topic)
+        connection.broker.authorization.require_lookup(topic, connection.role)
+        found = await connection.broker.lookup(topic, request.advertised_listener_name or None)
+        response.response = pb.CommandLookupTopicResponse.Connect
+        response.authoritative = True
+        if found.broker_url:
+            response.brokerServiceUrl = found.broker_url
+        if found.broker_url_tls:
+            response.brokerServiceUrlTls = found.broker_url_tls
+    except Exception as failure:  # noqa: BLE001  (`answerable` sorts them)
+        error = connection.answerable(failure)
+        response.response = pb.CommandLookupTopicResponse.Failed
+        response.error = replies.server_error(error)
+        response.message = str(error)
+    connection.send(replies.frame(reply))
+
+
+async def get_topics_of_namespace(connection: Connection, command: pb.BaseCommand) -> None:
+    """The names of a namespace's topics; the pattern, if any, is left to the client."""
+    request = command.getTopicsOfNamespace
+    try:
+        namespace = NamespaceName.parse(request.namespace)
+    except InvalidTopicName as error:
+        raise ProtocolViolation(str(error)) from error
+    connection.broker.authorization.require_list_topics(namespace, connection.role)
+    topics = await connection.broker.list_topics(namespace, _DOMAIN_OF_MODE[request.mode])
+    reply = pb.BaseCommand(type=pb.BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+    response = reply.getTopicsOfNamespaceResponse
+    response.request_id = request.request_id
+    response.topics_hash = topics_hash(topics)
+    response.filtered = False
+    response.changed = response.topics_hash != request.topics_hash
+    if response.changed:
+        response.topics.extend(topics)
+    connection.send(replies.frame(reply))
+
+
+def topics_hash(topics: list[str]) -> str:
+    """CRC32C of the sorted names joined by commas, its bytes as hex in little-endian order."""
+    if not topics:
+        return "00000000"
+    return crc32c(",".join(sorted(topics)).encode()).to_bytes(4, "little").hex()
+
+
+def get_schema(connection: Connection, command: pb.BaseCommand) -> None:
+    """No topic has a schema yet."""
+    reply = pb.BaseCommand(type=pb.BaseCommand.GET_SCHEMA_RESPONSE)
+    reply.getSchemaResponse.request_id = command.getSchema.request_id
+    reply.getSchemaResponse.error_code = replies.server_error(TopicNotFound())
+    reply.getSchemaResponse.error_message = "Topic not found or no-schema"
+    connection.send(replies.frame(reply))
+
+
+def get_or_create_schema(connection: Connection, command: pb.BaseCommand) -> None:
+    """Schemas cannot be registered yet."""
+    reply = pb.BaseCommand(type=pb.BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE)
+    reply.getOrCreateSchemaResponse.request_id = command.getOrCreateSchema.request_id
+    reply.getOrCreateSchemaResponse.error_code = replies.server_error(NotAllowedError())
+    reply.getOrCreateSchemaResponse.error_message = "schemas are not supported yet"
+    connection.send(replies.frame(reply))

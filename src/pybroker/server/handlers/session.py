@@ -1,0 +1,103 @@
+"""CONNECT, AUTH_RESPONSE, PING, PONG, and what becomes of credentials that expire."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pybroker import __version__, logs
+from pybroker.errors import AuthenticationError, NotAllowedError
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire import replies
+from pybroker.wire.session import SessionState, negotiated_version
+
+if TYPE_CHECKING:
+    from pybroker.server.connection import Connection
+
+AUTH_REFRESH_CHALLENGE = b"PulsarAuthRefresh"
+_AUTH_METHODS = {pb.AuthMethodYcaV1: "ycav1", pb.AuthMethodAthens: "athenz"}
+
+
+def connect(connection: Connection, command: pb.BaseCommand) -> None:
+    """Authenticate, and open the session. A refusal is answered with ERROR for request -1 and ends the connection."""
+    request = command.connect
+    broker = connection.broker
+    limit = connection.context.connection_limit(connection)
+    if limit:
+        _refuse(connection, NotAllowedError(f"Reached the maximum number of connections ({limit})"))
+        return
+    method = request.auth_method_name or _AUTH_METHODS.get(request.auth_method, "")
+    try:
+        if request.original_principal or request.original_auth_data:
+            raise AuthenticationError("connections through a proxy are not supported yet")
+        connection.identity = broker.authentication.authenticate(
+            method, request.auth_data, connection.certificate, broker.clock.wall_ms() / 1000
+        )
+    except AuthenticationError as error:
+        logs.info("authentication.failed", connection=connection.address, method=method or "none", error=str(error))
+        _refuse(connection, error)
+        return
+    connection.role = connection.identity.role
+    connection.client_version = request.client_version
+    connection.features = request.feature_flags
+    version = negotiated_version(request.protocol_version)
+    connection.session.protocol_version = version
+    connection.session.move_to(SessionState.CONNECTED)
+    connection.accept_messages()
+    reply = pb.BaseCommand(type=pb.BaseCommand.CONNECTED)
+    reply.connected.server_version = f"pybroker-{__version__}"
+    reply.connected.protocol_version = version
+    reply.connected.max_message_size = connection.context.max_message_bytes
+    # Only what works: with watchers announced, clients would ask for them instead of polling.
+    reply.connected.feature_flags.supports_get_partitioned_metadata_without_auto_creation = True
+    connection.send(replies.frame(reply))
+
+
+def _refuse(connection: Connection, error: AuthenticationError | NotAllowedError) -> None:
+    connection.broker.stats.connections_failed += 1
+    connection.send(replies.error(replies.NO_REQUEST_ID, error))
+    connection.close(f"refused: {error}")
+
+
+def check_expiry(connection: Connection) -> None:
+    """Ask the client for new credentials when those it gave have expired; close what cannot or does not answer."""
+    identity = connection.identity
+    if identity is None or identity.expires_at_s is None:
+        return
+    if connection.broker.clock.wall_ms() / 1000 < identity.expires_at_s:
+        return
+    if connection.is_challenged or not connection.features.supports_auth_refresh:
+        connection.close("credentials have expired")
+        return
+    connection.is_challenged = True
+    reply = pb.BaseCommand(type=pb.BaseCommand.AUTH_CHALLENGE)
+    reply.authChallenge.challenge.auth_method_name = identity.method
+    reply.authChallenge.challenge.auth_data = AUTH_REFRESH_CHALLENGE
+    reply.authChallenge.protocol_version = connection.session.protocol_version
+    connection.send(replies.frame(reply))
+
+
+def auth_response(connection: Connection, command: pb.BaseCommand) -> None:
+    """New credentials for a session: they must be of the same role, or the connection is closed."""
+    response = command.authResponse.response
+    broker = connection.broker
+    try:
+        identity = broker.authentication.authenticate(
+            response.auth_method_name, response.auth_data, connection.certificate, broker.clock.wall_ms() / 1000
+        )
+    except AuthenticationError as error:
+        _refuse(connection, error)
+        return
+    if identity.role != connection.role:
+        _refuse(connection, AuthenticationError("the new credentials are of another role"))
+        return
+    connection.identity = identity
+    connection.is_challenged = False
+
+
+def ping(connection: Connection, _command: pb.BaseCommand) -> None:
+    """Answer at once."""
+    connection.send(replies.PONG)
+
+
+def pong(_connection: Connection, _command: pb.BaseCommand) -> None:
+    """Any frame is a sign of life, which the session has noted."""

@@ -1,0 +1,214 @@
+"""Binds the binary protocol's ports, accepts, and owns the connections: what they share and what bounds them together.
+
+Invariants: `connections` are those between `connection_made` and `connection_lost`; the receive buffer is only used inside one
+`buffer_updated` at a time, so that one buffer serves all connections of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+from pybroker.server.connection import Connection
+from pybroker.wire.session import SessionState
+
+if TYPE_CHECKING:
+    from pybroker.broker.service import BrokerService
+    from pybroker.server.command_table import CommandTable
+
+RECEIVE_BUFFER_BYTES = 64 * 1024
+ACCEPT_BACKLOG = 1024
+KEEP_ALIVE_SLICES = 10
+TLS_HANDSHAKE_TIMEOUT_S = 10.0
+
+
+class ServerContext:
+    """What all connections of the binary protocol share."""
+
+    def __init__(self, broker: BrokerService, command_table: CommandTable) -> None:
+        config = broker.config
+        self.broker = broker
+        self.command_table = command_table
+        self.loop = asyncio.get_running_loop()
+        self.receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
+        self.read_budget_bytes = min(config.connection_read_budget_bytes, RECEIVE_BUFFER_BYTES)
+        self.max_message_bytes = config.max_message_size
+        self.max_outbound_bytes = config.max_outbound_bytes_per_connection
+        self.max_pending_publishes = config.max_pending_publish_requests_per_connection
+        self.max_concurrent_requests = config.max_concurrent_requests_per_connection
+        self.liveness_timeout_ms = config.connection_liveness_check_timeout_millis
+        self.connections: dict[Connection, None] = {}
+        self.all_closed = asyncio.Event()
+        self.all_closed.set()
+        self._max_publish_buffer_bytes = config.max_message_publish_buffer_size_in_mb * 1024 * 1024
+        self._is_publish_held = False
+        self._by_host: Counter[str] = Counter()
+        self._stalled: dict[Connection, float] = {}
+
+    # --- connections -------------------------------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> None:
+        """A connection was accepted."""
+        stats = self.broker.stats
+        stats.connections_created += 1
+        stats.active_connections += 1
+        self.connections[connection] = None
+        self.all_closed.clear()
+        self._by_host[_host(connection)] += 1
+        if self._is_publish_held:
+            connection.hold_publish_memory(True)
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """A connection has ended, whoever ended it."""
+        stats = self.broker.stats
+        stats.connections_closed += 1
+        stats.active_connections -= 1
+        self.connections.pop(connection, None)
+        if not self.connections:
+            self.all_closed.set()
+        self._stalled.pop(connection, None)
+        host = _host(connection)
+        self._by_host[host] -= 1
+        if not self._by_host[host]:
+            del self._by_host[host]
+        self.broker.tasks.start(connection.tasks.close(), f"close {connection.address}")
+        logs.info("connection.closed", connection=connection.address, reason=reason)
+
+    def connection_limit(self, connection: Connection) -> str:
+        """The name of the limit that `connection` exceeds, empty when there is none."""
+        config = self.broker.config
+        if 0 < config.broker_max_connections < len(self.connections):
+            return "brokerMaxConnections"
+        if 0 < config.broker_max_connections_per_ip < self._by_host[_host(connection)]:
+            return "brokerMaxConnectionsPerIp"
+        return ""
+
+    # --- bounds ------------------------------------------------------------------------------------------------------
+
+    def publish_started(self, size_bytes: int) -> bool:
+        """Count unanswered sends; True when their bytes are over the broker's bound."""
+        stats = self.broker.stats
+        stats.pending_publish_bytes += size_bytes
+        return stats.pending_publish_bytes >= self._max_publish_buffer_bytes
+
+    def hold_all_publishers(self) -> None:
+        """Read from nobody until half of the unanswered sends are answered."""
+        if not self._is_publish_held:
+            self._is_publish_held = True
+            self.broker.stats.throttled_connections = len(self.connections)
+            for connection in self.connections:
+                connection.hold_publish_memory(True)
+
+    def publish_completed(self, size_bytes: int) -> None:
+        """Count answered sends."""
+        stats = self.broker.stats
+        stats.pending_publish_bytes -= size_bytes
+        assert stats.pending_publish_bytes >= 0, "answered more than was published"
+        if self._is_publish_held and stats.pending_publish_bytes <= self._max_publish_buffer_bytes // 2:
+            self._is_publish_held = False
+            stats.throttled_connections = 0
+            for connection in self.connections:
+                connection.hold_publish_memory(False)
+
+    def stalled(self, connection: Connection) -> None:
+        """The client does not read what it is sent."""
+        self._stalled[connection] = self.loop.time()
+
+    def unstalled(self, connection: Connection) -> None:
+        """It reads again."""
+        self._stalled.pop(connection, None)
+
+    def close_stalled(self, longest_s: float) -> None:
+        """Drop connections that have not read for `longest_s`: what waits for them is memory."""
+        now_s = self.loop.time()
+        for connection, since_s in list(self._stalled.items()):
+            if now_s - since_s > longest_s:
+                connection.abort("the client does not read what it is sent")
+
+
+class Listener:
+    """The bound ports of the binary protocol. Owned by the app."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self.context = context
+        self.port: int | None = None
+        self.port_tls: int | None = None
+        self._sockets: list[tuple[socket.socket, ssl.SSLContext | None]] = []
+        self._servers: list[asyncio.Server] = []
+
+    def bind(self, host: str, port: int | None, port_tls: int | None, tls: ssl.SSLContext | None) -> None:
+        """Bind the ports without serving them yet. Raises OSError."""
+        if port is not None:
+            bound = _bind(host, port)
+            self._sockets.append((bound, None))
+            self.port = bound.getsockname()[1]
+        if port_tls is not None:
+            assert tls is not None, "a TLS port without a TLS context"
+            bound = _bind(host, port_tls)
+            self._sockets.append((bound, tls))
+            self.port_tls = bound.getsockname()[1]
+
+    async def start(self) -> None:
+        """Serve what was bound."""
+        for bound, tls in self._sockets:
+            server = await self.context.loop.create_server(
+                lambda: Connection(self.context),
+                sock=bound,
+                ssl=tls,
+                backlog=ACCEPT_BACKLOG,
+                ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S if tls is not None else None,
+            )
+            self._servers.append(server)
+
+    async def watch(self) -> None:
+        """Tick keep-alive and drop stalled connections, for as long as the broker runs; spread over the interval."""
+        interval_s = self.context.broker.config.keep_alive_interval_seconds
+        while True:
+            for part in range(KEEP_ALIVE_SLICES):
+                await asyncio.sleep(interval_s / KEEP_ALIVE_SLICES)
+                for index, connection in enumerate(list(self.context.connections)):
+                    if index % KEEP_ALIVE_SLICES == part:
+                        connection.keep_alive_tick()
+                self.context.close_stalled(2 * interval_s)
+
+    def stop_accepting(self) -> None:
+        """Refuse new connections; those that are there go on."""
+        for server in self._servers:
+            server.close()
+
+    async def close(self) -> None:
+        """Close all connections, writing out what is queued for them."""
+        self.stop_accepting()
+        for connection in list(self.context.connections):
+            connection.close("the broker is stopping")
+        await self.context.all_closed.wait()
+        for bound, _ in self._sockets:
+            bound.close()
+
+    def abort(self) -> None:
+        """Drop all connections at once."""
+        for connection in list(self.context.connections):
+            if connection.session.state is not SessionState.CLOSED:
+                connection.abort("the broker is stopping")
+
+
+def _host(connection: Connection) -> str:
+    return connection.address.rpartition(":")[0]
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+        bound.listen(ACCEPT_BACKLOG)
+        bound.setblocking(False)
+    except OSError:
+        bound.close()
+        raise
+    return bound

@@ -1,0 +1,80 @@
+"""What waits to be written to one connection: one write for each turn of the loop.
+
+Small parts are joined, since a system call or a buffer object for each costs more than the copy; parts of 16 KiB and more are
+handed over as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+JOIN_BELOW_BYTES = 16 * 1024
+FLUSH_NOW_BYTES = 256 * 1024
+
+
+class Outbox:
+    """Owned by a connection. Invariant: a flush is scheduled exactly while `_parts` is not empty."""
+
+    __slots__ = ("_has_large_part", "_loop", "_parts", "_size_bytes", "_transport")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
+        self._loop = loop
+        self._transport = transport
+        self._parts: list[bytes] = []
+        self._size_bytes = 0
+        self._has_large_part = False
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        return self._size_bytes + self._transport.get_write_buffer_size()
+
+    def add(self, data: bytes) -> None:
+        """Write `data` with what else this turn brings."""
+        if not self._parts:
+            self._loop.call_soon(self.flush)
+        self._parts.append(data)
+        self._size_bytes += len(data)
+
+    def add_parts(self, parts: list[bytes], size_bytes: int, largest_bytes: int) -> None:
+        """Write `parts` in order; at once when a lot has gathered, so that back-pressure is felt inside the turn."""
+        if not self._parts:
+            self._loop.call_soon(self.flush)
+        self._parts += parts
+        self._size_bytes += size_bytes
+        if largest_bytes >= JOIN_BELOW_BYTES:
+            self._has_large_part = True
+        if self._size_bytes >= FLUSH_NOW_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand everything to the transport."""
+        if not self._parts:
+            return
+        parts = self._parts
+        self._parts = []
+        self._size_bytes = 0
+        if self._transport.is_closing():
+            return
+        if self._has_large_part:
+            self._has_large_part = False
+            self._transport.writelines(_joined(parts))
+        else:
+            self._transport.write(b"".join(parts))
+
+
+def _joined(parts: list[bytes]) -> list[bytes]:
+    """The same bytes with neighbours below `JOIN_BELOW_BYTES` joined."""
+    out: list[bytes] = []
+    small: list[bytes] = []
+    for part in parts:
+        if len(part) < JOIN_BELOW_BYTES:
+            small.append(part)
+            continue
+        if small:
+            out.append(b"".join(small))
+            small = []
+        out.append(part)
+    if small:
+        out.append(b"".join(small))
+    return out

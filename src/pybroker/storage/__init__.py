@@ -1,0 +1,1 @@
+"""Where entries and cursor records rest. Start with `ledger_store.py` (the plug) and `cursor_store.py`."""

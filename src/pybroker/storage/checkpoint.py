@@ -1,0 +1,107 @@
+"""A checkpoint: move buffered entries to segment files, then commit, in one transaction, that everything is in its place.
+
+Order, and why: entries into segment files → those files and their directory durable → the table's transaction (journal
+position, extents, cursors) → the journal files before the position may be used again. A crash before the transaction leaves
+the old extents and the whole journal; recovery writes the same bytes again. After it, the journal is not needed.
+What must always hold: nothing here changes a segment before its committed extent.
+Runs in the checkpoint's thread; the loop hands over what nobody changes until the checkpoint has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pybroker.storage.checkpoint_table import CheckpointTable, TableChange
+from pybroker.storage.disk import Disk
+from pybroker.storage.layout.segment import LedgerExtent, SegmentIndex
+from pybroker.storage.segments import SegmentWriter, segment_path
+
+# From here on one sync of the whole file system is cheaper than one for each file.
+MAX_SINGLE_SYNCS = 256
+
+
+@dataclass(slots=True)
+class LedgerWork:
+    """What a checkpoint does for one ledger, and afterwards what came of it."""
+
+    ledger_id: int
+    extent: LedgerExtent
+    index: SegmentIndex
+    payloads: Sequence[bytes | memoryview]
+    message_counts: Sequence[int]
+    is_sealed: bool
+    is_deleted: bool = False  # set from the loop while the checkpoint runs
+
+
+@dataclass(slots=True)
+class CheckpointJob:
+    """Everything of one checkpoint; `change` gets the new extents."""
+
+    change: TableChange
+    works: list[LedgerWork] = field(default_factory=list)
+    deleted_ledgers: list[int] = field(default_factory=list)
+    written_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Where a ledger is now."""
+
+    extent: LedgerExtent
+    index: SegmentIndex
+
+
+def run_checkpoint(
+    disk: Disk, directory: Path, table: CheckpointTable, job: CheckpointJob, after_slice: Callable[[], None]
+) -> dict[int, Moved]:
+    """Do the job. Raises OSError: out of space changes nothing and the job can be run again, anything else is fatal."""
+    moved: dict[int, Moved] = {}
+    all_files = disk.open_file_system(directory) if len(job.works) > MAX_SINGLE_SYNCS else None
+    job.written_bytes = 0
+    must_sync_directory = bool(job.deleted_ledgers)
+    try:
+        for work in job.works:
+            if work.is_deleted:
+                continue
+            must_sync_directory |= work.extent.end_offset == 0
+            path = segment_path(directory, work.ledger_id)
+            moved[work.ledger_id] = _write_ledger(disk, path, work, after_slice, must_sync=all_files is None)
+            job.written_bytes += moved[work.ledger_id].extent.end_offset - work.extent.end_offset
+            if work.is_deleted:
+                # Deleted while it was written: the deletion came to its file before or after this look, not in between.
+                disk.unlink(path)
+        for ledger_id in job.deleted_ledgers:
+            disk.unlink(segment_path(directory, ledger_id))
+        if all_files is not None:
+            all_files.sync()
+    finally:
+        if all_files is not None:
+            all_files.close()
+    if must_sync_directory:
+        disk.sync_directory(directory)
+    _describe(job, moved)
+    table.commit(job.change)
+    return moved
+
+
+def _describe(job: CheckpointJob, moved: dict[int, Moved]) -> None:
+    sealed = {work.ledger_id for work in job.works if work.is_sealed}
+    job.change.extents.update({key: value.extent for key, value in moved.items() if key not in sealed})
+    job.change.closed_ledgers = [*(sealed & moved.keys()), *job.deleted_ledgers]
+
+
+def _write_ledger(
+    disk: Disk, path: Path, work: LedgerWork, after_slice: Callable[[], None], *, must_sync: bool
+) -> Moved:
+    with disk.open_for_write(path) as file:
+        # A copy, so that a job that is run again starts from the same index.
+        writer = SegmentWriter(file, work.ledger_id, work.extent, work.index.copy(), after_slice)
+        if work.payloads:
+            writer.write(work.payloads, work.message_counts)
+        if work.is_sealed:
+            writer.seal()
+        if must_sync:
+            file.sync()
+    return Moved(writer.extent, writer.index)

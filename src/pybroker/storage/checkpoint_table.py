@@ -1,0 +1,187 @@
+"""What a checkpoint leaves behind beside segment files: one SQLite file, changed by one transaction for each checkpoint.
+
+It says, always together: up to which journal batch everything is in its place (`sequence`), how far the segment file of each
+unsealed ledger is valid, and the snapshots and deltas of cursors. So a crash at any moment of a checkpoint leaves either the
+state before it, with all its journal, or the state after it.
+Every row carries a CRC32C of its content: SQLite itself does not notice flipped bits.
+
+Concurrency: any thread, one at a time (a lock); commits come from the checkpoint thread, loads from the reading threads.
+"""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crc32c import crc32c
+
+from pybroker.errors import StoreError
+from pybroker.storage.disk import Disk
+from pybroker.storage.layout.segment import LedgerExtent
+
+TABLE_VERSION = 1
+
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS facts(name TEXT PRIMARY KEY, value INTEGER NOT NULL, checksum INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS unsealed(ledger_id INTEGER PRIMARY KEY, end_offset INTEGER NOT NULL,"
+    " entry_count INTEGER NOT NULL, message_count INTEGER NOT NULL, size_bytes INTEGER NOT NULL, checksum INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS snapshots(cursor_id TEXT PRIMARY KEY, number INTEGER NOT NULL, data BLOB NOT NULL,"
+    " checksum INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS deltas(cursor_id TEXT NOT NULL, number INTEGER NOT NULL, data BLOB NOT NULL,"
+    " checksum INTEGER NOT NULL, PRIMARY KEY(cursor_id, number)) WITHOUT ROWID",
+)
+
+
+@dataclass(slots=True)
+class Facts:
+    """Numbers of the whole store."""
+
+    version: int = TABLE_VERSION
+    sequence: int = 0  # batches below are covered
+    generation: int = 1  # not yet given to a journal file
+    cursor_number: int = 1  # not yet given to a cursor record
+    ledger_id: int = 1  # not yet given to a ledger
+    is_clean: int = 0  # closed in order: the journal holds nothing that is not here
+
+
+@dataclass(slots=True)
+class CursorChange:
+    """What is to be stored of one cursor: forget it first if deleted, then the snapshot, then the deltas after it."""
+
+    cursor_id: str
+    is_deleted: bool
+    snapshot: tuple[int, bytes] | None
+    deltas: list[tuple[int, bytes]]
+
+
+@dataclass(slots=True)
+class TableChange:
+    """One transaction."""
+
+    facts: Facts
+    extents: dict[int, LedgerExtent] = field(default_factory=dict)  # of unsealed ledgers
+    closed_ledgers: list[int] = field(default_factory=list)  # sealed or deleted
+    cursors: list[CursorChange] = field(default_factory=list)
+
+
+class CheckpointTable:
+    """The SQLite file."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        try:
+            self._connection = disk.open_database(path)
+            self._connection.execute("BEGIN")
+            for statement in _SCHEMA:
+                self._connection.execute(statement)
+            self._connection.execute("COMMIT")
+            disk.sync_directory(path.parent)
+        except sqlite3.Error as error:
+            raise StoreError(f"{path.name} cannot be opened: {error}") from error
+
+    def load_facts(self) -> Facts:
+        facts = Facts()
+        for name, value, checksum in self._query("SELECT name, value, checksum FROM facts"):
+            self._check(checksum, _row_checksum(name, value), f"fact {name}")
+            if name == "version" and value != TABLE_VERSION:
+                raise StoreError(f"{self._path.name} has version {value}, this program knows {TABLE_VERSION}")
+            setattr(facts, name, value)
+        return facts
+
+    def load_extents(self) -> dict[int, LedgerExtent]:
+        """How far each unsealed ledger was stored."""
+        extents = {}
+        for ledger_id, *values, checksum in self._query("SELECT * FROM unsealed"):
+            self._check(checksum, _row_checksum(ledger_id, *values), f"extent of ledger {ledger_id}")
+            extents[ledger_id] = LedgerExtent(*values)
+        return extents
+
+    def load_cursor(self, cursor_id: str) -> tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]]:
+        """Snapshot and later deltas, each with its number."""
+        what = f"cursor {cursor_id}"
+        snapshot = None
+        deltas = []
+        for number, data, checksum in self._query(
+            "SELECT number, data, checksum FROM snapshots WHERE cursor_id = ?", cursor_id
+        ):
+            self._check(checksum, _row_checksum(cursor_id, number, data), what)
+            snapshot = (number, data)
+        for number, data, checksum in self._query(
+            "SELECT number, data, checksum FROM deltas WHERE cursor_id = ? ORDER BY number", cursor_id
+        ):
+            self._check(checksum, _row_checksum(cursor_id, number, data), what)
+            deltas.append((number, data))
+        return snapshot, deltas
+
+    def commit(self, change: TableChange) -> None:
+        """Store `change`, all of it or nothing. Raises OSError when there is no room, StoreError otherwise."""
+        with self._lock:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                try:
+                    self._apply(change)
+                    self._connection.execute("COMMIT")
+                except BaseException:
+                    if self._connection.in_transaction:
+                        self._connection.execute("ROLLBACK")
+                    raise
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+                    raise OSError(errno.ENOSPC, str(error)) from error
+                raise StoreError(f"{self._path.name} cannot be written: {error}") from error
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    def _apply(self, change: TableChange) -> None:
+        execute, execute_many = self._connection.execute, self._connection.executemany
+        facts = [(name, getattr(change.facts, name)) for name in Facts.__slots__]
+        execute_many("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", [(*row, _row_checksum(*row)) for row in facts])
+        rows = [
+            (ledger_id, extent.end_offset, extent.entry_count, extent.message_count, extent.size_bytes)
+            for ledger_id, extent in change.extents.items()
+        ]
+        execute_many(
+            "INSERT OR REPLACE INTO unsealed VALUES (?, ?, ?, ?, ?, ?)", [(*row, _row_checksum(*row)) for row in rows]
+        )
+        execute_many("DELETE FROM unsealed WHERE ledger_id = ?", [(ledger_id,) for ledger_id in change.closed_ledgers])
+        for cursor in change.cursors:
+            cursor_id = cursor.cursor_id
+            if cursor.is_deleted:
+                execute("DELETE FROM snapshots WHERE cursor_id = ?", (cursor_id,))
+                execute("DELETE FROM deltas WHERE cursor_id = ?", (cursor_id,))
+            if cursor.snapshot is not None:
+                row = (cursor_id, *cursor.snapshot)
+                execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)", (*row, _row_checksum(*row)))
+                execute("DELETE FROM deltas WHERE cursor_id = ? AND number <= ?", (cursor_id, cursor.snapshot[0]))
+            execute_many(
+                "INSERT OR REPLACE INTO deltas VALUES (?, ?, ?, ?)",
+                [
+                    (cursor_id, number, data, _row_checksum(cursor_id, number, data))
+                    for number, data in cursor.deltas
+                ],
+            )
+
+    def _query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._lock:
+            try:
+                return self._connection.execute(statement, values).fetchall()
+            except sqlite3.Error as error:
+                raise StoreError(f"{self._path.name} cannot be read: {error}") from error
+
+    def _check(self, stored: object, computed: int, what: str) -> None:
+        if stored != computed:
+            raise StoreError(f"{self._path.name} is damaged: wrong checksum of {what}")
+
+
+def _row_checksum(*values: object) -> int:
+    checksum = 0
+    for value in values:
+        checksum = crc32c(value if isinstance(value, bytes) else f"{value}|".encode(), checksum)
+    return checksum

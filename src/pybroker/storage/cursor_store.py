@@ -1,0 +1,48 @@
+"""The plug for cursors: what must be remembered about a subscription's acknowledgements.
+
+A cursor's state is a snapshot plus the deltas after it, both opaque bytes here (`managed_ledger/cursor_state.py` encodes them).
+Deltas are durable in the order written. The store asks for a new snapshot when it wants to forget deltas (a checkpoint).
+
+Concurrency: every method is called from the loop's thread; completions come back on it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from pybroker.errors import StoreError
+
+CursorDone = Callable[[StoreError | None], None]
+
+
+class CursorOwner(ABC):
+    """The live cursor behind an id, while its topic is loaded."""
+
+    @abstractmethod
+    def snapshot(self) -> bytes:
+        """The whole state now: it covers every delta handed to the store before this call."""
+
+
+class CursorStore(ABC):
+    """Cursor records by cursor id (a text that is unique for ever within one data directory)."""
+
+    @abstractmethod
+    async def load(self, cursor_id: str) -> tuple[bytes | None, list[bytes]]:
+        """The last snapshot (None when there was none) and the deltas after it, oldest first."""
+
+    @abstractmethod
+    def attach(self, cursor_id: str, owner: CursorOwner) -> None:
+        """From now on `owner` can be asked for snapshots."""
+
+    @abstractmethod
+    async def detach(self, cursor_id: str) -> None:
+        """Write a last snapshot if there were deltas since the one before, and forget the owner. Unknown ids: no effect."""
+
+    @abstractmethod
+    def append_delta(self, cursor_id: str, delta: bytes, done: CursorDone | None) -> None:
+        """Write `delta`; `done` is called on the loop once it is durable or failed, never inside this call."""
+
+    @abstractmethod
+    async def delete(self, cursor_id: str) -> None:
+        """Forget the cursor durably; unknown ids are ignored."""

@@ -1,0 +1,152 @@
+"""The only module that opens ledger, journal and checkpoint files: what the store needs of a file system, and no more.
+
+What must always hold: a call that promises durability returns only when the device has the bytes, or raises. Nothing is
+retried here: after a failed sync the kernel may have dropped the bytes, so only the caller can know what that means.
+`fault_disk.py` is the twin that loses, tears and refuses; both are used through these two classes.
+
+Concurrency: every method may be called from any thread; one handle is written by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import sqlite3
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+Pieces = Sequence["bytes | memoryview"]
+
+# More pieces are joined first: the kernel takes at most this many in one call.
+_MAX_PIECES = 1000
+_DURABLE_WRITE = getattr(os, "RWF_DSYNC", None)
+_FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)
+_HAS_SYNC_FILE_SYSTEM = sys.platform == "linux"
+
+
+def is_out_of_space(error: OSError) -> bool:
+    """Whether `error` says that there is no room, which passes; any other write error does not."""
+    return error.errno in {errno.ENOSPC, errno.EDQUOT}
+
+
+class DiskFile:
+    """One open file."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write_at(self, pieces: Pieces, offset: int, *, durable: bool) -> None:
+        """Write all pieces, one after the other, at `offset`; with `durable`, onto the device (one call where possible)."""
+        if len(pieces) > _MAX_PIECES:
+            pieces = (b"".join(pieces),)
+        flags = _DURABLE_WRITE if durable and _DURABLE_WRITE is not None else 0
+        total = sum(map(len, pieces))
+        written = os.pwritev(self._descriptor, pieces, offset, flags)
+        if written < total:
+            # A short write is no error; the rest is tried until there is one.
+            rest = memoryview(b"".join(pieces))
+            while written < total:
+                written += os.pwritev(self._descriptor, (rest[written:],), offset + written, flags)
+        if durable and _DURABLE_WRITE is None:
+            self.sync()
+
+    def read_at(self, length: int, offset: int) -> bytes:
+        """Up to `length` bytes; fewer only at the end of the file."""
+        data = os.pread(self._descriptor, length, offset)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        done = len(data)
+        while done < length and (data := os.pread(self._descriptor, length - done, offset + done)):
+            parts.append(data)
+            done += len(data)
+        return b"".join(parts)
+
+    def sync(self) -> None:
+        """Everything written so far is on the device, and the size with it."""
+        if _FULL_SYNC is not None:
+            fcntl.fcntl(self._descriptor, _FULL_SYNC)
+        else:
+            os.fdatasync(self._descriptor)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def __enter__(self) -> DiskFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Disk:
+    """The file system."""
+
+    def open_for_write(self, path: Path) -> DiskFile:
+        """Open for reading and writing; a missing file is made, empty."""
+        return DiskFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640))
+
+    def open_for_read(self, path: Path) -> DiskFile:
+        return DiskFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def make_directory(self, path: Path) -> None:
+        """Make the directory and those above it, durably; an existing one is fine."""
+        missing = [parent for parent in (path, *path.parents) if not parent.exists()]
+        path.mkdir(parents=True, exist_ok=True)
+        for parent in missing:
+            self.sync_directory(parent.parent)
+
+    def list_names(self, directory: Path) -> list[str]:
+        return os.listdir(directory)
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.rename(target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove the file; a missing one is fine."""
+        path.unlink(missing_ok=True)
+
+    def sync_directory(self, directory: Path) -> None:
+        """Files made, renamed and removed in `directory` stay so."""
+        descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def open_file_system(self, directory: Path) -> FileSystemSync | None:
+        """A way to sync all files at once, where the system has one: to be opened before the writes it shall cover."""
+        return FileSystemSync(os.open(directory, os.O_RDONLY | os.O_CLOEXEC)) if _HAS_SYNC_FILE_SYSTEM else None
+
+    def open_database(self, path: Path) -> sqlite3.Connection:
+        """A SQLite file whose commits are durable, usable from any one thread at a time."""
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA fullfsync=ON")  # macOS; elsewhere without effect
+        return connection
+
+
+class FileSystemSync:
+    """syncfs(2): for many dirty files far cheaper than a sync of each, 0.02 s against 0.29 s for a thousand."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._library = ctypes.CDLL(None, use_errno=True)
+
+    def sync(self) -> None:
+        if self._library.syncfs(self._descriptor) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+    def close(self) -> None:
+        os.close(self._descriptor)

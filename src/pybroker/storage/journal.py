@@ -1,0 +1,219 @@
+"""The write-ahead journal: one writer thread, one durable write for everything that waits, one hop back to the loop.
+
+Operation: the loop puts runs and records into a queue; the writer takes what is there as soon as it is idle, up to
+`max_batch_bytes`, writes it as one batch and hands the whole batch back by one `call_soon_threadsafe`.
+What must always hold: a completion without error means that the batch is as durable as `sync_data` promises; batches are
+written in queue order and their sequence numbers have no gaps; after an append of a ledger was refused, no later one of it
+is written.
+Failure: no space refuses the batch and goes on. Any other error of a write is told to `on_fatal`, once, on the loop; nothing
+is completed after it, and nothing retried, because a retried sync can report success for bytes that are gone.
+
+Concurrency: `put`, `mark` and `forget_fenced` on the loop; everything with "writer" in its comment on the writer thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from array import array
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from typing import TypeVar
+
+from pybroker.errors import StoreError
+from pybroker.storage.disk import is_out_of_space
+from pybroker.storage.journal_files import JournalFile, JournalFiles
+from pybroker.storage.layout.journal import (
+    BATCH_ALIGNMENT,
+    BATCH_HEADER_BYTES,
+    FILE_HEADER_BYTES,
+    align,
+    encode_append,
+    encode_batch_header,
+)
+from pybroker.storage.ledger_store import AppendRun
+from pybroker.storage.stats import StoreStats
+
+_T = TypeVar("_T")
+
+RecordDone = Callable[[StoreError | None], None]
+
+
+class JournalRecord:
+    """An encoded record that is no run of entries; `done` is called on the loop."""
+
+    __slots__ = ("data", "done")
+
+    def __init__(self, data: bytes, done: RecordDone | None) -> None:
+        self.data = data
+        self.done = done
+
+
+class JournalMark:
+    """A place in the journal: everything put before it is in batches with a sequence number below `sequence`."""
+
+    __slots__ = ("done", "sequence")
+
+    def __init__(self, done: Callable[[int], None]) -> None:
+        self.done = done
+        self.sequence = -1
+
+
+class JournalBatch:
+    """What one durable write holds, on its way to the disk and back."""
+
+    __slots__ = ("entry_count", "error", "fenced_runs", "mark", "parts", "records", "runs", "size_bytes", "submitted_s")
+
+    def __init__(self) -> None:
+        self.parts: list[bytes | array[int]] = []
+        self.runs: list[AppendRun] = []
+        self.records: list[JournalRecord] = []
+        self.fenced_runs: list[AppendRun] = []  # refused, because an earlier append of their ledger was
+        self.mark: JournalMark | None = None
+        self.error: StoreError | None = None
+        self.size_bytes = 0
+        self.submitted_s = 0.0
+
+
+class Journal:
+    """Owns the writer thread; the store owns the journal and hears of each batch through `completed`."""
+
+    def __init__(
+        self,
+        files: JournalFiles,
+        next_sequence: int,
+        stats: StoreStats,
+        completed: Callable[[JournalBatch], None],
+        on_fatal: Callable[[BaseException], None],
+        *,
+        max_batch_bytes: int,
+        sync_data: bool,
+    ) -> None:
+        self._files = files
+        self._next_sequence = next_sequence
+        self._stats = stats
+        self._completed = completed
+        self._on_fatal = on_fatal
+        self._max_batch_bytes = max_batch_bytes
+        self._sync_data = sync_data
+        self._loop = asyncio.get_running_loop()
+        self._queue: SimpleQueue[AppendRun | JournalRecord | JournalMark | None] = SimpleQueue()
+        self._submitted_s = 0.0
+        self._fenced: set[int] = set()
+        self._file = files.start()
+        self._thread = threading.Thread(target=self._run, name="journal-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def queue_depth(self) -> int:
+        return self._queue.qsize()
+
+    def put(self, item: AppendRun | JournalRecord | JournalMark) -> None:
+        """Hand over; the completion comes on the loop, never inside this call."""
+        if not self._submitted_s:
+            self._submitted_s = perf_counter()
+        self._queue.put(item)
+
+    def forget_fenced(self, ledger_id: int) -> None:
+        """Nothing of this fenced ledger is in the queue any more."""
+        self._fenced.discard(ledger_id)
+
+    def stop(self) -> None:
+        """Write what is queued and end the thread. Blocks: not for the loop."""
+        self._queue.put(None)
+        self._thread.join()
+        self._files.close()
+
+    def _run(self) -> None:
+        """The writer."""
+        go_on = True
+        while go_on:
+            batch = JournalBatch()
+            go_on = self._collect(batch)
+            try:
+                if batch.parts:
+                    self._write(batch)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, no later write may be receipted
+                self._tell(self._on_fatal, error)
+                return
+            if batch.mark is not None:
+                batch.mark.sequence = self._next_sequence
+            batch.parts = []
+            self._tell(self._completed, batch)
+
+    def _collect(self, batch: JournalBatch) -> bool:
+        """Writer: wait for something, then take what is there. False when the thread shall end."""
+        item = self._queue.get()
+        batch.submitted_s, self._submitted_s = self._submitted_s, 0.0
+        size_bytes = 0
+        while True:
+            if type(item) is AppendRun:
+                if self._fenced and item.ledger_id in self._fenced:
+                    batch.fenced_runs.append(item)
+                else:
+                    batch.runs.append(item)
+                    encode_append(
+                        batch.parts, item.ledger_id, item.first_entry_id, item.payloads, item.message_counts
+                    )
+                    size_bytes += item.size_bytes
+            elif type(item) is JournalRecord:
+                batch.records.append(item)
+                batch.parts.append(item.data)
+                size_bytes += len(item.data)
+            elif type(item) is JournalMark:
+                # The batch ends here: its sequence number must tell before from after.
+                batch.mark = item
+                return True
+            else:
+                return False
+            if size_bytes >= self._max_batch_bytes:
+                return True
+            try:
+                item = self._queue.get_nowait()
+            except Empty:
+                return True
+
+    def _write(self, batch: JournalBatch) -> None:
+        """Writer: put the batch on disk, or refuse it when there is no room."""
+        body = b"".join(batch.parts)
+        batch.size_bytes = BATCH_HEADER_BYTES + len(body)
+        start_s = perf_counter()
+        try:
+            file = self._file_with_room(batch.size_bytes)
+            header = encode_batch_header(file.header, self._next_sequence, len(batch.runs) + len(batch.records), body)
+            file.file.write_at((header, body), file.offset, durable=self._sync_data)
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            self._refuse(batch, error)
+            return
+        self._stats.journal_sync_s += perf_counter() - start_s
+        file.offset = align(file.offset + batch.size_bytes)
+        file.last_sequence = self._next_sequence
+        self._next_sequence += 1
+
+    def _file_with_room(self, size_bytes: int) -> JournalFile:
+        file = self._file
+        # A batch larger than a whole file makes an empty file longer; it is the only one that does.
+        if file.offset + size_bytes > file.capacity_bytes and file.offset > FILE_HEADER_BYTES:
+            self._file = file = self._files.take_next()
+        return file
+
+    def _refuse(self, batch: JournalBatch, error: OSError) -> None:
+        batch.error = StoreError(f"journal cannot be written: {error.strerror}")
+        batch.error.__cause__ = error
+        self._fenced.update(run.ledger_id for run in batch.runs)
+        # The bytes may be there although the write failed: what was refused must not come back after a crash.
+        try:
+            self._file.file.write_at((bytes(BATCH_ALIGNMENT),), self._file.offset, durable=True)
+        except OSError as erase_error:
+            if not is_out_of_space(erase_error):
+                raise
+
+    def _tell(self, callback: Callable[[_T], None], value: _T) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, value)
+        except RuntimeError:
+            # The loop is closed: nobody is left who could be told.
+            return

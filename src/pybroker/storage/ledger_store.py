@@ -1,0 +1,127 @@
+"""The plug: what a managed ledger asks of the place where entries rest.
+
+A ledger is an append-only run of entries numbered from 0, written once, sealed, read many times, deleted whole.
+
+Operation: `append` is called on the event loop and never blocks; the store answers through `AppendListener` on the loop, in the
+order of the appends of a ledger, only after the entries are as durable as the configuration promises.
+Concurrency: every method is called from the loop's thread.
+Failure: when an append fails, every later append of that ledger fails too (`LedgerFenced`): entry ids have no gaps. The owner
+seals the ledger and goes on in a new one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from pybroker.errors import StoreError
+
+
+class AppendListener(ABC):
+    """Who appended: told about its runs, in order, on the loop."""
+
+    @abstractmethod
+    def append_completed(self, runs: list[AppendRun], error: StoreError | None) -> None:
+        """`runs` (of this listener, in append order) are durable, or, with `error`, not stored at all."""
+
+
+class AppendRun:
+    """Entries of one producer that arrived together: consecutive entry ids of one ledger.
+
+    The unit of the publish path: its cost is shared by the messages of one read of a socket.
+    `context` is the owner's own (producer and sequence ids); the store never looks at it.
+    """
+
+    __slots__ = ("context", "first_entry_id", "ledger_id", "listener", "message_counts", "payloads", "size_bytes")
+
+    def __init__(
+        self,
+        listener: AppendListener,
+        ledger_id: int,
+        first_entry_id: int,
+        payloads: list[bytes],
+        message_counts: list[int],
+        size_bytes: int,
+        context: object,
+    ) -> None:
+        self.listener = listener
+        self.ledger_id = ledger_id
+        self.first_entry_id = first_entry_id
+        self.payloads = payloads
+        self.message_counts = message_counts
+        self.size_bytes = size_bytes
+        self.context = context
+
+
+class EntryRun:
+    """Consecutive entries of one ledger, as read: `payloads[i]` is entry `first_entry_id + i`.
+
+    `message_counts[i]` is the number of messages in that entry (1 for a single message, n for a batch).
+    """
+
+    __slots__ = ("first_entry_id", "ledger_id", "message_counts", "payloads")
+
+    def __init__(self, ledger_id: int, first_entry_id: int, payloads: list[bytes], message_counts: list[int]) -> None:
+        self.ledger_id = ledger_id
+        self.first_entry_id = first_entry_id
+        self.payloads = payloads
+        self.message_counts = message_counts
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSummary:
+    """What a ledger holds: entries, messages (a batch counts its messages) and payload bytes."""
+
+    ledger_id: int
+    entry_count: int
+    message_count: int
+    size_bytes: int
+
+
+class LedgerStore(ABC):
+    """Ledgers by id. Raises StoreError and its subclasses only."""
+
+    @abstractmethod
+    async def create_ledger(self) -> int:
+        """Open a new ledger for appends and return its id: larger than every id given before, for ever."""
+
+    @abstractmethod
+    def append(self, run: AppendRun) -> None:
+        """Store `run`; answers `run.listener.append_completed` later, never inside this call."""
+
+    @abstractmethod
+    def read_buffered(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun | None:
+        """Entries that need no IO, from `first_entry_id` on; None when that entry is not at hand. May hold appended
+        entries that are not durable yet: the caller never asks beyond what it was told is durable."""
+
+    @abstractmethod
+    async def read(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun:
+        """Up to `max_entries` entries and about `max_bytes` bytes, at least one entry, from `first_entry_id` on.
+
+        Raises NoSuchLedger, and StoreError when the entry does not exist or its bytes are damaged.
+        """
+
+    @abstractmethod
+    async def seal(self, ledger_id: int) -> LedgerSummary:
+        """Close the ledger for appends for ever (idempotent); appends under way complete first."""
+
+    @abstractmethod
+    async def recover(self, ledger_id: int) -> LedgerSummary:
+        """Fence and seal a ledger left open by an earlier run; what it holds now is what it will always hold.
+        Also answers for a sealed ledger."""
+
+    @abstractmethod
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Drop the ledger and give its space back; unknown ids are ignored."""
+
+    @abstractmethod
+    async def list_ledgers(self) -> list[int]:
+        """The ids of all ledgers that exist, rising."""
+
+    @abstractmethod
+    async def flush(self) -> None:
+        """Return once everything appended before this call is durable, proving that the store can write. Raises StoreError."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Make everything durable and release files and threads. Idempotent."""

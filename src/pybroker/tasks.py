@@ -1,0 +1,48 @@
+"""The owner of short tasks: every task that a protocol callback starts has an owner that awaits it.
+
+Invariant: after `close` returned, no task of this owner runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from pybroker import logs
+
+
+class TaskOwner:
+    """Starts tasks, keeps them alive, logs what escapes them once, and cancels and awaits them at close."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(self, work: Coroutine[Any, Any, None], what: str) -> None:
+        """Run `work` as a task named `what`. After close, `work` is dropped without having started."""
+        if self._closed:
+            work.close()
+            return
+        task = asyncio.get_running_loop().create_task(work, name=f"{self._name}:{what}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logs.error("task.failed", task=task.get_name(), exc_info=error)
+
+    async def close(self) -> None:
+        """Refuse new work, cancel what runs, and wait until all of it has ended."""
+        self._closed = True
+        current = asyncio.current_task()
+        tasks = [task for task in self._tasks if task is not current]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)

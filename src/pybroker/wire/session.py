@@ -1,0 +1,129 @@
+"""Which command a client may send in which state of its session, and when keep-alive asks or gives up.
+
+    CONNECTING --CONNECT ok--> CONNECTED --anything fatal--> CLOSED
+        |                          ^
+        +--needs another step--> AUTHENTICATING --AUTH_RESPONSE ok--+
+
+A command outside the table closes the connection (the real broker does the same: facts of the protocol, section 1).
+"""
+
+from __future__ import annotations
+
+import enum
+
+from pybroker.errors import ProtocolViolation
+from pybroker.wire import pulsar_api_pb2 as pb
+
+Type = pb.BaseCommand.Type
+MAX_PROTOCOL_VERSION = 21
+
+
+class SessionState(enum.Enum):
+    """Where a connection is in its life."""
+
+    CONNECTING = "connecting"
+    AUTHENTICATING = "authenticating"
+    CONNECTED = "connected"
+    CLOSED = "closed"
+
+
+_KEEP_ALIVE = frozenset({Type.PING, Type.PONG})
+_CLIENT_COMMANDS = frozenset(
+    {
+        Type.AUTH_RESPONSE,
+        Type.PARTITIONED_METADATA,
+        Type.LOOKUP,
+        Type.PRODUCER,
+        Type.SEND,
+        Type.CLOSE_PRODUCER,
+        Type.SUBSCRIBE,
+        Type.FLOW,
+        Type.ACK,
+        Type.UNSUBSCRIBE,
+        Type.CLOSE_CONSUMER,
+        Type.REDELIVER_UNACKNOWLEDGED_MESSAGES,
+        Type.CONSUMER_STATS,
+        Type.SEEK,
+        Type.GET_LAST_MESSAGE_ID,
+        Type.GET_TOPICS_OF_NAMESPACE,
+        Type.GET_SCHEMA,
+        Type.GET_OR_CREATE_SCHEMA,
+        Type.TC_CLIENT_CONNECT_REQUEST,
+        Type.NEW_TXN,
+        Type.ADD_PARTITION_TO_TXN,
+        Type.ADD_SUBSCRIPTION_TO_TXN,
+        Type.END_TXN,
+        Type.END_TXN_ON_PARTITION,
+        Type.END_TXN_ON_SUBSCRIPTION,
+        Type.WATCH_TOPIC_LIST,
+        Type.WATCH_TOPIC_LIST_CLOSE,
+    }
+)
+LEGAL_COMMANDS: dict[SessionState, frozenset[pb.BaseCommand.Type]] = {
+    SessionState.CONNECTING: frozenset({Type.CONNECT}) | _KEEP_ALIVE,
+    SessionState.AUTHENTICATING: frozenset({Type.AUTH_RESPONSE}) | _KEEP_ALIVE,
+    SessionState.CONNECTED: _CLIENT_COMMANDS | _KEEP_ALIVE,
+    SessionState.CLOSED: frozenset(),
+}
+_TRANSITIONS: dict[SessionState, frozenset[SessionState]] = {
+    SessionState.CONNECTING: frozenset({SessionState.AUTHENTICATING, SessionState.CONNECTED, SessionState.CLOSED}),
+    SessionState.AUTHENTICATING: frozenset({SessionState.CONNECTED, SessionState.CLOSED}),
+    SessionState.CONNECTED: frozenset({SessionState.CLOSED}),
+    SessionState.CLOSED: frozenset(),
+}
+
+
+class KeepAlive(enum.Enum):
+    """What a keep-alive tick asks for."""
+
+    NOTHING = "nothing"
+    PING = "ping"
+    CLOSE = "close"
+
+
+class Session:
+    """State and liveness of one connection; the caller ticks it once per keep-alive interval.
+
+    Invariant: `is_waiting_for_pong` is only true between a PING of ours and the next frame of the peer.
+    """
+
+    def __init__(self) -> None:
+        self.state = SessionState.CONNECTING
+        self.protocol_version = 0
+        self._heard_since_tick = False
+        self._pinged = False
+
+    def move_to(self, state: SessionState) -> None:
+        """Change the state; closing twice is allowed, anything else outside the drawing above is a bug."""
+        if state is SessionState.CLOSED and self.state is SessionState.CLOSED:
+            return
+        assert state in _TRANSITIONS[self.state], f"{self.state} cannot become {state}"
+        self.state = state
+
+    def require_legal(self, command_type: pb.BaseCommand.Type) -> None:
+        """Raises ProtocolViolation when this command is not legal now."""
+        if command_type not in LEGAL_COMMANDS[self.state]:
+            name = pb.BaseCommand.Type.Name(command_type)
+            raise ProtocolViolation(f"{name} is not legal while {self.state.value}")
+
+    def heard(self) -> None:
+        """Something arrived: any frame is a sign of life."""
+        self._heard_since_tick = True
+        self._pinged = False
+
+    def tick(self) -> KeepAlive:
+        """One keep-alive interval has passed."""
+        if self.state is not SessionState.CONNECTED:
+            return KeepAlive.CLOSE  # CONNECT not done within a whole interval
+        if self._heard_since_tick:
+            self._heard_since_tick = False
+            return KeepAlive.NOTHING
+        if self._pinged:
+            return KeepAlive.CLOSE
+        self._pinged = True
+        return KeepAlive.PING
+
+
+def negotiated_version(client_version: int) -> int:
+    """CONNECTED.protocol_version for what the client says it speaks."""
+    return min(client_version, MAX_PROTOCOL_VERSION) if client_version > 0 else 0

@@ -1,0 +1,61 @@
+"""One broker for each test module, and official clients on it."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pulsar
+import pytest
+from tests.support.broker_process import BrokerProcess
+
+_serial = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A running broker that the module's tests share; each uses topics of its own."""
+    process = BrokerProcess(tmp_path_factory.mktemp("broker")).start()
+    yield process
+    assert process.stop() == 0
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A running broker that this test may kill."""
+    process = BrokerProcess(tmp_path).start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[pulsar.Client]:
+    """A client of the module's broker."""
+    connected = new_client(broker.url)
+    yield connected
+    connected.close()
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic name that no other test uses."""
+    return f"persistent://public/default/topic-{next(_serial)}"
+
+
+def new_client(url: str, **options: object) -> pulsar.Client:
+    """A client that logs warnings and errors only."""
+    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn)
+    return pulsar.Client(url, operation_timeout_seconds=20, logger=logger, **options)
+
+
+def receive_all(consumer: pulsar.Consumer, count: int, timeout_ms: int = 10_000) -> list[pulsar.Message]:
+    """The next `count` messages, not acknowledged."""
+    return [consumer.receive(timeout_ms) for _ in range(count)]
+
+
+def assert_nothing_arrives(consumer: pulsar.Consumer, within_ms: int = 300) -> None:
+    """Fails when a message comes after all."""
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(within_ms)
+
+
+Acknowledge = Callable[[pulsar.Message], None]

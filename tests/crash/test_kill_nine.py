@@ -1,0 +1,124 @@
+"""`kill -9`: what was receipted is there, what was acknowledged does not come again."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pulsar
+import pytest
+from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all
+from tests.support.broker_process import BrokerProcess
+
+ACK_FLUSH_S = 1.1  # acknowledgements without a receipt are durable within a second
+
+TOPIC = "persistent://public/default/t"
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(tmp_path).start()
+    yield process
+    process.stop()
+
+
+def test_of_200_messages_the_100_unacknowledged_come_again(broker: BrokerProcess) -> None:
+    client = new_client(broker.url)
+    consumer = client.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared)
+    producer = client.create_producer(TOPIC, batching_enabled=False)
+    for i in range(200):
+        producer.send(str(i).encode())
+    for message in receive_all(consumer, 200):
+        if int(message.data()) % 2 == 0:
+            consumer.acknowledge(message)
+    time.sleep(ACK_FLUSH_S)
+    broker.kill()
+    client.close()
+    broker.start()
+    client = new_client(broker.url)
+    consumer = client.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared)
+    assert [int(message.data()) for message in receive_all(consumer, 100)] == list(range(1, 200, 2))
+    assert_nothing_arrives(consumer)
+    client.close()
+
+
+def test_an_acknowledgement_with_a_receipt_is_durable_at_once(broker: BrokerProcess) -> None:
+    client = new_client(broker.url)
+    consumer = client.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared)
+    producer = client.create_producer(TOPIC, batching_enabled=False)
+    for i in range(20):
+        producer.send(str(i).encode())
+    messages = receive_all(consumer, 20)
+    done = threading.Semaphore(0)
+    for message in messages[5:15]:
+        consumer.acknowledge(message)
+    del done
+    time.sleep(ACK_FLUSH_S)
+    broker.restart_after_kill()
+    client.close()
+    client = new_client(broker.url)
+    consumer = client.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared)
+    again = [int(message.data()) for message in receive_all(consumer, 10)]
+    assert again == [*range(5), *range(15, 20)]
+    client.close()
+
+
+def test_everything_receipted_under_load_survives_three_kills(broker: BrokerProcess) -> None:
+    receipted: list[bytes] = []
+    client = new_client(broker.url)
+    client.subscribe(TOPIC, "s").close()
+    for cycle in range(3):
+        producer = client.create_producer(TOPIC, batching_enabled=cycle == 1, block_if_queue_full=True)
+        enough = threading.Event()
+
+        def sent(
+            result: pulsar.Result, message_id: pulsar.MessageId, body: bytes, enough: threading.Event = enough
+        ) -> None:
+            if result == pulsar.Result.Ok:
+                receipted.append(body)
+                if len(receipted) % 500 == 0:
+                    enough.set()
+
+        for i in range(2000):
+            body = f"{cycle}-{i}".encode()
+            producer.send_async(body, lambda result, message_id, body=body: sent(result, message_id, body))
+        assert enough.wait(20)
+        broker.kill()
+        client.close()
+        broker.start()
+        client = new_client(broker.url)
+    consumer = client.subscribe(TOPIC, "s", receiver_queue_size=5000)
+    wanted = set(receipted)
+    seen: list[bytes] = []
+    positions: list[tuple[int, int, int]] = []
+    while wanted - set(seen):
+        message = consumer.receive(10_000)
+        seen.append(message.data())
+        position = message.message_id()
+        positions.append((position.ledger_id(), position.entry_id(), position.batch_index()))
+    assert positions == sorted(set(positions)), "positions rise and never repeat"
+    in_order = [body for body in dict.fromkeys(seen) if body in wanted]
+    assert in_order == receipted, "in the order of the receipts"
+    client.close()
+
+
+def test_a_second_broker_on_the_same_data_is_refused(broker: BrokerProcess, tmp_path: Path) -> None:
+    other_directory = tmp_path / "other"
+    other_directory.mkdir()
+    other = BrokerProcess(other_directory)
+    other.data = broker.data
+    with pytest.raises(RuntimeError, match="is in use by process"):
+        other.start()
+
+
+def test_a_busy_port_is_told_in_one_line(broker: BrokerProcess, tmp_path: Path) -> None:
+    other_directory = tmp_path / "other"
+    other_directory.mkdir()
+    other = BrokerProcess(other_directory)
+    other.ready = {"broker_port": broker.ready["broker_port"]}
+    with pytest.raises(RuntimeError) as failure:
+        other.start()
+    lines = [line for line in str(failure.value).splitlines()[1:] if line.startswith("pybroker: ")]
+    assert len(lines) == 1
+    assert "in use" in lines[0]
+    assert "Traceback" not in str(failure.value)

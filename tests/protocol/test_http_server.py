@@ -1,0 +1,246 @@
+"""The HTTP edge under good and bad clients: limits, deadlines, faults, rights, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.unit.admin.fake_broker import Served, served
+
+from pybroker.admin import application, call, protocol
+from pybroker.errors import AuthorizationError, StoreError
+
+ADMIN = "/admin/v2"
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[Served]:
+    async with served() as running:
+        yield running
+
+
+async def exchange(http: Served, sent: bytes) -> bytes:
+    """Send bytes over a connection of their own and read until the server closes it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
+    try:
+        writer.write(sent)
+        async with asyncio.timeout(5):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+async def test_an_unknown_path_is_404_with_a_reason(http: Served) -> None:
+    answer = await http.call("GET", "/admin/v2/nothing")
+    assert (answer.status, "/admin/v2/nothing" in answer.reason) == (404, True)
+
+
+async def test_a_wrong_verb_is_405_without_a_body(http: Served) -> None:
+    answer = await http.call("PATCH", f"{ADMIN}/clusters")
+    assert (answer.status, answer.body, "date" in answer.headers) == (405, b"", True)
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"adminRoles":5}', b"\xff"])
+async def test_bad_json_is_400_as_plain_text(http: Served, body: bytes) -> None:
+    answer = await http.call("PUT", f"{ADMIN}/tenants/acme", body)
+    assert (answer.status, answer.headers["content-type"]) == (400, "text/plain; charset=utf-8")
+
+
+async def test_unknown_properties_are_ignored_unless_the_configuration_refuses_them() -> None:
+    body = {"adminRoles": None, "allowedClusters": ["standalone"], "colour": "red"}
+    nested = {"auth_policies": {"namespace_auth": {}, "colour": {}}}
+    async with served() as http:
+        assert (await http.call("PUT", f"{ADMIN}/tenants/acme", body)).status == 204
+        assert (await http.call("PUT", f"{ADMIN}/namespaces/public/a", nested)).status == 204
+    async with served(http_requests_fail_on_unknown_properties_enabled=True) as http:
+        answer = await http.call("PUT", f"{ADMIN}/tenants/acme", body)
+        assert (answer.status, answer.body) == (400, b"unknown properties: colour")
+        assert (await http.call("PUT", f"{ADMIN}/namespaces/public/a", nested)).status == 400
+        assert (await http.call("PUT", f"{ADMIN}/namespaces/public/a", {"auth_policies": {}})).status == 204
+
+
+async def test_a_bug_is_answered_without_its_stack_and_logged_with_it(
+    http: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("pybroker"), "propagate", True)
+    http.broker.sickness = RuntimeError("secret detail")
+    answer = await http.call("GET", f"{ADMIN}/brokers/health")
+    assert (answer.status, "RuntimeError" in answer.reason, "secret" in answer.reason) == (500, True, False)
+    logged = [record for record in caplog.records if record.getMessage() == "http.failed"]
+    assert (len(logged), http.broker.stats.bugs) == (1, 1)
+    assert logged[0].exc_info
+
+
+async def test_a_store_that_fails_is_500_with_its_reason(http: Served) -> None:
+    http.broker.sickness = StoreError("disk full")
+    answer = await http.call("GET", f"{ADMIN}/brokers/health")
+    assert (answer.status, answer.reason) == (500, "The broker's store failed: disk full")
+
+
+async def test_a_body_over_the_limit_is_413_declared_or_not() -> None:
+    async with served(max_http_request_body_bytes=100) as http:
+        declared = await http.call("PUT", f"{ADMIN}/tenants/acme", b"x" * 101)
+        assert (declared.status, "maxHttpRequestBodyBytes" in declared.reason) == (413, True)
+        head = b"PUT /admin/v2/tenants/acme HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n"
+        chunked = await exchange(http, head + b"80\r\n" + b"x" * 128 + b"\r\n")
+        assert chunked.startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize("end", [b"\r\n\r\n", b""], ids=["complete", "without end"])
+async def test_headers_over_the_limit_are_431(http: Served, end: bytes) -> None:
+    answer = await exchange(http, b"GET /metrics HTTP/1.1\r\nhost: h\r\nx: " + b"y" * 10_000 + end)
+    assert answer.startswith(b"HTTP/1.1 431 ")
+
+
+async def test_bytes_that_are_no_http_are_answered_400_and_cut(http: Served) -> None:
+    assert (await exchange(http, b"\x00\x00\x00\x10CONNECT\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_a_head_that_never_ends_is_cut(http: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "HEAD_DEADLINE_S", 0.05)
+    assert await exchange(http, b"GET /metrics HT") == b""
+    reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
+    writer.write(b"GET /admin/v2/clusters HTTP/1.1\r\nhost: h\r\n\r\n")
+    await reader.readuntil(b'["standalone"]')
+    writer.write(b"GET")
+    async with asyncio.timeout(5):
+        assert await reader.read() == b""
+    writer.close()
+
+
+async def test_a_body_that_never_ends_is_408(http: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call, "BODY_DEADLINE_S", 0.05)
+    head = b"PUT /admin/v2/tenants/acme HTTP/1.1\r\nhost: h\r\ncontent-length: 50\r\n\r\n{"
+    assert (await exchange(http, head)).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_client_that_does_not_read_is_cut(http: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "WRITE_DEADLINE_S", 0.05)
+    for index in range(2000):
+        http.broker.add_topic(f"{index}-{'x' * 200}")
+    # This stream stops reading after a few bytes; the page is larger than what the kernel keeps on the way.
+    reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port, limit=1)
+    writer.write(b"GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n")
+    await reader.readexactly(1)
+    connections = http.server._connections
+    assert connections is not None
+    async with asyncio.timeout(10):
+        await connections.all_closed.wait()
+    writer.close()
+
+
+async def test_one_connection_serves_requests_one_after_the_other(http: Served) -> None:
+    request = b"GET /admin/v2/clusters HTTP/1.1\r\nhost: h\r\n\r\n"
+    last = b"HEAD /admin/v2/clusters HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"
+    answers = await exchange(http, request * 3 + last)
+    assert answers.count(b"HTTP/1.1 200 ") == 4
+    assert answers.count(b'["standalone"]') == 3
+
+
+async def test_connections_over_the_limit_are_refused() -> None:
+    async with served(max_http_server_connections=1) as http:
+        reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
+        writer.write(b"GET /status.html HTTP/1.1\r\nhost: h\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        assert (await exchange(http, b"")).startswith(b"HTTP/1.1 503 ")
+        writer.close()
+
+
+async def test_close_lets_a_request_end_and_cuts_one_that_does_not() -> None:
+    async with served() as http:
+        entered, released = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> None:
+            entered.set()
+            await released.wait()
+
+        http.broker.health_check = slow  # type: ignore[method-assign]
+        request = b"GET /admin/v2/brokers/health HTTP/1.1\r\nhost: h\r\n\r\n"
+        answer = asyncio.create_task(exchange(http, request))
+        await entered.wait()
+        closing = asyncio.create_task(http.server.close(deadline_s=5))
+        await asyncio.sleep(0)
+        released.set()
+        assert (await answer).endswith(b"ok")
+        await closing
+        assert http.server.port is None
+
+    async with served() as http:
+        entered, released = asyncio.Event(), asyncio.Event()
+        http.broker.health_check = slow  # type: ignore[method-assign]
+        answer = asyncio.create_task(exchange(http, request))
+        await entered.wait()
+        await http.server.close(deadline_s=0)
+        assert b"ok" not in await asyncio.wait_for(answer_or_reset(answer), 5)
+
+
+async def answer_or_reset(answer: asyncio.Task[bytes]) -> bytes:
+    try:
+        return await answer
+    except ConnectionResetError:
+        return b""
+
+
+async def test_a_busy_port_is_told_before_anything_is_served(http: Served) -> None:
+    with pytest.raises(OSError, match="in use"):
+        async with served(web_service_port=http.server.port):
+            pass
+
+
+class Rights:
+    """Refuses everything, with the name of the check."""
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*_: object) -> None:
+            raise AuthorizationError(f"no {name}")
+
+        return refuse
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", f"{ADMIN}/tenants", 401),
+        ("GET", f"{ADMIN}/tenants/public", 401),
+        ("PUT", f"{ADMIN}/clusters/x", 401),
+        ("GET", f"{ADMIN}/brokers", 401),
+        ("GET", f"{ADMIN}/brokers/configuration/runtime", 401),
+        ("GET", f"{ADMIN}/namespaces/public", 401),
+        ("GET", "/lookup/v2/topic/persistent/public/default/t", 401),
+        ("GET", f"{ADMIN}/persistent/public/default/t/partitions", 401),
+        ("PUT", f"{ADMIN}/namespaces/public/x", 403),
+        ("DELETE", f"{ADMIN}/namespaces/public/default", 403),
+        ("GET", f"{ADMIN}/namespaces/public/default", 403),
+        ("GET", f"{ADMIN}/namespaces/public/default/topics", 403),
+        ("POST", f"{ADMIN}/namespaces/public/default/permissions/r", 403),
+        ("GET", f"{ADMIN}/clusters", 200),
+        ("GET", f"{ADMIN}/brokers/version", 200),
+        ("GET", "/metrics", 200),
+    ],
+)
+async def test_a_role_without_the_right_gets_401_or_403_by_the_kind_of_check(
+    http: Served, method: str, path: str, status: int
+) -> None:
+    http.broker.authorization = Rights()  # type: ignore[assignment]
+    assert (await http.call(method, path)).status == status
+
+
+async def test_every_path_but_metrics_needs_credentials() -> None:
+    settings: dict[str, Any] = {
+        "authentication_enabled": True,
+        "authentication_providers": ("token",),
+        "token_secret_key": "data:;base64,c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldA==",
+    }
+    async with served(**settings) as http:
+        for path in (f"{ADMIN}/clusters", f"{ADMIN}/brokers/version", "/status.html", "/nothing", "/lookup/v2/topic/x"):
+            answer = await http.call("GET", path)
+            assert (path, answer.status, bool(answer.reason)) == (path, 401, True)
+        wrong = await http.call("GET", f"{ADMIN}/clusters", headers={"Authorization": "Bearer x.y.z"})
+        assert wrong.status == 401
+        for path in ("/metrics", "/metrics/"):
+            assert (await http.call("GET", path)).status == 200
+    async with served(authenticate_metrics_endpoint=True, **settings) as http:
+        assert (await http.call("GET", "/metrics")).status == 401

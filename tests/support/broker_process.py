@@ -1,0 +1,88 @@
+"""A real `pybroker serve` in a process of its own, on free ports, to be talked to, killed and started again."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 30.0
+
+
+class BrokerProcess:
+    """Owned by a test; `stop` or `kill` must be called. The same data directory and ports serve every start."""
+
+    def __init__(self, directory: Path, settings: dict[str, str] | None = None) -> None:
+        self.directory = directory
+        self.data = directory / "data"
+        self.settings = dict(settings or {})
+        self.process: subprocess.Popen[bytes] | None = None
+        self.ready: dict[str, Any] = {}
+        self.log = directory / "broker.log"
+
+    def start(self) -> "BrokerProcess":
+        """Start and wait until it is ready. Ports that it got before are asked for again, as a real broker has fixed ones."""
+        ready_file = self.directory / "ready.json"
+        ready_file.unlink(missing_ok=True)
+        ports = {
+            "brokerServicePort": self.ready.get("broker_port", 0),
+            "webServicePort": self.ready.get("http_port", 0),
+        }
+        if "brokerServicePortTls" in self.settings:
+            ports["brokerServicePortTls"] = self.ready.get("broker_port_tls", 0)
+        if "webServicePortTls" in self.settings:
+            ports["webServicePortTls"] = self.ready.get("http_port_tls", 0)
+        command = [sys.executable, "-m", "pybroker", "serve", "--data", str(self.data), "--ready-file", str(ready_file)]
+        for key, value in {**self.settings, **ports}.items():
+            command += ["--set", f"{key}={value}"]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not ready_file.exists():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the broker did not start:\n{self.log.read_text()}")
+            time.sleep(0.01)
+        self.ready = json.loads(ready_file.read_text())
+        return self
+
+    @property
+    def url(self) -> str:
+        return str(self.ready["broker_url"])
+
+    @property
+    def http_url(self) -> str:
+        return str(self.ready["http_url"])
+
+    def kill(self) -> None:
+        """`kill -9`: nothing is flushed, nobody is told."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit code. Does nothing when it runs no more."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                os.kill(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+                raise
+        return self.process.returncode
+
+    def restart_after_kill(self) -> None:
+        """Kill it and start it on what it left behind."""
+        self.kill()
+        self.start()
+
+    def get(self, path: str) -> str:
+        """The body of an HTTP GET."""
+        with urllib.request.urlopen(self.http_url + path, timeout=10) as response:
+            return str(response.read().decode())

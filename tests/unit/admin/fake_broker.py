@@ -1,0 +1,217 @@
+"""A broker without storage or dispatch, for tests of the HTTP edge: real resources and rights, topics that count."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from pybroker.admin.http import HttpServer
+from pybroker.auth.authentication import AuthenticationService
+from pybroker.auth.authorization import AuthorizationService
+from pybroker.broker.service import BrokerService
+from pybroker.clock import Clock
+from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts, LookupResult
+from pybroker.config import BrokerConfig
+from pybroker.errors import AdminError, BrokerError, TopicNotFound
+from pybroker.managed_ledger.entry_cache import EntryCache
+from pybroker.metadata.memory import MemoryMetadataStore
+from pybroker.metadata.resources import Resources
+from pybroker.model.names import NamespaceName, TopicName
+from pybroker.model.stats import BrokerStats, DeliveryCounters, TopicCounters
+
+
+class FakeClock(Clock):
+    """Stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+
+    def monotonic_ms(self) -> float:
+        return self.now_ms
+
+
+@dataclass
+class FakeLedgers:
+    size_bytes: int = 0
+    entry_count: int = 0
+
+
+@dataclass
+class FakeLedger:
+    ledgers: FakeLedgers = field(default_factory=FakeLedgers)
+
+
+@dataclass
+class FakeFactory:
+    cache: EntryCache = field(default_factory=lambda: EntryCache(1 << 20))
+
+
+@dataclass
+class FakeCursor:
+    backlog_entries: int = 0
+
+
+@dataclass
+class FakeDispatcher:
+    unacked_messages: int = 0
+    replay_entry_count: int = 0
+    blocked: bool = False
+
+
+@dataclass(eq=False)
+class FakeSubscription:
+    name: str
+    cursor: FakeCursor = field(default_factory=FakeCursor)
+    counters: DeliveryCounters = field(default_factory=DeliveryCounters)
+    dispatcher: FakeDispatcher | None = None
+    consumers: list[object] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class FakeTopic:
+    name: TopicName
+    ledger: FakeLedger = field(default_factory=FakeLedger)
+    counters: TopicCounters = field(default_factory=TopicCounters)
+    producers: dict[str, object] = field(default_factory=dict)
+    subscriptions: dict[str, FakeSubscription] = field(default_factory=dict)
+
+    def subscribe(self, name: str) -> FakeSubscription:
+        self.subscriptions[name] = FakeSubscription(name)
+        return self.subscriptions[name]
+
+
+class FakeBroker:
+    """What the HTTP edge calls of a BrokerService."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self.clock = FakeClock()
+        self.resources = Resources(MemoryMetadataStore())
+        self.authentication = AuthenticationService(config)
+        self.authorization = AuthorizationService(config, self.resources)
+        self.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
+        self.topics: dict[str, FakeTopic] = {}
+        self.stats = BrokerStats()
+        self.ledgers = FakeFactory()
+        self.ready = True
+        self.sickness: Exception | None = None
+        self.created: list[str] = []
+
+    def add_topic(self, text: str) -> FakeTopic:
+        topic = FakeTopic(TopicName.parse(text))
+        self.topics[str(topic.name)] = topic
+        return topic
+
+    async def health_check(self) -> None:
+        if self.sickness is not None:
+            raise self.sickness
+
+    async def lookup(self, topic: TopicName, listener_name: str | None) -> LookupResult:
+        self._require_namespace(topic.namespace)
+        return self.addresses.resolve(listener_name)
+
+    async def partitioned_metadata(self, topic: TopicName, create: bool) -> int:
+        self._require_namespace(topic.namespace)
+        if str(topic) not in self.topics:
+            if not create:
+                raise TopicNotFound(f"topic {topic} does not exist")
+            self.created.append(str(topic))
+        return 0
+
+    async def list_topics(self, namespace: NamespaceName, domain: str | None) -> list[str]:
+        names = [topic.name for topic in self.topics.values() if topic.name.namespace == namespace]
+        return sorted(str(name) for name in names if domain in {None, name.domain})
+
+    async def delete_namespace(self, namespace: NamespaceName, force: bool) -> None:
+        if self.resources.namespace(namespace) is None:
+            raise AdminError(404, f"Namespace {namespace} does not exist")
+        if force and not self.config.force_delete_namespace_allowed:
+            raise AdminError(405, "not allowed (forceDeleteNamespaceAllowed)")
+        names = await self.list_topics(namespace, None)
+        if names and not force:
+            raise AdminError(409, f"Namespace {namespace} is not empty")
+        for name in names:
+            del self.topics[name]
+        await self.resources.delete_namespace(namespace)
+
+    def _require_namespace(self, namespace: NamespaceName) -> None:
+        if self.resources.namespace(namespace) is None:
+            raise TopicNotFound(f"namespace {namespace} does not exist")
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def reason(self) -> str:
+        assert self.headers["content-type"] == "application/json"
+        text: str = self.json["reason"]
+        return text
+
+
+@dataclass
+class Served:
+    """A server that listens on a free port, and the broker behind it."""
+
+    broker: FakeBroker
+    server: HttpServer
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        headers: dict[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> Answer:
+        """One request over a connection of its own; a body that is no bytes is sent as JSON."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        return await asyncio.to_thread(self._call, method, path, data, headers or {}, tls)
+
+    def _call(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str], tls: ssl.SSLContext | None
+    ) -> Answer:
+        if tls is None:
+            connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
+        else:
+            connection = http.client.HTTPSConnection("localhost", self.server.port_tls, timeout=10, context=tls)
+        try:
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+        finally:
+            connection.close()
+
+
+@asynccontextmanager
+async def served(**settings: Any) -> AsyncIterator[Served]:
+    """A bootstrapped fake broker behind a real HTTP server; `settings` are fields of BrokerConfig."""
+    defaults: dict[str, Any] = {"web_service_port": 0, "bind_address": "127.0.0.1"}
+    broker = FakeBroker(BrokerConfig(**{**defaults, **settings}))
+    await broker.resources.load()
+    await broker.resources.bootstrap(broker.config.cluster_name)
+    server = HttpServer(cast(BrokerService, broker), None, broker.clock)
+    await server.start()
+    try:
+        yield Served(broker, server)
+    finally:
+        await server.close(deadline_s=1)
+
+
+class Unwell(BrokerError):
+    """A failure of the health check."""
+
+    http_status = 503

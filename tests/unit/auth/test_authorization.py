@@ -1,0 +1,203 @@
+"""Which role may do what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from pybroker.auth.authorization import AuthorizationService, matches_wildcard
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.config.keys import ConfigError
+from pybroker.errors import AuthorizationError
+from pybroker.metadata.memory import MemoryMetadataStore
+from pybroker.metadata.resources import Resources
+from pybroker.model.names import NamespaceName, TopicName
+from pybroker.model.policies import AuthAction, NamespacePolicies, SubscriptionAuthMode, TenantInfo
+
+CONFIG = replace(
+    BrokerConfig(),
+    authentication_enabled=True,
+    authorization_enabled=True,
+    super_user_roles=("root",),
+    anonymous_user_role="anonymous",
+)
+NAMESPACE = NamespaceName("acme", "orders")
+TOPIC = TopicName.parse("persistent://acme/orders/t")
+PUBLIC = TopicName.parse("t")
+PRODUCE, CONSUME = AuthAction.PRODUCE, AuthAction.CONSUME
+
+
+@pytest.fixture
+async def resources() -> Resources:
+    resources = Resources(MemoryMetadataStore())
+    await resources.load()
+    await resources.bootstrap("standalone", ())
+    await resources.create_tenant("acme", TenantInfo(adminRoles=["boss"], allowedClusters=["standalone"]))
+    await resources.create_namespace(NAMESPACE, NamespacePolicies())
+    return resources
+
+
+async def grant(resources: Resources, change: Callable[[NamespacePolicies], None], topic: TopicName = TOPIC) -> None:
+    await resources.update_namespace(topic.namespace, change)
+
+
+def may(check: Callable[..., None], *arguments: object) -> bool:
+    try:
+        check(*arguments)
+    except AuthorizationError:
+        return False
+    return True
+
+
+async def test_when_it_is_off_everybody_may_do_all(resources: Resources) -> None:
+    service = AuthorizationService(BrokerConfig(), resources)
+    service.require_produce(TOPIC, None)
+    service.require_consume(TOPIC, "sub", None)
+    service.require_lookup(TOPIC, None)
+    service.require_superuser(None)
+    service.require_tenant_admin("acme", None)
+    service.require_namespace_admin(NAMESPACE, None)
+    service.require_list_topics(NAMESPACE, None)
+
+
+@pytest.mark.parametrize(
+    ("role", "data", "administers", "superuser"),
+    [
+        ("root", True, True, True),
+        ("boss", True, True, False),
+        ("app", False, False, False),
+        (None, False, False, False),
+    ],
+)
+async def test_superusers_and_tenant_administrators_need_no_grant(
+    resources: Resources, role: str | None, data: bool, administers: bool, superuser: bool
+) -> None:
+    service = AuthorizationService(CONFIG, resources)
+    assert may(service.require_produce, TOPIC, role) is data
+    assert may(service.require_consume, TOPIC, "sub", role) is data
+    assert may(service.require_lookup, TOPIC, role) is data
+    assert may(service.require_list_topics, NAMESPACE, role) is data
+    assert may(service.require_tenant_admin, "acme", role) is administers
+    assert may(service.require_namespace_admin, NAMESPACE, role) is administers
+    assert may(service.require_superuser, role) is superuser
+
+
+async def test_a_tenant_administrator_is_nobody_in_other_tenants(resources: Resources) -> None:
+    service = AuthorizationService(CONFIG, resources)
+    assert not may(service.require_produce, PUBLIC, "boss")
+    assert not may(service.require_tenant_admin, "public", "boss")
+    assert not may(service.require_tenant_admin, "missing", "boss")
+
+
+async def test_a_namespace_grants_exactly_the_actions_given(resources: Resources) -> None:
+    service = AuthorizationService(CONFIG, resources)
+    await grant(resources, lambda p: p.auth_policies.namespace_auth.update(writer=[PRODUCE], reader=[CONSUME]))
+    assert may(service.require_produce, TOPIC, "writer")
+    assert not may(service.require_consume, TOPIC, "sub", "writer")
+    assert not may(service.require_produce, TOPIC, "reader")
+    assert may(service.require_consume, TOPIC, "sub", "reader")
+    assert may(service.require_lookup, TOPIC, "writer")
+    assert may(service.require_lookup, TOPIC, "reader")
+    assert may(service.require_list_topics, NAMESPACE, "reader")
+    assert not may(service.require_list_topics, NAMESPACE, "writer")
+    assert not may(service.require_namespace_admin, NAMESPACE, "reader")
+
+
+async def test_the_anonymous_role_uses_what_it_is_granted_and_nothing_else(resources: Resources) -> None:
+    service = AuthorizationService(CONFIG, resources)
+    await grant(resources, lambda p: p.auth_policies.namespace_auth.update(anonymous=[PRODUCE, CONSUME]), PUBLIC)
+    await grant(resources, lambda p: p.auth_policies.namespace_auth.update(app=[PRODUCE, CONSUME]))
+    assert may(service.require_produce, PUBLIC, "anonymous")
+    assert may(service.require_consume, PUBLIC, "sub", "anonymous")
+    assert not may(service.require_produce, TOPIC, "anonymous")
+    assert not may(service.require_consume, TOPIC, "sub", "anonymous")
+    assert not may(service.require_lookup, TOPIC, "anonymous")
+    assert may(service.require_produce, TOPIC, "app")
+
+
+async def test_a_revoked_grant_counts_no_more(resources: Resources) -> None:
+    service = AuthorizationService(CONFIG, resources)
+    await grant(resources, lambda p: p.auth_policies.namespace_auth.update(app=[PRODUCE]))
+    assert may(service.require_produce, TOPIC, "app")
+    await grant(resources, lambda p: p.auth_policies.namespace_auth.clear())
+    assert not may(service.require_produce, TOPIC, "app")
+
+
+async def test_a_topics_grant_counts_for_it_and_its_partitions_only(resources: Resources) -> None:
+    service = AuthorizationService(CONFIG, resources)
+    await grant(resources, lambda p: p.auth_policies.destination_auth.update({str(TOPIC): {"app": [PRODUCE]}}))
+    assert may(service.require_produce, TOPIC, "app")
+    assert may(service.require_produce, TOPIC.partition(3), "app")
+    assert may(service.require_lookup, TOPIC, "app")
+    assert not may(service.require_consume, TOPIC, "sub", "app")
+    assert not may(service.require_produce, TopicName.parse("persistent://acme/orders/other"), "app")
+    assert not may(service.require_list_topics, NAMESPACE, "app")
+
+
+async def test_a_reserved_subscription_is_for_its_roles_only(resources: Resources) -> None:
+    service = AuthorizationService(CONFIG, resources)
+
+    def change(policies: NamespacePolicies) -> None:
+        policies.auth_policies.namespace_auth.update(app=[CONSUME], other=[CONSUME])
+        policies.auth_policies.subscription_auth_roles.update(reserved=["app", "stranger"], free=[])
+
+    await grant(resources, change)
+    assert may(service.require_consume, TOPIC, "reserved", "app")
+    assert not may(service.require_consume, TOPIC, "reserved", "other")
+    assert may(service.require_consume, TOPIC, "free", "other")
+    assert not may(service.require_consume, TOPIC, "reserved", "stranger"), "a reservation is no grant"
+    assert may(service.require_consume, TOPIC, "reserved", "boss")
+
+
+async def test_with_mode_prefix_a_subscription_begins_with_the_role(resources: Resources) -> None:
+    service = AuthorizationService(CONFIG, resources)
+
+    def change(policies: NamespacePolicies) -> None:
+        policies.auth_policies.namespace_auth.update(app=[CONSUME])
+        policies.subscription_auth_mode = SubscriptionAuthMode.PREFIX
+
+    await grant(resources, change)
+    assert may(service.require_consume, TOPIC, "app-1", "app")
+    assert not may(service.require_consume, TOPIC, "mine", "app")
+
+
+async def test_wildcards_count_only_when_they_are_switched_on(resources: Resources) -> None:
+    await grant(resources, lambda p: p.auth_policies.namespace_auth.update({"app-*": [PRODUCE], "*.reader": [CONSUME]}))
+    off = AuthorizationService(CONFIG, resources)
+    assert not may(off.require_produce, TOPIC, "app-1")
+    on = AuthorizationService(replace(CONFIG, authorization_allow_wildcards_matching=True), resources)
+    assert may(on.require_produce, TOPIC, "app-1")
+    assert not may(on.require_consume, TOPIC, "sub", "app-1")
+    assert may(on.require_consume, TOPIC, "sub", "x.reader")
+    assert not may(on.require_produce, TOPIC, "application")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "role", "expected"),
+    [("*", "any", True), ("a*", "abc", True), ("*c", "abc", True), ("a*c", "abc", False), ("abc", "abc", False)],
+)
+def test_a_wildcard_stands_first_or_last(pattern: str, role: str, expected: bool) -> None:
+    assert matches_wildcard(pattern, role) is expected
+
+
+async def test_a_missing_namespace_grants_nothing(resources: Resources) -> None:
+    service = AuthorizationService(CONFIG, resources)
+    missing = TopicName.parse("persistent://acme/missing/t")
+    assert not may(service.require_lookup, missing, "app")
+    assert not may(service.require_list_topics, missing.namespace, "app")
+    assert may(service.require_lookup, missing, "boss")
+
+
+async def test_a_proxy_role_is_refused_even_as_a_superuser(resources: Resources) -> None:
+    service = AuthorizationService(replace(CONFIG, super_user_roles=("proxy",), proxy_roles=("proxy",)), resources)
+    assert not may(service.require_produce, TOPIC, "proxy")
+    assert not may(service.require_superuser, "proxy")
+
+
+async def test_a_configuration_that_cannot_work_names_its_key(resources: Resources) -> None:
+    with pytest.raises(ConfigError, match="authenticationEnabled"):
+        AuthorizationService(replace(CONFIG, authentication_enabled=False), resources)
+    with pytest.raises(ConfigError, match="authorizationProvider"):
+        AuthorizationService(replace(CONFIG, authorization_provider="org.example.Other"), resources)

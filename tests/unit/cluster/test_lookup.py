@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts, LookupResult, find_bundle, parse_listeners
+from pybroker.config import BrokerConfig, ConfigError
+from pybroker.errors import ServiceNotReady
+from pybroker.model.names import TopicName
+
+PLAIN = BoundPorts(6650, None, 8080, None)
+ALL = BoundPorts(6650, 6651, 8080, 8443)
+
+
+def addresses(ports: BoundPorts = PLAIN, **settings: object) -> AdvertisedAddresses:
+    return AdvertisedAddresses(BrokerConfig(**settings), ports, "machine")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "host"),
+    [
+        ({"bind_address": "127.0.0.1"}, "127.0.0.1"),
+        ({"bind_address": "0.0.0.0"}, "machine"),
+        ({"bind_address": "::"}, "machine"),
+        ({"bind_address": "::1"}, "[::1]"),
+        ({"bind_address": "0.0.0.0", "advertised_address": "broker.example"}, "broker.example"),
+        ({"advertised_address": "fd00::1"}, "[fd00::1]"),
+    ],
+)
+def test_the_default_host_is_the_advertised_one_or_a_concrete_bind_address_or_the_machines_name(
+    settings: dict[str, str], host: str
+) -> None:
+    assert addresses(**settings).resolve(None) == LookupResult(f"pulsar://{host}:6650", "", f"http://{host}:8080", "")
+
+
+def test_ports_that_are_served_with_tls_are_advertised_with_tls() -> None:
+    result = addresses(ALL, advertised_address="b").resolve("")
+    assert result == LookupResult("pulsar://b:6650", "pulsar+ssl://b:6651", "http://b:8080", "https://b:8443")
+    only_tls = addresses(BoundPorts(None, 6651, None, 8443), advertised_address="b").resolve(None)
+    assert only_tls == LookupResult("", "pulsar+ssl://b:6651", "", "https://b:8443")
+
+
+def test_a_client_without_listener_name_gets_the_first_listener_or_the_internal_one() -> None:
+    listeners = ("a:pulsar://a:1", "b:pulsar://b:2")
+    assert addresses(advertised_listeners=listeners).resolve(None).broker_url == "pulsar://a:1"
+    internal = addresses(advertised_listeners=listeners, internal_listener_name="b")
+    assert internal.resolve(None).broker_url == "pulsar://b:2"
+    assert internal.resolve("a").broker_url == "pulsar://a:1"
+
+
+def test_a_listener_that_names_no_http_address_gets_its_own_host_with_the_bound_port() -> None:
+    listeners = ("a:pulsar://a:1", "b:pulsar+ssl://[::2]:2", "b:http://web:80")
+    result = addresses(ALL, advertised_listeners=listeners)
+    assert result.resolve("a") == LookupResult("pulsar://a:1", "", "http://a:8080", "https://a:8443")
+    assert result.resolve("b") == LookupResult("", "pulsar+ssl://[::2]:2", "http://web:80", "https://[::2]:8443")
+    with_address = addresses(ALL, advertised_listeners=listeners, advertised_address="all")
+    assert with_address.resolve("a").http_url == "http://all:8080"
+
+
+def test_an_unknown_listener_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ServiceNotReady, match=r"no listener 'c'.*: a"):
+        addresses(advertised_listeners=("a:pulsar://a:1",)).resolve("c")
+    with pytest.raises(ServiceNotReady, match="none"):
+        addresses().resolve("c")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "pulsar://a:1",
+        ":pulsar://a:1",
+        "a b:pulsar://a:1",
+        "a:pulsar://a",
+        "a:pulsar://a:0",
+        "a:pulsar://a:port",
+        "a:pulsar://a:70000",
+        "a:pulsar://:1",
+        "a:pulsar://a:1/path",
+        "a:pulsar://user@a:1",
+        "a:ftp://a:1",
+        "a:http://a:1",
+        "a",
+        "",
+    ],
+)
+def test_a_bad_listener_is_refused_with_its_key(entry: str) -> None:
+    with pytest.raises(ConfigError, match="advertisedListeners"):
+        parse_listeners([entry])
+
+
+def test_a_listener_has_one_address_for_each_scheme() -> None:
+    with pytest.raises(ConfigError, match="two pulsar addresses for listener 'a'"):
+        parse_listeners(["a:pulsar://a:1", "a:pulsar://b:1"])
+
+
+def test_an_internal_listener_that_does_not_exist_is_refused() -> None:
+    for listeners in ((), ("a:pulsar://a:1",)):
+        with pytest.raises(ConfigError, match="internalListenerName"):
+            addresses(advertised_listeners=listeners, internal_listener_name="b")
+
+
+def test_a_topic_lies_in_the_bundle_of_its_names_crc32() -> None:
+    boundaries = ["0x00000000", "0x40000000", "0x80000000", "0xc0000000", "0xffffffff"]
+    names = {f"persistent://public/default/t-{i}" for i in range(64)}
+    found = {find_bundle(TopicName.parse(name), boundaries) for name in names}
+    assert found == {f"{low}_{high}" for low, high in itertools.pairwise(boundaries)}
+    assert find_bundle(TopicName.parse("some-topic"), boundaries) == "0xc0000000_0xffffffff"  # as Pulsar 4.2.4 says
+    # The CRC-32 of persistent://public/default/t is 0x823cd929.
+    assert find_bundle(TopicName.parse("t"), boundaries) == "0x80000000_0xc0000000"
+    assert find_bundle(TopicName.parse("t"), ["0x00000000", "0xffffffff"]) == "0x00000000_0xffffffff"

@@ -1,0 +1,192 @@
+"""Exclusive, and what every type with one active consumer shares."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.dispatch.support import LEDGER, Feed, consumer, exclusive, positions, run_of
+
+from pybroker.dispatch.consumer_state import ConsumerState
+from pybroker.dispatch.replay import RedeliveryCounts
+from pybroker.dispatch.single_active import SingleActiveDispatcher
+from pybroker.errors import ConsumerBusy
+from pybroker.model.position import Position
+
+
+class LatestWins(SingleActiveDispatcher):
+    """The consumer that came last is active: the simplest type with a change of the active consumer."""
+
+    kind = "LatestWins"
+
+    def _elect(self) -> ConsumerState | None:
+        return self.consumers[-1] if self.consumers else None
+
+
+def test_a_second_consumer_is_refused_and_leaves_nothing_behind() -> None:
+    dispatcher = exclusive()
+    first = consumer("first")
+    dispatcher.add_consumer(first)
+    with pytest.raises(ConsumerBusy, match="Exclusive consumer is already connected"):
+        dispatcher.add_consumer(consumer("second"))
+    assert dispatcher.consumers == [first]
+    assert dispatcher.active_consumer is first
+    dispatcher.check_invariants()
+
+
+def test_up_to_permits_entries_are_read_and_all_that_was_read_is_sent() -> None:
+    dispatcher = exclusive()
+    c = consumer()
+    dispatcher.add_consumer(c)
+    assert dispatcher.flow(c, 5)
+    plan = dispatcher.next_read()
+    assert plan is not None
+    assert (plan.max_entries, plan.replay) == (5, None)
+    (delivery,) = dispatcher.assign(plan, run_of(range(4), messages_each=10))
+    assert delivery.message_count == 40
+    assert c.permits == -35
+    assert c.unacked_messages == dispatcher.unacked_messages == 0
+    assert dispatcher.next_read() is None
+    assert not dispatcher.flow(c, 0)
+
+
+def test_a_run_is_passed_on_as_it_was_read() -> None:
+    dispatcher = exclusive()
+    c = consumer()
+    dispatcher.add_consumer(c)
+    dispatcher.flow(c, 1000)
+    plan = dispatcher.next_read()
+    assert plan is not None
+    assert plan.max_entries == 100
+    run = run_of(range(100))
+    (delivery,) = dispatcher.assign(plan, run)
+    assert delivery.payloads is run.payloads
+    assert delivery.entry_ids is run.entry_ids
+    assert delivery.message_counts is run.message_counts
+    assert delivery.redelivery_counts is None
+    assert delivery.ack_sets is None
+
+
+def test_messages_of_a_batch_that_are_acknowledged_cost_no_permits() -> None:
+    dispatcher = exclusive()
+    c = consumer()
+    dispatcher.add_consumer(c)
+    dispatcher.flow(c, 100)
+    plan = dispatcher.next_read()
+    assert plan is not None
+    (delivery,) = dispatcher.assign(plan, run_of([0, 1], messages_each=10, ack_sets=[None, [0b11]]))
+    assert delivery.message_count == 12
+    assert c.permits == 88
+
+
+def test_nothing_is_read_for_a_full_connection_or_without_permits() -> None:
+    dispatcher = exclusive()
+    assert dispatcher.next_read() is None
+    c = consumer()
+    dispatcher.add_consumer(c)
+    assert dispatcher.next_read() is None
+    dispatcher.flow(c, 1)
+    c.writable = False
+    assert dispatcher.next_read() is None
+
+
+@pytest.mark.parametrize("wanted", [None, positions(1)])
+def test_redelivery_rewinds_the_cursor_and_counts_what_was_delivered(wanted: list[Position] | None) -> None:
+    dispatcher = exclusive(max_read_batch_entries=10)
+    c = consumer()
+    dispatcher.add_consumer(c)
+    dispatcher.flow(c, 3)
+    Feed(dispatcher, 10).pump()
+    redelivery = dispatcher.redeliver(c, wanted)
+    assert redelivery.rewind
+    assert not redelivery.wake
+    assert c.permits == 0
+    dispatcher.flow(c, 5)
+    plan = dispatcher.next_read()
+    assert plan is not None
+    (delivery,) = dispatcher.assign(plan, run_of(range(5)))
+    assert delivery.redelivery_counts == [1, 1, 1, 0, 0]
+    assert dispatcher.redeliver(c, wanted).rewind
+    dispatcher.acked_up_to(Position(LEDGER, 0))
+    dispatcher.acked(LEDGER, [1])
+    dispatcher.flow(c, 100)
+    plan = dispatcher.next_read()
+    assert plan is not None
+    (delivery,) = dispatcher.assign(plan, run_of([1, 2, 3, 4, 5]))
+    assert delivery.redelivery_counts == [2, 2, 1, 1, 0]
+    dispatcher.acked_up_to(Position(LEDGER, 4))
+    assert not dispatcher.redelivery_counts
+
+
+def test_a_read_under_way_while_the_cursor_rewinds_is_void() -> None:
+    dispatcher = exclusive()
+    c = consumer()
+    dispatcher.add_consumer(c)
+    dispatcher.flow(c, 10)
+    plan = dispatcher.next_read()
+    assert plan is not None
+    dispatcher.redeliver(c, None)
+    assert dispatcher.is_void(plan)
+    assert dispatcher.assign(plan, run_of(range(3))) == []
+    dispatcher.give_back(plan)
+    assert c.permits == 10
+    assert not dispatcher.redelivery_counts  # nothing had been delivered
+
+
+def test_when_the_consumer_leaves_everything_unacknowledged_comes_again_with_the_same_count() -> None:
+    dispatcher = exclusive()
+    c = consumer()
+    dispatcher.add_consumer(c)
+    dispatcher.flow(c, 10)
+    Feed(dispatcher, 5).pump()
+    redelivery = dispatcher.remove_consumer(c)
+    assert redelivery.rewind
+    assert not redelivery.wake
+    assert dispatcher.active_consumer is None
+    assert dispatcher.next_read() is None
+    d = consumer("d")
+    dispatcher.add_consumer(d)
+    dispatcher.flow(d, 10)
+    plan = dispatcher.next_read()
+    assert plan is not None
+    assert dispatcher.assign(plan, run_of(range(5)))[0].redelivery_counts is None
+
+
+def test_a_new_active_consumer_begins_at_the_first_unacknowledged_entry() -> None:
+    dispatcher = LatestWins(RedeliveryCounts(), 100, 1 << 20)
+    old, new = consumer("old"), consumer("new")
+    dispatcher.add_consumer(old)
+    dispatcher.flow(old, 10)
+    plan = dispatcher.next_read()
+    assert plan is not None
+    assert dispatcher.add_consumer(new).rewind
+    assert dispatcher.is_void(plan)
+    assert not dispatcher.flow(old, 10)
+    assert not dispatcher.redeliver(old, None).rewind
+    assert dispatcher.next_read() is None
+    redelivery = dispatcher.remove_consumer(new)
+    assert redelivery.rewind
+    assert redelivery.wake
+    dispatcher.check_invariants()
+
+
+def test_a_standby_consumer_leaves_without_a_rewind() -> None:
+    dispatcher = LatestWins(RedeliveryCounts(), 100, 1 << 20)
+    standby, active = consumer("standby"), consumer("active")
+    dispatcher.add_consumer(standby)
+    dispatcher.add_consumer(active)
+    redelivery = dispatcher.remove_consumer(standby)
+    assert not redelivery.rewind
+    assert dispatcher.active_consumer is active
+
+
+def test_acknowledgements_and_resets_change_nothing_that_is_not_tracked() -> None:
+    dispatcher = exclusive()
+    c = consumer()
+    dispatcher.add_consumer(c)
+    assert not dispatcher.acked(LEDGER, [1])
+    assert not dispatcher.acked_partly(LEDGER, 1, 3)
+    assert not dispatcher.acked_up_to(Position(LEDGER, 1))
+    dispatcher.redelivery_counts.increase(LEDGER, [4])
+    dispatcher.reset()
+    assert not dispatcher.redelivery_counts
+    assert dispatcher.replay_entry_count == 0
+    assert dispatcher.kind == "Exclusive"

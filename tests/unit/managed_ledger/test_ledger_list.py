@@ -1,0 +1,152 @@
+"""Ledgers in order: neighbours, distances, totals, and the document in metadata."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pybroker.errors import StoreError
+from pybroker.managed_ledger.ledger_list import LedgerList
+from pybroker.model.position import EARLIEST, LATEST, Position
+from pybroker.storage.ledger_store import LedgerSummary
+
+
+def ledgers_of(counts: dict[int, int]) -> LedgerList:
+    """Ledgers with so many entries of 2 messages and 10 bytes; the last one is open."""
+    ledgers = LedgerList()
+    for ledger_id, count in counts.items():
+        if len(ledgers):
+            last = ledgers.summaries()[-1]
+            ledgers.close_ledger(last)
+        ledgers.add_ledger(ledger_id)
+        ledgers.added(ledger_id, count, 2 * count, 10 * count)
+    return ledgers
+
+
+THREE = {3: 10, 5: 0, 8: 4}
+
+
+def test_positions_follow_each_other_across_ledgers_and_over_empty_ones() -> None:
+    ledgers = ledgers_of(THREE)
+    assert ledgers.next_position(Position(3, 4)) == (3, 5)
+    assert ledgers.next_position(Position(3, 9)) == (8, 0)
+    assert ledgers.next_position(Position(4, 7)) == (8, 0)
+    assert ledgers.previous_position(Position(8, 0)) == (3, 9)
+    assert ledgers.previous_position(Position(3, 1)) == (3, 0)
+    assert ledgers.previous_position(Position(3, 0)) == (3, -1)
+    assert ledgers.previous_position(LATEST) == (8, 3)
+    assert ledgers.next_position(EARLIEST) == (3, 0)
+    assert ledgers.first_position == (3, 0)
+    assert ledgers.last_position == (8, 3)
+
+
+def test_the_position_behind_the_last_entry_stays_right_wherever_the_next_entry_goes() -> None:
+    ledgers = ledgers_of({3: 10})
+    ledgers.add_ledger(5)
+    end = ledgers.next_position(Position(3, 9))
+    assert end == ledgers.end_position == (3, 10)
+    assert ledgers.normalize(end) == end
+    ledgers.added(3, 1, 1, 1)  # was under way when ledger 5 was made
+    assert ledgers.normalize(end) == (3, 10)
+    ledgers.added(5, 1, 1, 1)
+    assert ledgers.normalize(Position(3, 11)) == (5, 0)
+    assert ledgers.entries_after(Position(3, 9)) == 2
+
+
+def test_a_list_without_entries_begins_at_its_first_ledger() -> None:
+    assert LedgerList().last_position == EARLIEST
+    assert LedgerList().entries_after(EARLIEST) == 0
+    ledgers = ledgers_of({7: 0, 9: 0})
+    assert ledgers.last_position == (7, -1)
+    assert ledgers.end_position == (7, 0)
+    assert ledgers.normalize(EARLIEST) == (7, 0)
+    assert ledgers.normalize(ledgers.end_position) > ledgers.last_position
+    assert ledgers.previous_position(LATEST) == (7, -1)
+
+
+def test_distances_are_exact_from_any_position_to_any_other() -> None:
+    ledgers = ledgers_of(THREE)
+    assert ledgers.entries_after(EARLIEST) == 14
+    assert ledgers.entries_after(Position(3, -1)) == 14
+    assert ledgers.entries_after(Position(3, 8)) == 5
+    assert ledgers.entries_after(Position(3, 100)) == 4
+    assert ledgers.entries_after(Position(5, -1)) == 4
+    assert ledgers.entries_after(LATEST) == 0
+    assert ledgers.entries_between(Position(3, 8), Position(8, 0)) == 2
+    assert ledgers.entries_between(Position(8, 0), Position(3, 8)) == 0
+
+
+def test_totals_grow_and_shrink_with_the_ledgers() -> None:
+    ledgers = ledgers_of(THREE)
+    assert (ledgers.entry_count, ledgers.message_count, ledgers.size_bytes) == (14, 28, 140)
+    assert ledgers.remove_first(2) == [3, 5]
+    assert (ledgers.entry_count, ledgers.message_count, ledgers.size_bytes) == (4, 8, 40)
+    assert ledgers.ledger_ids() == [8]
+    assert ledgers.first_position == (8, 0)
+    assert ledgers.entries_after(Position(3, 2)) == 4
+    assert ledgers.entries_after(Position(8, 1)) == 2
+    ledgers.added(8, 1, 1, 1)
+    assert ledgers.entries_after(Position(8, 1)) == 3
+
+
+def test_only_sealed_ledgers_without_an_entry_behind_a_position_may_go() -> None:
+    ledgers = ledgers_of(THREE)
+    assert ledgers.ledgers_up_to(Position(3, 8)) == []
+    assert ledgers.ledgers_up_to(Position(3, 9)) == [3, 5]
+    assert ledgers.ledgers_up_to(LATEST) == [3, 5]
+    two_open = LedgerList()
+    two_open.add_ledger(1)
+    two_open.add_ledger(2)
+    assert two_open.ledgers_up_to(LATEST) == []
+
+
+def test_a_sealed_ledger_holds_what_its_summary_says() -> None:
+    ledgers = LedgerList()
+    ledgers.add_ledger(1)
+    ledgers.added(1, 2, 2, 20)
+    ledgers.close_ledger(LedgerSummary(1, 3, 3, 30))
+    ledgers.added(1, 1, 1, 10)  # the summary had it already
+    assert ledgers.summaries() == [LedgerSummary(1, 3, 3, 30)]
+    assert ledgers.entry_count == 3
+    assert ledgers.open_ledger_ids() == []
+
+
+def test_what_was_stored_comes_back_and_open_ledgers_come_back_empty() -> None:
+    ledgers = ledgers_of(THREE)
+    restored = LedgerList.decode(ledgers.encode())
+    assert restored.ledger_ids() == [3, 5, 8]
+    assert restored.open_ledger_ids() == [8]
+    assert restored.entry_count == 10
+    restored.close_ledger(LedgerSummary(8, 4, 8, 40))
+    assert restored.summaries() == ledgers.summaries()
+    assert restored.entries_after(Position(3, 9)) == 4
+
+
+def test_a_newer_or_damaged_document_is_refused_with_the_reason() -> None:
+    with pytest.raises(StoreError, match="format version 2"):
+        LedgerList.decode(b'{"version":2,"something":"else"}')
+    with pytest.raises(StoreError, match="does not parse"):
+        LedgerList.decode(b'{"version":1')
+    with pytest.raises(StoreError, match="out of order"):
+        LedgerList.decode(b'{"version":1,"ledgers":[{"id":5},{"id":4}]}')
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=6),
+    st.integers(-1, 14),
+    st.integers(-1, 6),
+)
+def test_neighbours_and_distances_agree_with_a_plain_list_of_entries(
+    counts: list[int], ledger_id: int, entry_id: int
+) -> None:
+    ledgers = ledgers_of({2 * index + 1: count for index, count in enumerate(counts)})
+    entries = [Position(2 * index + 1, entry) for index, count in enumerate(counts) for entry in range(count)]
+    position = Position(ledger_id, entry_id)
+    behind = [entry for entry in entries if entry > position]
+    before = [entry for entry in entries if entry < position]
+    assert ledgers.next_position(position) == (behind[0] if behind else ledgers.end_position)
+    assert ledgers.previous_position(position) == (before[-1] if before else (1, -1))
+    assert ledgers.entries_after(position) == len(behind)
+    assert ledgers.has_entry(position) == (position in entries)
+    assert ledgers.normalize(ledgers.end_position) > ledgers.last_position

@@ -1,0 +1,45 @@
+"""Bits of a partly acknowledged batch: words come signed or unsigned, short or padded."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pybroker.model import ack_set
+
+
+def test_the_full_set_of_a_batch_has_one_bit_for_each_message() -> None:
+    assert ack_set.full(0) == 0
+    assert ack_set.full(10) == 0b11_1111_1111
+    assert ack_set.to_words(ack_set.full(10)) == [1023]
+    assert ack_set.count(ack_set.to_words(ack_set.full(200))) == 200
+
+
+def test_a_word_with_the_top_bit_leaves_as_a_negative_number() -> None:
+    assert ack_set.to_words(ack_set.full(64)) == [-1]
+    assert ack_set.to_words(ack_set.full(65)) == [-1, 1]
+
+
+def test_signed_and_unsigned_words_mean_the_same() -> None:
+    assert ack_set.from_words([-1, 1]) == ack_set.from_words([(1 << 64) - 1, 1]) == ack_set.full(65)
+    assert ack_set.count([-1, 1]) == ack_set.count([(1 << 64) - 1, 1]) == 65
+
+
+def test_the_least_significant_word_comes_first() -> None:
+    assert ack_set.from_words([0, 2]) == 1 << 65
+    assert ack_set.to_words(1 << 65) == [0, 2]
+
+
+def test_the_empty_set_has_no_words_and_missing_words_mean_acknowledged() -> None:
+    assert ack_set.to_words(0) == []
+    assert ack_set.from_words([]) == 0
+    assert ack_set.from_words([5]) == ack_set.from_words([5, 0, 0])
+    assert ack_set.count([]) == 0
+
+
+@given(st.integers(min_value=0, max_value=(1 << 300) - 1))
+def test_bits_survive_the_way_through_words(bits: int) -> None:
+    words = ack_set.to_words(bits)
+    assert all(-(1 << 63) <= word < 1 << 63 for word in words)
+    assert ack_set.from_words(words) == bits
+    assert ack_set.count(words) == bits.bit_count()

@@ -1,0 +1,104 @@
+"""The command line fills the configuration and says in one line what is wrong with it."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import pybroker
+from pybroker.cli import main
+from pybroker.config import KEYS, BrokerConfig
+
+
+class FakeApp(ModuleType):
+    """Stands for `pybroker.app`: keeps what it was called with and ends at once."""
+
+    def __init__(self) -> None:
+        super().__init__("pybroker.app")
+        self.calls: list[tuple[BrokerConfig, Path | None, list[str]]] = []
+
+    def run(self, config: BrokerConfig, ready_file: Path | None, warnings: list[str]) -> int:
+        self.calls.append((config, ready_file, warnings))
+        return 7
+
+
+@pytest.fixture
+def app(monkeypatch: pytest.MonkeyPatch) -> FakeApp:
+    fake = FakeApp()
+    monkeypatch.setitem(sys.modules, "pybroker.app", fake)
+    monkeypatch.setattr(pybroker, "app", fake, raising=False)
+    for key in KEYS:
+        monkeypatch.delenv(key, raising=False)
+        monkeypatch.delenv(f"PULSAR_PREFIX_{key}", raising=False)
+    return fake
+
+
+def test_serve_without_options_runs_the_defaults_and_returns_the_code_of_the_run(app: FakeApp) -> None:
+    assert main(["serve"]) == 7
+    assert app.calls == [(BrokerConfig(), None, [])]
+
+
+def test_the_options_of_serve_stand_for_their_keys(app: FakeApp, tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    options = ["--data", "/d", "--host", "::1", "--port", "0", "--http-port", "1", "--log-level", "debug"]
+    assert main(["serve", *options, "--ready-file", str(ready)]) == 7
+    config, ready_file, _ = app.calls[0]
+    assert (config.data_directory, config.bind_address, config.log_level) == ("/d", "::1", "debug")
+    assert (config.broker_service_port, config.web_service_port) == (0, 1)
+    assert ready_file == ready
+
+
+def test_set_changes_any_key_and_wins_over_the_file_and_the_environment(
+    app: FakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("clusterName=file\nmaxMessageSize=10\nkeepAliveIntervalSeconds=5\n", encoding="utf-8")
+    monkeypatch.setenv("PULSAR_PREFIX_clusterName", "environment")
+    monkeypatch.setenv("PULSAR_PREFIX_maxMessageSize", "20")
+    assert main(["serve", "--config", str(file), "--set", "clusterName = a=b", "--set", "journalSyncData=false"]) == 7
+    config = app.calls[0][0]
+    assert (config.cluster_name, config.max_message_size, config.keep_alive_interval_seconds) == ("a=b", 20, 5)
+    assert not config.journal_sync_data
+
+
+def test_keys_without_effect_are_named_in_warnings(app: FakeApp) -> None:
+    main(["serve", "--set", "noSuchKey=1", "--set", "brokerDeduplicationEnabled=true"])
+    assert app.calls[0][2] == [
+        "unknown configuration keys: noSuchKey",
+        "configuration keys without effect so far: brokerDeduplicationEnabled",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--port", "many"], "brokerServicePort cannot be 'many'"),
+        (["--set", "journalSyncData"], "--set needs key=value"),
+        (["--set", "=1"], "--set needs key=value"),
+        (["--log-level", "loud"], "logLevel cannot be 'loud': expected one of debug, info, warning, error"),
+        (["--config", "no/such/file.conf"], "cannot read no/such/file.conf"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_is_one_line_and_code_2(
+    app: FakeApp, capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
+) -> None:
+    assert main(["serve", *arguments]) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"pybroker: {complaint}")
+    assert errors.count("\n") == 1
+    assert not app.calls
+
+
+def test_version_is_the_version_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"pybroker {pybroker.__version__}\n"
+
+
+def test_no_command_is_an_error_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == 2
+    assert "COMMAND" in capsys.readouterr().err

@@ -1,0 +1,229 @@
+"""Imports inside the package point in one direction, form no cycle, and rules import nothing that performs.
+
+Read from the source with `ast`, so a module is checked without being run. Imports under `if TYPE_CHECKING:` are
+excepted; imports inside functions are not.
+"""
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+VALUES = ("model", "errors")
+PERFORMERS = (*VALUES, "config", "logs", "clock", "tasks")
+STORES = (*PERFORMERS, "storage", "metadata")
+SERVICES = ("managed_ledger", "transaction", "schema", "cluster", "auth", "client")
+BROKER = (*STORES, *SERVICES, "dispatch", "wire.entry_metadata", "wire.batch")
+
+# What the modules of each part may import besides their own part, as prefixes of module names. The order of the lines
+# is the order of the layers: a part may only name parts above it.
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "errors": (),
+    "logs": (),
+    "clock": (),
+    "tasks": ("logs",),
+    "config": ("errors",),
+    "model": ("errors",),
+    "wire": VALUES,
+    "dispatch": VALUES,
+    "storage": PERFORMERS,
+    "metadata": PERFORMERS,
+    "managed_ledger": (*PERFORMERS, "storage.ledger_store", "storage.cursor_store", "metadata"),
+    "client": (*PERFORMERS, "wire"),
+    "transaction": (*PERFORMERS, "managed_ledger", "metadata"),
+    "schema": (*PERFORMERS, "metadata"),
+    "cluster": (*PERFORMERS, "metadata"),
+    "auth": (*PERFORMERS, "metadata"),
+    "broker": BROKER,
+    "server": (*BROKER, "broker", "wire"),
+    "admin": (*BROKER, "broker"),
+    "websocket": (*BROKER, "broker", "wire"),
+    "spark": ("model", "wire", "storage.layout"),
+    "app": (*STORES, *SERVICES, "wire", "dispatch", "broker", "server", "admin", "websocket"),
+    "cli": (*STORES, *SERVICES, "wire", "app"),
+    "__main__": ("cli",),
+}
+
+# Modules that decide and never perform; a name stands for everything below it.
+PURE = (
+    "errors",
+    "config.broker_config",
+    "config.keys",
+    "model",
+    "wire",
+    "dispatch",
+    "storage.ledger_store",  # an interface and the values it speaks in
+    "storage.cursor_store",
+    "storage.layout",
+    "storage.recovery",
+    "metadata.paths",
+    "managed_ledger.ledger_list",
+    "managed_ledger.cursor_state",
+    "managed_ledger.entry_cache",
+    "transaction.buffer_state",
+    "transaction.pending_ack_state",
+    "schema.compatibility",
+    "cluster.bundles",
+    "broker.deduplication",
+    "broker.producer_access",
+    "broker.backlog",
+    "admin.stats",
+    "admin.key_shared_view",
+)
+IMPURE_IMPORTS = frozenset(
+    {
+        "asyncio",
+        "concurrent",
+        "fcntl",
+        "http",
+        "io",
+        "logging",
+        "mmap",
+        "multiprocessing",
+        "os",
+        "pathlib",
+        "queue",
+        "random",
+        "secrets",
+        "select",
+        "selectors",
+        "shutil",
+        "signal",
+        "socket",
+        "sqlite3",
+        "ssl",
+        "subprocess",
+        "sys",
+        "tempfile",
+        "threading",
+        "time",
+        "uvloop",
+    }
+)
+IMPURE_CALLS = frozenset({"input", "open", "print"})
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    if not isinstance(node, ast.If):
+        return False
+    return ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
+
+
+def running_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node but those that only a type checker reads."""
+    for child in ast.iter_child_nodes(tree):
+        if is_type_checking(child):
+            assert isinstance(child, ast.If)
+            for otherwise in child.orelse:
+                yield otherwise
+                yield from running_nodes(otherwise)
+        else:
+            yield child
+            yield from running_nodes(child)
+
+
+def imported_modules(tree: ast.AST) -> set[str]:
+    """Full names of the modules that a tree imports, ours resolved to the module that is meant."""
+    imported: set[str] = set()
+    for node in running_nodes(tree):
+        if isinstance(node, ast.Import):
+            imported.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: imports are absolute here"
+            assert node.module
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                imported.add(whole if whole in MODULES else node.module)
+    return imported
+
+
+def our_imports(name: str) -> set[str]:
+    """Modules of the package that a module imports; the package itself holds only its version."""
+    return {module for module in imported_modules(TREES[name]) if module.startswith("pybroker.")}
+
+
+def inner(name: str) -> str:
+    return name.removeprefix("pybroker.")
+
+
+def is_below(name: str, prefixes: tuple[str, ...]) -> bool:
+    return any(name == prefix or name.startswith(prefix + ".") for prefix in prefixes)
+
+
+INNER_MODULES = [name for name in MODULES if name != "pybroker"]
+PURE_MODULES = [name for name in INNER_MODULES if is_below(inner(name), PURE)]
+
+
+def test_the_list_of_layers_points_in_one_direction() -> None:
+    seen: set[str] = set()
+    for part, allowed in ALLOWED.items():
+        assert {name.split(".")[0] for name in allowed} <= seen, part
+        seen.add(part)
+
+
+@pytest.mark.parametrize("name", INNER_MODULES)
+def test_a_module_imports_only_what_its_layer_may(name: str) -> None:
+    part = inner(name).split(".")[0]
+    assert part in ALLOWED, f"{part} has no place in the list of layers"
+    wrong = {module for module in our_imports(name) if not is_below(inner(module), (part, *ALLOWED[part]))}
+    assert not wrong
+
+
+def test_no_imports_form_a_cycle() -> None:
+    try:
+        TopologicalSorter({name: our_imports(name) for name in INNER_MODULES}).prepare()
+    except CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("name", PURE_MODULES)
+def test_a_rule_imports_nothing_that_performs(name: str) -> None:
+    imported = imported_modules(TREES[name])
+    assert not {module for module in imported if module.split(".")[0] in IMPURE_IMPORTS}
+    impure = {module for module in our_imports(name) if not is_below(inner(module), PURE)}
+    assert not impure
+
+
+@pytest.mark.parametrize("name", PURE_MODULES)
+def test_a_rule_opens_and_prints_nothing(name: str) -> None:
+    calls = {
+        node.func.id
+        for node in ast.walk(TREES[name])
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS
+    }
+    assert not calls
+
+
+def test_third_party_libraries_of_the_edges_stay_out_of_the_rules() -> None:
+    edges = {"starlette", "uvicorn", "prometheus_client", "cryptography", "jwt", "pulsar", "pyspark", "pyarrow"}
+    for name in PURE_MODULES:
+        assert not {module.split(".")[0] for module in imported_modules(TREES[name])} & edges, name
+
+
+def test_the_published_client_is_never_part_of_the_broker() -> None:
+    for name, tree in TREES.items():
+        assert "pulsar" not in {module.split(".")[0] for module in imported_modules(tree)}, name
+
+
+def test_type_only_imports_are_not_counted_and_late_ones_are() -> None:
+    source = """
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    import decimal
+def late():
+    import fractions
+"""
+    assert imported_modules(ast.parse(source)) == {"typing", "fractions"}

@@ -1,0 +1,48 @@
+"""Tell which keys of `conf/broker.conf` are marked as supported but read by no module, or the other way round.
+
+A key that is accepted without a word and has no effect is a lie; this finds it. A field counts as read when any module
+outside `config/` mentions an attribute of its name.
+"""
+
+import ast
+import sys
+from pathlib import Path
+
+from pybroker.config import KEYS
+
+SOURCE = Path(__file__).resolve().parent.parent / "src" / "pybroker"
+
+
+def read_attributes() -> set[str]:
+    """Names of all attributes that the broker's modules mention."""
+    names: set[str] = set()
+    for path in SOURCE.rglob("*.py"):
+        if "config" not in path.relative_to(SOURCE).parts:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            names.update(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    return names
+
+
+def unread_supported_keys() -> list[str]:
+    """Keys that promise an effect and cannot have one."""
+    read = read_attributes()
+    return [key for key, info in KEYS.items() if info.supported and info.field not in read]
+
+
+def read_unsupported_keys() -> list[str]:
+    """Keys that are announced as without effect and are read."""
+    read = read_attributes()
+    return [key for key, info in KEYS.items() if not info.supported and info.field in read]
+
+
+def main() -> int:
+    """Print what does not fit and return 1 if anything was found."""
+    findings = [f"{key}: marked as supported, read by no module" for key in unread_supported_keys()]
+    findings += [f"{key}: marked as unsupported, but read" for key in read_unsupported_keys()]
+    for finding in findings:
+        print(finding)
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
