@@ -17,6 +17,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from pybroker import __version__, logs
 from pybroker.admin.http import HttpServer
 from pybroker.auth.tls import CertificateRefresher, server_context
@@ -32,13 +34,15 @@ from pybroker.metadata.memory import MemoryMetadataStore
 from pybroker.metadata.resources import Resources
 from pybroker.metadata.sqlite import SqliteMetadataStore
 from pybroker.metadata.store import MetadataStore
+from pybroker.model.policies import ClusterData
 from pybroker.server.command_table import command_table
 from pybroker.server.handlers.session import check_expiry
 from pybroker.server.listener import Listener, ServerContext
 from pybroker.storage.cursor_store import CursorStore
 from pybroker.storage.ledger_store import LedgerStore
-from pybroker.storage.local_store import LocalStore, LocalStoreOptions
+from pybroker.storage.local_store import LocalStore
 from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
+from pybroker.storage.options import LocalStoreOptions
 from pybroker.watchdog import LoopWatchdog
 
 EXIT_OK = 0
@@ -142,6 +146,7 @@ class Broker:
         )
         self.service = BrokerService(config, metadata, resources, ledgers, self.clock)
         await self._bind()
+        await self._publish_addresses(resources)
         await self.listener.start()
         await self.http.start()
         self.service.ready = True
@@ -191,6 +196,20 @@ class Broker:
         ports = BoundPorts(self.listener.port, self.listener.port_tls, self.http.port, self.http.port_tls)
         self.service.addresses = AdvertisedAddresses(config, ports, socket.gethostname())
         self._background = asyncio.get_running_loop().create_task(self._run_background(refresher), name="background")
+
+    async def _publish_addresses(self, resources: Resources) -> None:
+        """Say in the cluster's document where its broker is."""
+        found = self.service.addresses.resolve(None)
+        cluster = resources.cluster(self.config.cluster_name) or ClusterData()
+        current = msgspec.structs.replace(
+            cluster,
+            serviceUrl=found.http_url or None,
+            serviceUrlTls=found.http_url_tls or None,
+            brokerServiceUrl=found.broker_url or None,
+            brokerServiceUrlTls=found.broker_url_tls or None,
+        )
+        if current != cluster:
+            await resources.put_cluster(self.config.cluster_name, current)
 
     async def _run_background(self, refresher: CertificateRefresher | None) -> None:
         """The loops that last as long as the broker; each catches what it can meet, so that none ends the others."""

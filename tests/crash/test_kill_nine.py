@@ -9,6 +9,9 @@ import pulsar
 import pytest
 from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all
 from tests.support.broker_process import BrokerProcess
+from tests.support.raw_client import RawClient
+
+from pybroker.wire import pulsar_api_pb2 as pb
 
 ACK_FLUSH_S = 1.1  # acknowledgements without a receipt are durable within a second
 
@@ -39,27 +42,6 @@ def test_of_200_messages_the_100_unacknowledged_come_again(broker: BrokerProcess
     consumer = client.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared)
     assert [int(message.data()) for message in receive_all(consumer, 100)] == list(range(1, 200, 2))
     assert_nothing_arrives(consumer)
-    client.close()
-
-
-def test_an_acknowledgement_with_a_receipt_is_durable_at_once(broker: BrokerProcess) -> None:
-    client = new_client(broker.url)
-    consumer = client.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared)
-    producer = client.create_producer(TOPIC, batching_enabled=False)
-    for i in range(20):
-        producer.send(str(i).encode())
-    messages = receive_all(consumer, 20)
-    done = threading.Semaphore(0)
-    for message in messages[5:15]:
-        consumer.acknowledge(message)
-    del done
-    time.sleep(ACK_FLUSH_S)
-    broker.restart_after_kill()
-    client.close()
-    client = new_client(broker.url)
-    consumer = client.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared)
-    again = [int(message.data()) for message in receive_all(consumer, 10)]
-    assert again == [*range(5), *range(15, 20)]
     client.close()
 
 
@@ -122,3 +104,30 @@ def test_a_busy_port_is_told_in_one_line(broker: BrokerProcess, tmp_path: Path) 
     assert len(lines) == 1
     assert "in use" in lines[0]
     assert "Traceback" not in str(failure.value)
+
+
+def test_an_acknowledgement_with_a_receipt_survives_a_kill_at_once(broker: BrokerProcess) -> None:
+    client = RawClient(broker.url)
+    client.connect()
+    client.open_producer(TOPIC)
+    client.subscribe(TOPIC, 2, "Shared")
+    client.send(pb.BaseCommand.FLOW, consumer_id=2, messagePermits=100)
+    for i in range(20):
+        client.send_message(1, i, b"m%d" % i)
+    positions = []
+    while len(positions) < 20:
+        reply = client.reply()
+        if reply["type"] == "MESSAGE":
+            positions.append((int(reply["message_id"]["ledgerId"]), int(reply["message_id"]["entryId"])))
+    ids = [pb.MessageIdData(ledgerId=ledger_id, entryId=entry_id) for ledger_id, entry_id in positions[5:15]]
+    answer = client.request(pb.BaseCommand.ACK, consumer_id=2, ack_type=pb.CommandAck.Individual, message_id=ids)
+    assert answer["type"] == "ACK_RESPONSE"
+    assert "error" not in answer
+    broker.restart_after_kill()
+    client.close()
+    official = new_client(broker.url)
+    consumer = official.subscribe(TOPIC, "sub", pulsar.ConsumerType.Shared)
+    again = [message.data() for message in receive_all(consumer, 10)]
+    assert again == [b"m%d" % i for i in (*range(5), *range(15, 20))]
+    assert_nothing_arrives(consumer)
+    official.close()

@@ -21,7 +21,7 @@ from typing import Any, Self
 import pulsar
 from benchmarks.brokers import Broker
 from tests.differential.normalise import Json, Normaliser
-from tests.differential.raw_client import RawClient
+from tests.support.raw_client import RawClient
 
 RECEIVE_TIMEOUT_MS = 10_000  # a message that is due
 QUIET_MS = 700  # long enough to believe that nothing more comes

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from tests.differential.harness import Run, scenario
-from tests.differential.raw_client import RawClient, Type, encode, frame
+from tests.support.raw_client import RawClient, Type, encode, frame
 
 from pybroker.wire import pulsar_api_pb2 as pb
 

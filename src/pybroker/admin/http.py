@@ -101,8 +101,10 @@ class HttpServer:
         connections, self._connections = self._connections, None
         if connections is None:
             return
+        connections.limit = 0  # A TLS handshake under way may still end in a connection.
         for connection in list(connections.connections):
-            connection.shutdown()
+            if not connection.transport.is_closing():
+                connection.shutdown()
         try:
             async with asyncio.timeout(deadline_s):
                 await connections.all_closed.wait()

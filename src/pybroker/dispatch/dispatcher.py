@@ -35,7 +35,7 @@ class ReadPlan:
 
     __slots__ = ("epoch", "max_bytes", "max_entries", "replay")
 
-    def __init__(self, max_entries: int, max_bytes: int, replay: list[Position] | None, epoch: int) -> None:
+    def __init__(self, max_entries: int, max_bytes: int, replay: list[Position] | None, epoch: object) -> None:
         self.max_entries = max_entries
         self.max_bytes = max_bytes
         self.replay = replay
@@ -128,11 +128,12 @@ class Dispatcher(ABC):
         """Messages delivered and not acknowledged, over all consumers; 0 for types that do not track them."""
         self.blocked = False
         """Whether the subscription as a whole is stopped by its limit of unacknowledged messages."""
-        self._epoch = 0
+        # A new object with every rewind: no plan of before, nor of another dispatcher, is ever taken for one of now.
+        self._epoch = object()
 
     def is_void(self, plan: ReadPlan) -> bool:
         """Whether the cursor was rewound since the plan was made: its entries are read again, nobody gets them now."""
-        return plan.epoch != self._epoch
+        return plan.epoch is not self._epoch
 
     @property
     @abstractmethod

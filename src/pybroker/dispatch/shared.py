@@ -124,26 +124,31 @@ class SharedDispatcher(Dispatcher):
         max_entries = 0
         for consumer in self.consumers:
             if consumer.can_take():
-                max_entries += ceil(consumer.permits / max(1.0, consumer.messages_per_entry))
+                permits = consumer.permits
+                average = consumer.messages_per_entry
+                max_entries += permits if average <= 1.0 else ceil(permits / average)
+                if max_entries >= self._max_read_batch_entries:
+                    max_entries = self._max_read_batch_entries
+                    break
         if not max_entries:
             return None
-        max_entries = min(max_entries, self._max_read_batch_entries)
         replay = self._replay.take(max_entries) if self._replay else None
         return ReadPlan(max_entries, self._max_read_size_bytes, replay, self._epoch)
 
     def give_back(self, plan: ReadPlan) -> None:
-        if plan.epoch != self._epoch or plan.replay is None:
+        if self.is_void(plan) or plan.replay is None:
             return
         for ledger_id, entry_id in plan.replay:
             if not self._pending.holds(ledger_id, entry_id):
                 self._replay.add(ledger_id, (entry_id,))
 
     def assign(self, plan: ReadPlan, run: AssignInput) -> list[Delivery]:
-        if plan.epoch != self._epoch:
+        if self.is_void(plan):
             return []
         if self._pending.overlaps(run.ledger_id, run.entry_ids):
             run = self._without_pending(run)
-        self._replay.discard(run.ledger_id, run.entry_ids)
+        if self._replay:
+            self._replay.discard(run.ledger_id, run.entry_ids)
         message_counts = run.message_counts
         if run.ack_sets is not None:
             message_counts = [
@@ -299,7 +304,7 @@ class SharedDispatcher(Dispatcher):
 
     def _forget_deliveries(self) -> None:
         """The cursor reads everything again: void the read under way with the sets."""
-        self._epoch += 1
+        self._epoch = object()
         self._pending.clear()
         self._replay.clear()
         self._released(False)

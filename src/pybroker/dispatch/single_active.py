@@ -78,7 +78,7 @@ class SingleActiveDispatcher(Dispatcher):
 
     def assign(self, plan: ReadPlan, run: AssignInput) -> list[Delivery]:
         active = self._active
-        if plan.epoch != self._epoch or active is None or not run.entry_ids:
+        if self.is_void(plan) or active is None or not run.entry_ids:
             return []
         messages = sum(run.message_counts)
         if run.ack_sets is not None:
@@ -142,7 +142,7 @@ class SingleActiveDispatcher(Dispatcher):
 
     def _void_reads(self) -> None:
         """The cursor goes back: what is being read now would come twice, and before what lies in front of it."""
-        self._epoch += 1
+        self._epoch = object()
         self._sent_ledger_id = -1
         self._sent_entry_id = -1
 

@@ -121,7 +121,7 @@ class CursorState:
         if position > self._ledgers.last_position:
             return 0
         target = self._ledgers.floor(position)
-        if target <= self.mark_delete_position:
+        if target.entry_id < 0 or target <= self.mark_delete_position:
             return 0
         before = self.backlog_entries
         self._move_mark(target)
@@ -301,9 +301,16 @@ class CursorState:
                 self._mark_entry_id = entry_id
                 self._is_changed = True
             return 1
-        if entry_id < 0 or self.is_deleted(ledger_id, entry_id):
+        if entry_id < 0 or ledger_id < self._mark_ledger_id:
             return 0
-        _add(self._holes, ledger_id, entry_id)
+        if ledger_id == self._mark_ledger_id and entry_id <= self._mark_entry_id:
+            return 0
+        holes = self._holes.get(ledger_id)
+        if holes is None:
+            holes = self._holes[ledger_id] = BitMap()
+        elif entry_id in holes:
+            return 0
+        holes.add(entry_id)
         if not self._is_replaced:
             _add(self._new_holes, ledger_id, entry_id)
         self._hole_count += 1

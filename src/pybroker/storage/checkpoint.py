@@ -60,7 +60,7 @@ def run_checkpoint(
     moved: dict[int, Moved] = {}
     all_files = disk.open_file_system(directory) if len(job.works) > MAX_SINGLE_SYNCS else None
     job.written_bytes = 0
-    must_sync_directory = bool(job.deleted_ledgers)
+    must_sync_directory = len(job.deleted_ledgers) > 0
     try:
         for work in job.works:
             if work.is_deleted:
@@ -69,9 +69,7 @@ def run_checkpoint(
             path = segment_path(directory, work.ledger_id)
             moved[work.ledger_id] = _write_ledger(disk, path, work, after_slice, must_sync=all_files is None)
             job.written_bytes += moved[work.ledger_id].extent.end_offset - work.extent.end_offset
-            if work.is_deleted:
-                # Deleted while it was written: the deletion came to its file before or after this look, not in between.
-                disk.unlink(path)
+            _forget_if_deleted(disk, path, work)
         for ledger_id in job.deleted_ledgers:
             disk.unlink(segment_path(directory, ledger_id))
         if all_files is not None:
@@ -86,10 +84,20 @@ def run_checkpoint(
     return moved
 
 
+def _forget_if_deleted(disk: Disk, path: Path, work: LedgerWork) -> None:
+    # Deleted while it was written: the deletion removed the file before this look, or will do so after it.
+    if work.is_deleted:
+        disk.unlink(path)
+
+
 def _describe(job: CheckpointJob, moved: dict[int, Moved]) -> None:
-    sealed = {work.ledger_id for work in job.works if work.is_sealed}
-    job.change.extents.update({key: value.extent for key, value in moved.items() if key not in sealed})
-    job.change.closed_ledgers = [*(sealed & moved.keys()), *job.deleted_ledgers]
+    job.change.closed_ledgers = list(job.deleted_ledgers)
+    for work in job.works:
+        if work.is_sealed or work.is_deleted:
+            job.change.extents.pop(work.ledger_id, None)
+            job.change.closed_ledgers.append(work.ledger_id)
+        else:
+            job.change.extents[work.ledger_id] = moved[work.ledger_id].extent
 
 
 def _write_ledger(

@@ -25,15 +25,17 @@ from pybroker.storage.layout.segment import LedgerExtent
 
 TABLE_VERSION = 1
 
-_SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS facts(name TEXT PRIMARY KEY, value INTEGER NOT NULL, checksum INTEGER NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS unsealed(ledger_id INTEGER PRIMARY KEY, end_offset INTEGER NOT NULL,"
-    " entry_count INTEGER NOT NULL, message_count INTEGER NOT NULL, size_bytes INTEGER NOT NULL, checksum INTEGER NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS snapshots(cursor_id TEXT PRIMARY KEY, number INTEGER NOT NULL, data BLOB NOT NULL,"
-    " checksum INTEGER NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS deltas(cursor_id TEXT NOT NULL, number INTEGER NOT NULL, data BLOB NOT NULL,"
-    " checksum INTEGER NOT NULL, PRIMARY KEY(cursor_id, number)) WITHOUT ROWID",
-)
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS facts(name TEXT PRIMARY KEY, value INTEGER NOT NULL, checksum INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS unsealed(
+    ledger_id INTEGER PRIMARY KEY, end_offset INTEGER NOT NULL, entry_count INTEGER NOT NULL,
+    message_count INTEGER NOT NULL, size_bytes INTEGER NOT NULL, checksum INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS snapshots(
+    cursor_id TEXT PRIMARY KEY, number INTEGER NOT NULL, data BLOB NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS deltas(
+    cursor_id TEXT NOT NULL, number INTEGER NOT NULL, data BLOB NOT NULL, checksum INTEGER NOT NULL,
+    PRIMARY KEY(cursor_id, number)) WITHOUT ROWID;
+"""
 
 
 @dataclass(slots=True)
@@ -42,7 +44,7 @@ class Facts:
 
     version: int = TABLE_VERSION
     sequence: int = 0  # batches below are covered
-    generation: int = 1  # not yet given to a journal file
+    first_generation: int = 1  # of the present run's journal files: older ones are void
     cursor_number: int = 1  # not yet given to a cursor record
     ledger_id: int = 1  # not yet given to a ledger
     is_clean: int = 0  # closed in order: the journal holds nothing that is not here
@@ -56,13 +58,14 @@ class CursorChange:
     is_deleted: bool
     snapshot: tuple[int, bytes] | None
     deltas: list[tuple[int, bytes]]
+    covered_number: int  # the last record that is in this
 
 
 @dataclass(slots=True)
 class TableChange:
     """One transaction."""
 
-    facts: Facts
+    facts: dict[str, int]  # those that change, by the names of `Facts`
     extents: dict[int, LedgerExtent] = field(default_factory=dict)  # of unsealed ledgers
     closed_ledgers: list[int] = field(default_factory=list)  # sealed or deleted
     cursors: list[CursorChange] = field(default_factory=list)
@@ -77,7 +80,7 @@ class CheckpointTable:
         try:
             self._connection = disk.open_database(path)
             self._connection.execute("BEGIN")
-            for statement in _SCHEMA:
+            for statement in _SCHEMA.split(";"):
                 self._connection.execute(statement)
             self._connection.execute("COMMIT")
             disk.sync_directory(path.parent)
@@ -141,8 +144,8 @@ class CheckpointTable:
 
     def _apply(self, change: TableChange) -> None:
         execute, execute_many = self._connection.execute, self._connection.executemany
-        facts = [(name, getattr(change.facts, name)) for name in Facts.__slots__]
-        execute_many("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", [(*row, _row_checksum(*row)) for row in facts])
+        facts = [(*fact, _row_checksum(*fact)) for fact in change.facts.items()]
+        execute_many("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", facts)
         rows = [
             (ledger_id, extent.end_offset, extent.entry_count, extent.message_count, extent.size_bytes)
             for ledger_id, extent in change.extents.items()
@@ -162,10 +165,7 @@ class CheckpointTable:
                 execute("DELETE FROM deltas WHERE cursor_id = ? AND number <= ?", (cursor_id, cursor.snapshot[0]))
             execute_many(
                 "INSERT OR REPLACE INTO deltas VALUES (?, ?, ?, ?)",
-                [
-                    (cursor_id, number, data, _row_checksum(cursor_id, number, data))
-                    for number, data in cursor.deltas
-                ],
+                [(cursor_id, number, data, _row_checksum(cursor_id, number, data)) for number, data in cursor.deltas],
             )
 
     def _query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:

@@ -17,6 +17,7 @@ import sqlite3
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 Pieces = Sequence["bytes | memoryview"]
 
@@ -81,7 +82,7 @@ class DiskFile:
     def close(self) -> None:
         os.close(self._descriptor)
 
-    def __enter__(self) -> DiskFile:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -106,7 +107,7 @@ class Disk:
             self.sync_directory(parent.parent)
 
     def list_names(self, directory: Path) -> list[str]:
-        return os.listdir(directory)
+        return [entry.name for entry in os.scandir(directory)]
 
     def rename(self, source: Path, target: Path) -> None:
         source.rename(target)

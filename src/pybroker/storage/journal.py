@@ -153,9 +153,7 @@ class Journal:
                     batch.fenced_runs.append(item)
                 else:
                     batch.runs.append(item)
-                    encode_append(
-                        batch.parts, item.ledger_id, item.first_entry_id, item.payloads, item.message_counts
-                    )
+                    encode_append(batch.parts, item.ledger_id, item.first_entry_id, item.payloads, item.message_counts)
                     size_bytes += item.size_bytes
             elif type(item) is JournalRecord:
                 batch.records.append(item)

@@ -67,11 +67,6 @@ class JournalFiles:
         self._background = ThreadPoolExecutor(1, thread_name_prefix="journal-files")
         self._next: Future[JournalFile] | None = None
 
-    @property
-    def next_generation(self) -> int:
-        """Larger than every generation that any file has."""
-        return self._next_generation
-
     def adopt(self, names: list[str]) -> None:
         """Files of earlier runs whose batches are all covered: keep some as spares, remove the others."""
         for name in names:
@@ -79,6 +74,7 @@ class JournalFiles:
             if not name.endswith(_SUFFIX):
                 continue
             self._retire(path, self._size(path))
+        self._disk.sync_directory(self._directory)
 
     def start(self) -> JournalFile:
         """The first file of this run, now; the next one is made ready behind it."""
@@ -114,13 +110,17 @@ class JournalFiles:
         self._current = None
 
     def _release(self, sequence: int) -> None:
+        freed = 0
         while self._full and self._full[0].last_sequence < sequence:
             file = self._full.popleft()
             file.file.close()
             self._retire(file.path, file.capacity_bytes)
+            freed += 1
+        if freed:
+            # Before a spare gets a new header: no name of a generation may ever stand over the header of another.
+            self._disk.sync_directory(self._directory)
 
     def _retire(self, path: Path, size_bytes: int) -> None:
-        # Neither step needs a directory sync: a file that comes back after a power loss holds covered batches only.
         if size_bytes != self._file_bytes or len(self._spares) >= MAX_SPARE_FILES:
             self._disk.unlink(path)
             return

@@ -16,7 +16,7 @@ from pybroker.storage.ledger_store import EntryRun, LedgerSummary
 
 
 class LedgerState(Enum):
-    """OPEN takes appends; FENCED had one refused; SEALED never takes one again."""
+    """OPEN takes appends. FENCED takes none: one was refused, or a seal waits for those under way. SEALED never changes."""
 
     OPEN = "open"
     FENCED = "fenced"
@@ -24,11 +24,10 @@ class LedgerState(Enum):
 
 
 _NEXT_STATES = {
-    LedgerState.OPEN: {LedgerState.FENCED, LedgerState.SEALED},
+    LedgerState.OPEN: {LedgerState.FENCED},
     LedgerState.FENCED: {LedgerState.FENCED, LedgerState.SEALED},
-    LedgerState.SEALED: {LedgerState.SEALED, LedgerState.FENCED},
+    LedgerState.SEALED: {LedgerState.SEALED},
 }
-# A seal waits for the appends under way, and one of those may still be refused.
 
 
 class EntryBuffer:
@@ -70,7 +69,18 @@ class EntryBuffer:
 class LiveLedger:
     """Owned by the store until its index is on disk or it is deleted."""
 
-    __slots__ = ("buffer", "extent", "index", "is_index_known", "ledger_id", "next_entry_id", "pending_runs", "state", "writing")
+    __slots__ = (
+        "buffer",
+        "extent",
+        "has_refused",
+        "index",
+        "is_index_known",
+        "ledger_id",
+        "next_entry_id",
+        "pending_runs",
+        "state",
+        "writing",
+    )
 
     def __init__(self, ledger_id: int, extent: LedgerExtent = EMPTY_EXTENT) -> None:
         self.ledger_id = ledger_id
@@ -81,17 +91,18 @@ class LiveLedger:
         self.is_index_known = extent.end_offset == 0
         self.next_entry_id = extent.entry_count
         self.pending_runs = 0
+        self.has_refused = False
         self.writing: EntryBuffer | None = None
         self.buffer = EntryBuffer(extent.entry_count)
 
     def set_state(self, state: LedgerState) -> None:
         assert state in _NEXT_STATES[self.state], f"ledger {self.ledger_id}: {self.state} to {state}"
-        if self.state is not LedgerState.SEALED:
-            self.state = state
+        self.state = state
 
     def fence(self, first_refused_id: int) -> None:
         """The journal refused the entries from `first_refused_id` on: they were never here."""
         self.set_state(LedgerState.FENCED)
+        self.has_refused = True
         self.buffer.cut(first_refused_id)
         if self.writing is not None:
             self.writing.cut(first_refused_id)
@@ -107,7 +118,9 @@ class LiveLedger:
 
     def moved(self, extent: LedgerExtent, index: SegmentIndex) -> None:
         """The checkpoint that wrote `writing` is committed."""
-        assert self.writing is None or extent.entry_count == self.writing.end_entry_id, "the checkpoint wrote another run"
+        assert self.writing is None or extent.entry_count == self.writing.end_entry_id, (
+            "the checkpoint wrote another run"
+        )
         self.extent = extent
         self.index = index
         self.is_index_known = True

@@ -86,7 +86,9 @@ class SegmentWriter:
     def write(self, payloads: Sequence[bytes | memoryview], message_counts: Sequence[int]) -> None:
         """Add entries as blocks, in slices."""
         offset, entries, messages, size = self._start()
-        pieces: list[bytes | memoryview] = [encode_segment_header(self._ledger_id)] if offset != self.extent.end_offset else []
+        pieces: list[bytes | memoryview] = (
+            [encode_segment_header(self._ledger_id)] if offset != self.extent.end_offset else []
+        )
         slice_offset = self.extent.end_offset
         for chunk in range(0, len(payloads), _CHUNK_ENTRIES):
             chunk_payloads = payloads[chunk : chunk + _CHUNK_ENTRIES]
@@ -113,7 +115,9 @@ class SegmentWriter:
         """Add index and trailer. The extent stays: it says where the blocks end."""
         if self.extent.end_offset == 0:
             self.write((), ())
-        self._file.write_at((encode_index(self._ledger_id, self.extent, self.index),), self.extent.end_offset, durable=False)
+        self._file.write_at(
+            (encode_index(self._ledger_id, self.extent, self.index),), self.extent.end_offset, durable=False
+        )
 
     def _start(self) -> tuple[int, int, int, int]:
         extent = self.extent

@@ -4,8 +4,9 @@ A frame is `total(4) size(4) BaseCommand`, or for SEND `total size BaseCommand [
 all big-endian, `total` counts what follows it.
 
 SEND, ACK and FLOW are read by hand from the bytes, and neighbours that belong together become one event: what the layers below
-cost is paid once for a whole read of the socket. All other commands are protobuf objects. `tests/unit/wire` holds both readings
-equal for any bytes and any chunking.
+cost is paid once for a whole read of the socket. All other commands are protobuf objects. The scanners read what clients write;
+whatever else they meet, protobuf puts in order or refuses. `tests/unit/wire` holds both readings equal for any bytes and any
+chunking.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from google.protobuf.message import DecodeError
 from pybroker.errors import BrokerError, ChecksumError, NotAllowedError, ProtocolViolation
 from pybroker.model.events import Ack, Flow, PartialAck, SendRefused, SendRun
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.entry_metadata import MAGIC_CRC32C, message_count
+from pybroker.wire.entry_metadata import MAGIC_CRC32C, NUM_MESSAGES_BYTE, message_count
 from pybroker.wire.varint import decode, skip_field
 
 FRAME_PADDING_BYTES = 10240
@@ -28,16 +29,19 @@ MAX_UNAUTHENTICATED_FRAME_BYTES = 128 * 1024
 OWN_BUFFER_BYTES = 32 * 1024
 """A frame of which more than this is missing gets a buffer of its own instead of being accumulated."""
 
-_HEAD = Struct(">IIHB").unpack_from
-_HEAD_SIZE = 12
-_SIZES = Struct(">II").unpack_from
+# The frame's two sizes, what command it is (its type and the tag of its message), and where a usual SEND has its fields.
+_HEAD = Struct(">IIIBBBB").unpack_from
+_HEAD_SIZE = 16
+_SIZES = Struct(">II")
 _CHECKSUM = Struct(">HII").unpack_from
-_SEND_TYPE = 0x0800 | 6
-_ACK_TYPE = 0x0800 | 10
-_FLOW_TYPE = 0x0800 | 11
-_SEND_FIELD = 6 << 3 | 2
-_ACK_FIELD = 10 << 3 | 2
-_FLOW_FIELD = 11 << 3 | 2
+_MIN_MESSAGE_BYTES = 10
+"""Four bytes of size, and the three required fields of MessageMetadata."""
+_SEND_KIND = 0x080632
+_ACK_KIND = 0x080A52
+_FLOW_KIND = 0x080B5A
+_SCANNED_TYPES = frozenset({pb.BaseCommand.SEND, pb.BaseCommand.ACK, pb.BaseCommand.FLOW})
+# The message of each command has the number of its type.
+_FIELD_OF_TYPE = {number: field.name for number, field in pb.BaseCommand.DESCRIPTOR.fields_by_number.items()}
 
 
 Event = SendRun | SendRefused | Ack | Flow | pb.BaseCommand
@@ -81,11 +85,11 @@ class Decoder:
     def feed(self, data: bytes) -> list[Event]:
         """Decode `data`, which follows everything fed before. Raises ProtocolViolation for what no client may send."""
         if self._frame is not None:
-            room = len(self._frame) - self._filled
-            self._frame[self._filled : self._filled + room] = data[:room]
-            events = self.own_buffer_filled(min(room, len(data)))
-            if len(data) > room:
-                events += self._decode(data[room:])
+            taken = min(len(self._frame) - self._filled, len(data))
+            self._frame[self._filled : self._filled + taken] = data[:taken]
+            events = self.own_buffer_filled(taken)
+            if len(data) > taken:
+                events += self._decode(data[taken:])
             return events
         if self._rest:
             data = self._rest + data
@@ -112,98 +116,101 @@ class Decoder:
         end = len(data)
         max_frame = self._max_frame_bytes
         view = memoryview(data)
-        run: SendRun | None = None
+        run_producer_id = -1  # whose SENDs may join the last event
         ack: Ack | None = None
+        next_count = 0  # Where num_messages_in_batch may begin next: most metadata has no such byte at all.
         while end - pos >= _HEAD_SIZE:
-            total, size, command_type, field = _HEAD(data, pos)
+            total, size, head, first_tag, producer_id, second_tag, sequence_id = _HEAD(data, pos)
             frame_end = pos + 4 + total
             if frame_end > end:
                 break
-            command_start = pos + 8
-            command_end = command_start + size
-            if total < 4 or command_end > frame_end:
+            start = pos + 8 + size  # of what follows the command
+            if total < 4 or start > frame_end:
                 raise ProtocolViolation(f"command of {size} bytes in a frame of {total}")
             if total > max_frame:
                 raise ProtocolViolation(f"frame of {total} bytes is longer than the limit of {max_frame}")
-            if command_type == _SEND_TYPE and field == _SEND_FIELD:
-                # The usual SEND: one-byte length and producer id, then the sequence id and nothing else.
-                # 08 06 32 len 08 pid 10 seq
-                sequence_id = -1
-                highest = 0
-                if size >= 8 and data[pos + 11] == size - 4 and data[pos + 12] == 0x08 and data[pos + 14] == 0x10:
-                    producer_id = data[pos + 13]
-                    sequence_id = data[pos + 15]
-                    at = pos + 16
-                    if sequence_id >= 0x80:
-                        sequence_id &= 0x7F
-                        shift = 7
-                        while at < command_end:
-                            byte = data[at]
-                            at += 1
-                            sequence_id |= (byte & 0x7F) << shift
-                            if byte < 0x80:
-                                break
-                            shift += 7
-                        else:
-                            sequence_id = -1
-                        if shift > 56:
-                            sequence_id = -1
-                    if at != command_end or producer_id >= 0x80:
+            kind = head >> 8
+            try:
+                if kind == _SEND_KIND:
+                    # The usual SEND: 08 06 32 len { 08 producer  10 sequence }, one byte of producer id, one to four of
+                    # sequence id, written out because a loop costs more than all the rest.
+                    highest = 0
+                    if head & 0xFF != size - 4 or first_tag != 0x08 or second_tag != 0x10 or producer_id >= 0x80:
                         sequence_id = -1
-                if sequence_id < 0:
-                    refusal, producer_id, sequence_id, highest = _scan_send(data, command_start + 2, command_end)
-                    if refusal is not None:
-                        run = None
-                        events.append(SendRefused(producer_id, sequence_id, refusal))
-                        pos = frame_end
-                        continue
-                start = command_end
-                if frame_end - start >= 10:
+                    elif sequence_id < 0x80:
+                        if size != 8:
+                            sequence_id = -1
+                    elif size == 9 and (last := data[pos + 16]) < 0x80:
+                        sequence_id += (last << 7) - 0x80
+                    elif size == 10 and (second := data[pos + 16]) >= 0x80 and (last := data[pos + 17]) < 0x80:
+                        sequence_id += (second << 7) + (last << 14) - 0x4080
+                    elif (
+                        size == 11
+                        and (second := data[pos + 16]) >= 0x80
+                        and (third := data[pos + 17]) >= 0x80
+                        and (last := data[pos + 18]) < 0x80
+                    ):
+                        sequence_id += (second << 7) + (third << 14) + (last << 21) - 0x204080
+                    else:
+                        sequence_id = -1
+                    refusal: BrokerError | None = None
+                    if sequence_id < 0:
+                        refusal, producer_id, sequence_id, highest = _scan_send(data, pos + 10, start)
+                    if frame_end - start < _MIN_MESSAGE_BYTES:
+                        raise ProtocolViolation("SEND without a message")
                     magic, checksum, metadata_size = _CHECKSUM(data, start)
                     if magic == MAGIC_CRC32C:
                         if crc32c(view[start + 6 : frame_end]) != checksum:
-                            run = None
-                            events.append(
-                                SendRefused(producer_id, sequence_id, ChecksumError("the message's checksum does not match"))
-                            )
-                            pos = frame_end
-                            continue
+                            refusal = ChecksumError("the message's checksum does not match")
                         metadata_start = start + 10
                     else:
                         metadata_start = start + 4
-                        metadata_size = int.from_bytes(data[start:metadata_start], "big")
-                elif frame_end - start >= 4:
-                    metadata_start = start + 4
-                    metadata_size = int.from_bytes(data[start:metadata_start], "big")
+                        metadata_size = magic << 16 | checksum >> 16
+                    if refusal is not None:
+                        run_producer_id, ack = -1, None
+                        events.append(SendRefused(producer_id, sequence_id, refusal))
+                        pos = frame_end
+                        continue
+                    metadata_end = metadata_start + metadata_size
+                    if metadata_end > frame_end:
+                        raise ProtocolViolation("message metadata is longer than its frame")
+                    if next_count < metadata_start:
+                        next_count = data.find(NUM_MESSAGES_BYTE, metadata_start)
+                        if next_count < 0:
+                            next_count = end
+                    count = 1 if next_count >= metadata_end else message_count(data, metadata_start, metadata_end)
+                    if producer_id != run_producer_id:
+                        ack = None
+                        run_producer_id = producer_id
+                        run = SendRun(producer_id)
+                        events.append(run)
+                        sequence_ids = run.sequence_ids
+                        highest_sequence_ids = run.highest_sequence_ids
+                        message_counts = run.message_counts
+                        payloads = run.payloads
+                    sequence_ids.append(sequence_id)
+                    highest_sequence_ids.append(highest)
+                    message_counts.append(count)
+                    payloads.append(data[start:frame_end])
+                    run.size_bytes += frame_end - start
+                elif kind == _ACK_KIND:
+                    run_producer_id = -1
+                    ack = _scan_ack(data, pos + 11, start, ack, events)
                 else:
-                    raise ProtocolViolation("SEND without a message")
-                metadata_end = metadata_start + metadata_size
-                if metadata_end > frame_end:
-                    raise ProtocolViolation("message metadata is longer than its frame")
-                if run is None or run.producer_id != producer_id:
-                    run = SendRun(producer_id)
-                    events.append(run)
-                    add_sequence_id = run.sequence_ids.append
-                    add_highest = run.highest_sequence_ids.append
-                    add_count = run.message_counts.append
-                    add_payload = run.payloads.append
-                add_sequence_id(sequence_id)
-                add_highest(highest)
-                # Field 11 (0x58) is num_messages_in_batch; most metadata has no such byte at all.
-                add_count(1 if data.find(b"X", metadata_start, metadata_end) < 0 else message_count(data, metadata_start, metadata_end))
-                add_payload(data[start:frame_end])
-                run.size_bytes += frame_end - start
-                ack = None
-            elif command_type == _ACK_TYPE and field == _ACK_FIELD:
-                run = None
-                ack = _scan_ack(data, command_start + 3, command_end, ack, events)
-            else:
-                run = None
-                ack = None
-                if command_type == _FLOW_TYPE and field == _FLOW_FIELD:
-                    events.append(_scan_flow(data, command_start + 3, command_end))
-                else:
-                    events.append(_parse(data[command_start:command_end]))
+                    run_producer_id, ack = -1, None
+                    if kind == _FLOW_KIND:
+                        events.append(_scan_flow(data, pos + 11, start))
+                    else:
+                        events.append(_parse(data[pos + 8 : start]))
+            except ProtocolViolation:
+                command = data[pos + 8 : start]
+                ordered = _in_order(command)
+                if ordered == command:
+                    raise
+                run_producer_id, ack = -1, None
+                events += self._decode(
+                    _SIZES.pack(total + len(ordered) - size, len(ordered)) + ordered + data[start:frame_end]
+                )
             pos = frame_end
         else:
             pos = self._decode_short(data, pos, events)
@@ -212,9 +219,9 @@ class Decoder:
         return events
 
     def _decode_short(self, data: bytes, pos: int, events: list[Event]) -> int:
-        """Frames of less than 12 bytes at the end of what was received (a command without fields)."""
+        """Frames of less than 16 bytes at the end of what was received: no SEND, ACK or FLOW is that short."""
         while len(data) - pos >= 8:
-            total, size = _SIZES(data, pos)
+            total, size = _SIZES.unpack_from(data, pos)
             if total < 4 or size > total - 4:
                 raise ProtocolViolation(f"command of {size} bytes in a frame of {total}")
             if pos + 4 + total > len(data):
@@ -225,10 +232,32 @@ class Decoder:
 
 
 def _parse(command: bytes) -> pb.BaseCommand:
+    """A command that is not scanned by hand."""
+    parsed = _parse_any(command)
+    if parsed.type in _SCANNED_TYPES:
+        raise ProtocolViolation("the fields of the command are not in order")
+    return parsed
+
+
+def _parse_any(command: bytes) -> pb.BaseCommand:
     try:
-        return pb.BaseCommand.FromString(command)
+        parsed = pb.BaseCommand.FromString(command)
     except DecodeError as error:
         raise ProtocolViolation("malformed command") from error
+    # Unknown types count as missing, as all unknown values of an enum do.
+    if not parsed.IsInitialized() or not parsed.HasField(_FIELD_OF_TYPE[parsed.type]):
+        raise ProtocolViolation("command without one of its required fields")
+    return parsed
+
+
+def _in_order(command: bytes) -> bytes:
+    """The same command with its fields in order and without unknown ones. Raises ProtocolViolation when it is malformed."""
+    parsed = _parse_any(command)
+    ordered = pb.BaseCommand(type=parsed.type)
+    name = _FIELD_OF_TYPE[parsed.type]
+    getattr(ordered, name).CopyFrom(getattr(parsed, name))
+    ordered.DiscardUnknownFields()
+    return ordered.SerializeToString()
 
 
 def _enter(data: bytes, pos: int, end: int) -> tuple[int, int]:
@@ -239,31 +268,47 @@ def _enter(data: bytes, pos: int, end: int) -> tuple[int, int]:
     return pos, end
 
 
+def _skip(data: bytes, pos: int, end: int) -> int:
+    """The position behind the field at `pos`, which the scanner does not look at."""
+    tag, after_tag = decode(data, pos, end)
+    # A tag longer than it needs to be may be one that the scanner looks for.
+    if not 8 <= tag < 1 << 32 or (tag < 0x80 and after_tag - pos > 1):
+        raise ProtocolViolation("malformed tag")
+    return skip_field(data, tag, after_tag, end)
+
+
 def _scan_send(data: bytes, pos: int, end: int) -> tuple[BrokerError | None, int, int, int]:
     """Any CommandSend, its tag at `pos`: (refusal, producer id, sequence id, highest sequence id)."""
     pos, end = _enter(data, pos + 1, end)
     producer_id = sequence_id = -1
     highest = 0
-    refusal: BrokerError | None = None
+    transaction_least = transaction_most = is_marker = 0
     while pos < end:
-        tag, pos = decode(data, pos, end)
-        if tag & 7 == 0:
-            value, pos = decode(data, pos, end)
-            number = tag >> 3
-            if number == 1:
-                producer_id = value
-            elif number == 2:
-                sequence_id = value
-            elif number == 6:
-                highest = value
-            elif number == 8 and value:
-                refusal = NotAllowedError("markers are written by brokers only")
-            elif number in (4, 5) and value:
-                refusal = NotAllowedError("transactions are not supported yet")
+        tag = data[pos]
+        pos += 1
+        if tag == 0x08:
+            producer_id, pos = decode(data, pos, end)
+        elif tag == 0x10:
+            sequence_id, pos = decode(data, pos, end)
+        elif tag == 0x30:
+            highest, pos = decode(data, pos, end)
+        elif tag == 0x20:
+            transaction_least, pos = decode(data, pos, end)
+        elif tag == 0x28:
+            transaction_most, pos = decode(data, pos, end)
+        elif tag == 0x40:
+            is_marker, pos = decode(data, pos, end)
+        elif tag in (0x18, 0x38):  # num_messages and is_chunk: the entry's own metadata says it
+            pos = decode(data, pos, end)[1]
         else:
-            pos = skip_field(data, tag, pos, end)
+            pos = _skip(data, pos - 1, end)
     if producer_id < 0 or sequence_id < 0:
         raise ProtocolViolation("SEND without producer or sequence id")
+    refusal: BrokerError | None = None
+    if is_marker:
+        refusal = NotAllowedError("markers are written by brokers only")
+    elif transaction_least or transaction_most:
+        refusal = NotAllowedError("transactions are not supported yet")
     return refusal, producer_id, sequence_id, highest
 
 
@@ -271,13 +316,14 @@ def _scan_flow(data: bytes, pos: int, end: int) -> Flow:
     pos, end = _enter(data, pos, end)
     consumer_id = permits = -1
     while pos < end:
-        tag, pos = decode(data, pos, end)
+        tag = data[pos]
+        pos += 1
         if tag == 0x08:
             consumer_id, pos = decode(data, pos, end)
         elif tag == 0x10:
             permits, pos = decode(data, pos, end)
         else:
-            pos = skip_field(data, tag, pos, end)
+            pos = _skip(data, pos - 1, end)
     if consumer_id < 0 or permits & 0xFFFF_FFFF == 0 or permits < 0:
         raise ProtocolViolation("FLOW without consumer id or permits")
     return Flow(consumer_id, permits & 0xFFFF_FFFF)
@@ -289,6 +335,7 @@ def _scan_ack(data: bytes, pos: int, end: int, previous: Ack | None, events: lis
     pos, end = _enter(data, pos, end)
     ack = Ack(-1)
     ack_type = -1
+    transaction_least = transaction_most = 0
     while pos < end:
         tag = data[pos]
         pos += 1
@@ -304,12 +351,14 @@ def _scan_ack(data: bytes, pos: int, end: int, previous: Ack | None, events: lis
             ack_type, pos = decode(data, pos, end)
         elif tag == 0x40:
             ack.request_id, pos = decode(data, pos, end)
-        elif tag in (0x30, 0x38):
-            value, pos = decode(data, pos, end)
-            ack.has_transaction = ack.has_transaction or value != 0
+        elif tag == 0x30:
+            transaction_least, pos = decode(data, pos, end)
+        elif tag == 0x38:
+            transaction_most, pos = decode(data, pos, end)
         else:
-            tag, pos = decode(data, pos - 1, end)
-            pos = skip_field(data, tag, pos, end)
+            pos = _skip(data, pos - 1, end)
+    if transaction_least or transaction_most:
+        ack.has_transaction = True
     if ack.consumer_id < 0 or ack_type not in (0, 1):
         raise ProtocolViolation("ACK without consumer id or type")
     if ack_type == 1 or ack.request_id >= 0 or ack.has_transaction:
@@ -334,33 +383,34 @@ def _scan_message_id(data: bytes, pos: int, end: int, ack: Ack) -> None:
     ack_set: list[int] | None = None
     while pos < end:
         tag = data[pos]
-        if tag & 0x87 or tag == 0:
-            tag, pos = decode(data, pos, end)
-            if tag == 0x2A:  # ack_set, packed
-                length, pos = decode(data, pos, end)
-                packed_end = pos + length
-                if packed_end > end:
-                    raise ProtocolViolation("ack set longer than its message id")
-                ack_set = ack_set or []
-                while pos < packed_end:
-                    value, pos = decode(data, pos, packed_end)
-                    ack_set.append(value)
-            else:
-                pos = skip_field(data, tag, pos, end)
-            continue
-        value, pos = decode(data, pos + 1, end)
+        pos += 1
         if tag == 0x08:
-            ledger_id = value
+            ledger_id, pos = decode(data, pos, end)
         elif tag == 0x10:
-            entry_id = value
+            entry_id, pos = decode(data, pos, end)
         elif tag == 0x28:
+            word, pos = decode(data, pos, end)
             ack_set = ack_set or []
-            ack_set.append(value)
+            ack_set.append(word)
+        elif tag == 0x2A:  # the same, packed
+            length, pos = decode(data, pos, end)
+            packed_end = pos + length
+            if packed_end > end:
+                raise ProtocolViolation("ack set longer than its message id")
+            ack_set = ack_set or []
+            while pos < packed_end:
+                word, pos = decode(data, pos, packed_end)
+                ack_set.append(word)
         elif tag == 0x30:
-            batch_size = value
+            batch_size, pos = decode(data, pos, end)
+        else:
+            pos = _skip(data, pos - 1, end)
     if ledger_id < 0 or entry_id < 0:
         raise ProtocolViolation("message id without ledger or entry id")
     if ack_set:
+        batch_size &= 0xFFFF_FFFF
+        if batch_size >= 1 << 31:
+            batch_size = 0  # Negative: as good as none.
         ack.partials.append(PartialAck(ledger_id, entry_id, ack_set, batch_size))
     elif ack.groups and ack.groups[-1][0] == ledger_id:
         ack.groups[-1][1].append(entry_id)

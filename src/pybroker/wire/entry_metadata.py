@@ -11,7 +11,7 @@ from pybroker.wire.varint import decode, skip_field
 MAGIC_CRC32C = 0x0E01
 _CHECKSUM_SIZE = 6
 _NUM_MESSAGES_TAG = 11 << 3
-_NUM_MESSAGES_BYTE = bytes((_NUM_MESSAGES_TAG,))
+NUM_MESSAGES_BYTE = bytes((_NUM_MESSAGES_TAG,))
 
 
 def metadata_span(entry: bytes) -> tuple[int, int]:
@@ -29,7 +29,7 @@ def message_count(data: bytes, start: int, end: int) -> int:
 
     Most metadata does not hold the byte of that field's tag at all, which one search tells.
     """
-    if data.find(_NUM_MESSAGES_BYTE, start, end) < 0:
+    if data.find(NUM_MESSAGES_BYTE, start, end) < 0:
         return 1
     count = 1
     pos = start

@@ -48,20 +48,26 @@ def send_receipts(
     """The receipts of one producer's run of entries, as bytes of whole frames. A highest sequence id of 0 is not sent."""
     producer = b"\x08" + encode(producer_id) + b"\x10"
     ledger = b"\x08" + encode(ledger_id) + b"\x10"
-    producer_size = len(producer)
-    ledger_size = len(ledger)
+    fixed_size = len(producer) + 2 + len(ledger)
+    # Neighbours' ids have the same lengths as a rule: what depends on those only is put together when they change.
+    sequence_size = entry_size = 0
+    head = message_id = b""
     parts: list[bytes] = []
     entry_id = first_entry_id
     for sequence_id, highest in zip(sequence_ids, highest_sequence_ids, strict=True):
         sequence = encode(sequence_id)
         entry = encode(entry_id)
-        id_size = ledger_size + len(entry)
-        size = producer_size + len(sequence) + 2 + id_size
+        if len(sequence) != sequence_size or len(entry) != entry_size:
+            sequence_size = len(sequence)
+            entry_size = len(entry)
+            head = _RECEIPT_HEADS[fixed_size + sequence_size + entry_size] + producer
+            message_id = _ID_HEADS[len(ledger) + entry_size] + ledger
         if highest:
             tail = b"\x20" + encode(highest)
-            parts += (_RECEIPT_HEADS[size + len(tail)], producer, sequence, _ID_HEADS[id_size], ledger, entry, tail)
+            size = fixed_size + sequence_size + entry_size + len(tail)
+            parts += (_RECEIPT_HEADS[size], producer, sequence, message_id, entry, tail)
         else:
-            parts += (_RECEIPT_HEADS[size], producer, sequence, _ID_HEADS[id_size], ledger, entry)
+            parts += (head, sequence, message_id, entry)
         entry_id += 1
     return b"".join(parts)
 
@@ -79,35 +85,29 @@ def messages(
     # MESSAGE: 08 09 4a len { 08 consumer  12 len { 08 ledger  10 entry  28 ack_set ... }  [18 redeliveries]  20 .. 28 epoch }
     consumer = b"\x08" + encode(consumer_id) + b"\x12"
     ledger = b"\x08" + encode(ledger_id) + b"\x10"
-    consumer_size = len(consumer)
     epoch = b"" if consumer_epoch < 0 else b"\x28" + encode(consumer_epoch)
+    fixed_size = len(consumer) + 1 + len(ledger)
+    # Neighbours' ids have the same lengths as a rule: what depends on those only is put together when they change.
+    entry_size = tail_size = command_size = -1
+    head = b""
     parts: list[bytes] = []
-    add = parts.append
-    index = 0
-    for entry_id in entry_ids:
+    for index, entry_id in enumerate(entry_ids):
         payload = payloads[index]
-        message_id = ledger + encode(entry_id)
+        entry = encode(entry_id)
         tail = epoch
         if redelivery_counts is not None and redelivery_counts[index]:
             tail = b"\x18" + encode(redelivery_counts[index]) + tail
         if ack_sets is not None and (ack_set := ack_sets[index]):
             # CommandMessage.ack_set (field 4): what of the batch is still unacknowledged.
             tail = b"".join(b"\x20" + encode(word & _MASK_64) for word in ack_set) + tail
-        id_size = len(message_id)
-        size = consumer_size + 1 + id_size + len(tail)
-        length = encode(size)
-        command_size = 3 + len(length) + size
-        add(
-            _SIZES(command_size + 4 + len(payload), command_size)
-            + b"\x08\x09\x4a"
-            + length
-            + consumer
-            + encode(id_size)
-            + message_id
-            + tail
-        )
-        add(payload)
-        index += 1
+        if len(entry) != entry_size or len(tail) != tail_size:
+            entry_size = len(entry)
+            tail_size = len(tail)
+            size = fixed_size + entry_size + tail_size
+            length = encode(size)
+            command_size = 3 + len(length) + size
+            head = b"\x08\x09\x4a" + length + consumer + encode(len(ledger) + entry_size) + ledger
+        parts += (_SIZES(command_size + 4 + len(payload), command_size) + head + entry + tail, payload)
     return parts
 
 

@@ -227,6 +227,7 @@ def test_when_the_last_consumer_leaves_the_cursor_rewinds_and_the_counts_stay() 
     d = consumer("d")
     other.add_consumer(d)
     other.flow(d, 10)
+    assert other.is_void(plan), "a read for the former dispatcher is none for the next one"
     plan = other.next_read()
     assert plan is not None
     assert other.assign(plan, run_of(range(4)))[0].redelivery_counts == [1, 1, 1, 0]

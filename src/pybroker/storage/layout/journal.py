@@ -26,6 +26,7 @@ holds. So bytes of an earlier use are never taken for new ones, and a client can
     CURSOR_DELTA     | number u64 | length of id u16 | cursor id, UTF-8 | delta
     CURSOR_SNAPSHOT  | number u64 | length of id u16 | cursor id, UTF-8 | snapshot
     CURSOR_DELETED   | number u64 | length of id u16 | cursor id, UTF-8
+    PROBE            | nothing: written to learn whether the journal can be written
 
 A cursor record's number rises with every cursor record of the store: a snapshot covers the deltas with smaller numbers.
 """
@@ -37,7 +38,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from crc32c import crc32c
 
@@ -76,6 +77,7 @@ class RecordType(IntEnum):
     CURSOR_DELTA = 4
     CURSOR_SNAPSHOT = 5
     CURSOR_DELETED = 6
+    PROBE = 7
 
 
 _LEDGER_TYPES = (RecordType.LEDGER_CREATED, RecordType.LEDGER_DELETED)
@@ -159,9 +161,7 @@ def decode_file_header(data: bytes | memoryview) -> FileHeader:
 
 
 def encode_batch_header(file: FileHeader, sequence: int, record_count: int, body: bytes) -> bytes:
-    fields = _BATCH_HEADER.pack(
-        _BATCH_MAGIC, JOURNAL_VERSION, 0, file.generation, sequence, len(body), record_count
-    )
+    fields = _BATCH_HEADER.pack(_BATCH_MAGIC, JOURNAL_VERSION, 0, file.generation, sequence, len(body), record_count)
     return fields + _CHECKSUM.pack(crc32c(body, crc32c(fields, file.salt)))
 
 
@@ -188,7 +188,11 @@ def decode_batch_header(data: memoryview, offset: int, file: FileHeader) -> Batc
 
 
 def encode_append(
-    parts: list[bytes | array[int]], ledger_id: int, first_entry_id: int, payloads: list[bytes], message_counts: list[int]
+    parts: list[bytes | array[int]],
+    ledger_id: int,
+    first_entry_id: int,
+    payloads: list[bytes],
+    message_counts: list[int],
 ) -> None:
     """Add an APPEND record to the pieces of a body: two packed columns, nothing in Python for each entry."""
     count = len(payloads)
@@ -204,6 +208,10 @@ def encode_append(
 
 def encode_ledger_record(record: LedgerRecord) -> bytes:
     return _RECORD_HEADER.pack(record.type, _LEDGER_ID.size) + _LEDGER_ID.pack(record.ledger_id)
+
+
+def encode_probe() -> bytes:
+    return _RECORD_HEADER.pack(RecordType.PROBE, 0)
 
 
 def encode_cursor_record(record: CursorRecord) -> bytes:
@@ -225,7 +233,8 @@ def decode_records(body: memoryview) -> Iterator[AppendRecord | LedgerRecord | C
         offset += _RECORD_HEADER.size
         if offset + length > len(body):
             raise LayoutError("journal record is cut")
-        yield _decode_record(number, body[offset : offset + length])
+        if number != RecordType.PROBE:
+            yield _decode_record(number, body[offset : offset + length])
         offset += length
 
 
@@ -260,5 +269,5 @@ def _decode_append(body: memoryview) -> AppendRecord:
     ends = list(accumulate(lengths, initial=payload_offset))
     if ends[-1] != len(body):
         raise LayoutError("lengths of an APPEND record do not add up")
-    payloads = [body[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+    payloads = [body[start:end] for start, end in pairwise(ends)]
     return AppendRecord(ledger_id, first_entry_id, payloads, unpack_u32s(body[counts_offset:payload_offset]))

@@ -1,34 +1,34 @@
 """Byte layout of segment files: the entries of one ledger, and when it is sealed an index behind them.
 
-    segment file
-    | header | block | block | ... | index | trailer |          index and trailer: sealed ledgers only
+segment file
+| header | block | block | ... | index | trailer |          index and trailer: sealed ledgers only
 
-    header
-    0          8         10     12     16          24       28      32
-    | magic    | version | zero | zero | ledger id | crc32c | zeros |
-    | PYBSEGMT | u16     | u16  | u32  | u64       | u32    |       |
+header
+0          8         10     12     16          24       28      32
+| magic    | version | zero | zero | ledger id | crc32c | zeros |
+| PYBSEGMT | u16     | u16  | u32  | u64       | u32    |       |
 
-    block: consecutive entries, up to MAX_BLOCK_BYTES of them or a single larger one
-    0       4             8           16               24              28       32
-    | magic | entry count | ledger id | first entry id | payload bytes | crc32c | columns | payloads
-    | PSBK  | u32 n       | u64       | u64            | u32           | u32    |
-    columns: n lengths u32 | n message counts u32 | n crc32c u32 (each of one payload)
-    crc32c: of the 28 bytes before it and the columns. So every field is checked, and damage of a payload costs that
-    entry only. The ids are in it too: a block that a disk put into the wrong place is found.
+block: consecutive entries, up to MAX_BLOCK_BYTES of them or a single larger one
+0       4             8           16               24              28       32
+| magic | entry count | ledger id | first entry id | payload bytes | crc32c | columns | payloads
+| PSBK  | u32 n       | u64       | u64            | u32           | u32    |
+columns: n lengths u32 | n message counts u32 | n crc32c u32 (each of one payload)
+crc32c: of the 28 bytes before it and the columns. So every field is checked, and damage of a payload costs that
+entry only. The ids are in it too: a block that a disk put into the wrong place is found.
 
-    index
-    0       4         6      8           16            24              32           40            44
-    | magic | version | zero | ledger id | entry count | message count | size bytes | point count | columns flag | columns
-    | PSIX  | u16     | u16  | u64       | u64         | u64           | u64        | u32 p       | u32          |
-    columns: p first entry ids u64 | p offsets u64 | p messages before u64 | p payload bytes before u64
-             and, with COLUMN_PUBLISH_TIMES set in the flag, p first publish times u64 (milliseconds)
-    Points are whole blocks, at least POINT_SPACING_BYTES apart.
+index
+0       4         6      8           16            24              32           40            44
+| magic | version | zero | ledger id | entry count | message count | size bytes | point count | columns flag | columns
+| PSIX  | u16     | u16  | u64       | u64         | u64           | u64        | u32 p       | u32          |
+columns: p first entry ids u64 | p offsets u64 | p messages before u64 | p payload bytes before u64
+         and, with COLUMN_PUBLISH_TIMES set in the flag, p first publish times u64 (milliseconds)
+Points are whole blocks, at least POINT_SPACING_BYTES apart.
 
-    trailer, the last TRAILER_BYTES of a sealed file
-    0       4         6      8              16             20       24
-    | magic | version | zero | index offset | index length | crc32c |
-    | PSTR  | u16     | u16  | u64          | u32          | u32    |
-    crc32c: of the index and of the 20 bytes before it
+trailer, the last TRAILER_BYTES of a sealed file
+0       4         6      8              16             20       24
+| magic | version | zero | index offset | index length | crc32c |
+| PSTR  | u16     | u16  | u64          | u32          | u32    |
+crc32c: of the index and of the 20 bytes before it
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def check_segment_header(data: bytes, ledger_id: int) -> None:
         raise LayoutError("not a segment file")
     if version != SEGMENT_VERSION:
         raise LayoutError(f"segment has version {version}, this program knows {SEGMENT_VERSION}")
-    if data[: SEGMENT_HEADER_BYTES] != encode_segment_header(ledger_id):
+    if data[:SEGMENT_HEADER_BYTES] != encode_segment_header(ledger_id):
         raise LayoutError(f"segment header is damaged, or of ledger {found_id} instead of {ledger_id}")
 
 
@@ -196,15 +196,14 @@ def decode_block(data: memoryview, offset: int) -> Block | int:
     columns_offset = offset + BLOCK_HEADER_BYTES
     payload_offset = columns_offset + BLOCK_ENTRY_BYTES * count
     if payload_offset > len(data):
-        return payload_offset - offset
+        return BLOCK_HEADER_BYTES + BLOCK_ENTRY_BYTES * int(count)
     (checksum,) = _CHECKSUM.unpack_from(data, offset + _BLOCK.size)
     fields = data[offset : offset + _BLOCK.size]
     if checksum != crc32c(data[columns_offset:payload_offset], crc32c(fields)):
         raise LayoutError("block header has a wrong checksum")
     column_bytes = 4 * count
     lengths, message_counts, checksums = (
-        unpack_u32s(data[start : start + column_bytes])
-        for start in range(columns_offset, payload_offset, column_bytes)
+        unpack_u32s(data[start : start + column_bytes]) for start in range(columns_offset, payload_offset, column_bytes)
     )
     if sum(lengths) != payload_bytes:
         raise LayoutError("lengths of a block do not add up")

@@ -1,0 +1,288 @@
+"""When to checkpoint, and what goes into it: the loop's side of `checkpoint.py`.
+
+Operation: what is appended is counted; at a threshold everything buffered is frozen and a mark is put into the journal in
+the same turn. When the mark comes back, every append before it is durable or refused, so the frozen entries are exactly the
+journal before the mark; they are written by the checkpoint's thread while appends go on behind the mark.
+What must always hold: one checkpoint at a time; the journal before the mark is released only after the commit.
+Failure: without space the same job is tried again, the journal stays; any other error ends the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import perf_counter
+
+from pybroker import logs
+from pybroker.errors import StoreError
+from pybroker.storage.checkpoint import CheckpointJob, LedgerWork, Moved, run_checkpoint
+from pybroker.storage.checkpoint_table import CheckpointTable, CursorChange, TableChange
+from pybroker.storage.cursor_shelf import CursorShelf, ShelvedCursor
+from pybroker.storage.disk import Disk, is_out_of_space
+from pybroker.storage.journal import Journal, JournalMark
+from pybroker.storage.journal_files import JournalFiles
+from pybroker.storage.live_ledger import LedgerState, LiveLedger
+from pybroker.storage.options import LocalStoreOptions
+from pybroker.storage.stats import StoreStats
+from pybroker.tasks import TaskOwner
+
+# Taking snapshots gives way to other work of the loop after this time.
+_SNAPSHOT_TURN_S = 0.002
+
+
+class Checkpointer:
+    """Owned by the store, which tells what was appended, created, sealed and deleted, and hears when one has ended."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        table: CheckpointTable,
+        journal: Journal,
+        files: JournalFiles,
+        ledgers: dict[int, LiveLedger],
+        shelf: CursorShelf,
+        options: LocalStoreOptions,
+        stats: StoreStats,
+        on_sealed: Callable[[int, Moved], None],
+        on_ended: Callable[[], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._table = table
+        self._journal = journal
+        self._files = files
+        self._ledgers = ledgers
+        self._shelf = shelf
+        self._options = options
+        self._stats = stats
+        self._on_sealed = on_sealed
+        self._on_ended = on_ended
+        self._on_fatal = on_fatal
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._tasks = TaskOwner("checkpoint")
+        self._lock = asyncio.Lock()
+        self._closing = asyncio.Event()
+        self._is_scheduled = False
+        self._failed: BaseException | None = None
+        self._marked: asyncio.Future[CheckpointJob] | None = None
+        self._job: CheckpointJob | None = None
+        # What the journal holds since the mark, and before it as long as that is not committed.
+        self._bytes = 0
+        self._records = 0
+        self._bytes_before_mark = 0
+        self._records_before_mark = 0
+        self._dirty: dict[int, LiveLedger] = {}
+        self._created: list[int] = []
+        self._deleted: list[int] = []
+
+    @property
+    def live_bytes(self) -> int:
+        """What recovery would have to read now."""
+        return self._bytes + self._bytes_before_mark
+
+    @property
+    def is_full(self) -> bool:
+        """Whether appends have to wait."""
+        return (
+            self._bytes + self._bytes_before_mark >= self._options.journal_max_bytes
+            or self._records + self._records_before_mark >= self._options.journal_max_records
+        )
+
+    def appended(self, ledger: LiveLedger, size_bytes: int, entry_count: int) -> None:
+        """Entries were put into the ledger's buffer and into the journal."""
+        self._dirty[ledger.ledger_id] = ledger
+        self.recorded(size_bytes, entry_count)
+
+    def recorded(self, size_bytes: int, record_count: int = 1) -> None:
+        """The journal grew; start a checkpoint when it is time."""
+        self._bytes += size_bytes
+        self._records += record_count
+        if (
+            self._bytes >= self._options.checkpoint_max_bytes or self._records >= self._options.checkpoint_max_entries
+        ) and not self._is_scheduled:
+            self._is_scheduled = True
+            self._tasks.start(self._run_scheduled(), "checkpoint")
+
+    def created(self, ledger_id: int) -> None:
+        """The record of its creation is durable."""
+        self._created.append(ledger_id)
+
+    def sealed(self, ledger: LiveLedger) -> None:
+        """The next checkpoint writes its index."""
+        self._dirty[ledger.ledger_id] = ledger
+        self.recorded(0)
+
+    def deleted(self, ledger_id: int) -> None:
+        """The record of its deletion is durable."""
+        self._deleted.append(ledger_id)
+        self._dirty.pop(ledger_id, None)
+        for work in self._job.works if self._job is not None else ():
+            if work.ledger_id == ledger_id:
+                work.is_deleted = True
+
+    def fail(self, error: BaseException) -> None:
+        """The journal is dead: no mark will come back."""
+        self._failed = error
+        if self._marked is not None and not self._marked.done():
+            self._marked.set_exception(StoreError("the journal has failed"))
+
+    async def run(self, *, is_last: bool = False) -> bool:
+        """Make a checkpoint now; False when it could not be committed."""
+        async with self._lock:
+            if self._failed is not None:
+                return False
+            start_s = perf_counter()
+            job = await self._freeze()
+            job.change.cursors = await self._snapshot_cursors()
+            job.change.facts["cursor_number"] = self._shelf.next_number
+            job.change.facts["is_clean"] = int(is_last)
+            self._job = job
+            try:
+                moved = await self._write(job)
+            finally:
+                self._job = None
+            if moved is None:
+                return False
+            self._apply(job, moved)
+            self._stats.checkpoints += 1
+            self._stats.checkpoint_s += perf_counter() - start_s
+            self._stats.checkpoint_bytes += job.written_bytes
+        self._on_ended()
+        return True
+
+    def stop_retrying(self) -> None:
+        """The store closes: a checkpoint that finds no room gives up, its journal stays."""
+        self._closing.set()
+
+    async def close(self) -> None:
+        await self._tasks.close()
+        await asyncio.to_thread(self._thread.shutdown)
+
+    async def _run_scheduled(self) -> None:
+        # In a turn of its own: the append that reached the threshold is not delayed.
+        await asyncio.sleep(0)
+        try:
+            while self._is_due() and await self.run():
+                pass
+        except Exception as error:  # noqa: BLE001 - a journal that is never released again must not go unnoticed
+            if self._failed is None:
+                self._on_fatal(error)
+        finally:
+            self._is_scheduled = False
+
+    def _is_due(self) -> bool:
+        return (
+            self._bytes >= self._options.checkpoint_max_bytes or self._records >= self._options.checkpoint_max_entries
+        )
+
+    async def _freeze(self) -> CheckpointJob:
+        """Freeze the buffers and put the mark behind their entries; returns when the mark is reached."""
+        dirty, self._dirty = self._dirty, {}
+        frozen = []
+        for ledger in dirty.values():
+            ledger.freeze()
+            frozen.append((ledger, ledger.state is LedgerState.SEALED))
+        self._bytes_before_mark, self._bytes = self.live_bytes, 0
+        self._records_before_mark, self._records = self._records + self._records_before_mark, 0
+        marked: asyncio.Future[CheckpointJob] = asyncio.get_running_loop().create_future()
+
+        def reached(sequence: int) -> None:
+            # At once and not in the task: what completes after the mark must not be taken for older.
+            if not marked.done():
+                marked.set_result(self._make_job(sequence, frozen))
+
+        self._marked = marked
+        self._journal.put(JournalMark(reached))
+        return await marked
+
+    def _make_job(self, sequence: int, frozen: list[tuple[LiveLedger, bool]]) -> CheckpointJob:
+        created, self._created = self._created, []
+        deleted, self._deleted = self._deleted, []
+        change = TableChange({"sequence": sequence})
+        for ledger_id in created:
+            if (ledger := self._ledgers.get(ledger_id)) is not None:
+                change.extents[ledger_id] = ledger.extent
+        works = []
+        for ledger, is_sealed in frozen:
+            buffer = ledger.writing
+            if ledger.ledger_id in self._ledgers and (is_sealed or (buffer is not None and buffer.payloads)):
+                payloads, counts = (buffer.payloads, buffer.message_counts) if buffer is not None else ([], [])
+                works.append(LedgerWork(ledger.ledger_id, ledger.extent, ledger.index, payloads, counts, is_sealed))
+            else:
+                ledger.writing = None
+        return CheckpointJob(change, works, deleted)
+
+    async def _snapshot_cursors(self) -> list[CursorChange]:
+        """What the table shall get of each changed cursor; taken at leisure, because records are numbered."""
+        changes = []
+        turn_start_s = perf_counter()
+        for cursor in self._shelf.dirty():
+            changes.append(self._cursor_change(cursor))
+            if perf_counter() - turn_start_s > _SNAPSHOT_TURN_S:
+                await asyncio.sleep(0)
+                turn_start_s = perf_counter()
+        return changes
+
+    def _cursor_change(self, cursor: ShelvedCursor) -> CursorChange:
+        is_deleted = cursor.deleted_number > 0
+        if cursor.owner is not None and cursor.deltas:
+            try:
+                # It covers every record numbered so far.
+                snapshot = (self._shelf.next_number - 1, cursor.owner.snapshot())
+                return CursorChange(cursor.cursor_id, is_deleted, snapshot, [], snapshot[0])
+            except Exception as error:  # noqa: BLE001 - one broken topic must not keep the journal of all
+                logs.error("cursor.snapshot_failed", cursor=cursor.cursor_id, exc_info=error)
+        return CursorChange(
+            cursor.cursor_id, is_deleted, cursor.snapshot, list(cursor.deltas), self._shelf.next_number - 1
+        )
+
+    async def _write(self, job: CheckpointJob) -> dict[int, Moved] | None:
+        loop = asyncio.get_running_loop()
+        is_delayed = False
+        while True:
+            try:
+                return await loop.run_in_executor(
+                    self._thread, run_checkpoint, self._disk, self._directory, self._table, job, _give_way
+                )
+            except OSError as error:
+                if not is_out_of_space(error):
+                    self._on_fatal(error)
+                    return None
+                if not is_delayed:
+                    logs.warning("checkpoint.delayed", reason=error.strerror)
+                is_delayed = True
+                self._stats.checkpoint_retries += 1
+            if await self._is_closing_after(self._options.checkpoint_retry_s):
+                return None
+
+    async def _is_closing_after(self, delay_s: float) -> bool:
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._closing.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _apply(self, job: CheckpointJob, moved: dict[int, Moved]) -> None:
+        for work in job.works:
+            ledger = self._ledgers.get(work.ledger_id)
+            if ledger is None:
+                continue  # deleted meanwhile
+            result = moved[work.ledger_id]
+            ledger.moved(result.extent, result.index)
+            if work.is_sealed:
+                del self._ledgers[work.ledger_id]
+                self._on_sealed(work.ledger_id, result)
+        for cursor in job.change.cursors:
+            self._shelf.stored(cursor.cursor_id, cursor.covered_number)
+        self._bytes_before_mark = 0
+        self._records_before_mark = 0
+        self._files.release(job.change.facts["sequence"])
+
+
+def _give_way() -> None:
+    """Between two slices, in the checkpoint's thread."""
