@@ -71,9 +71,9 @@ def _serve(options: argparse.Namespace) -> int:
         warnings.append("unknown configuration keys: " + ", ".join(loaded.unknown_keys))
     if loaded.unsupported_keys_in_use:
         warnings.append("configuration keys without effect so far: " + ", ".join(loaded.unsupported_keys_in_use))
-    from pybroker import app  # noqa: PLC0415  (the whole broker; a bad configuration is told without it)
+    from pybroker.app import run  # noqa: PLC0415  (the whole broker; a bad configuration is told without it)
 
-    return app.run(loaded.config, options.ready_file, warnings)
+    return run(loaded.config, options.ready_file, warnings)
 
 
 def _overrides(options: argparse.Namespace) -> dict[str, str]:

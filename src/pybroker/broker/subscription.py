@@ -171,17 +171,20 @@ class Subscription:
 
     async def _read(self, plan: ReadPlan) -> None:
         """The part of the pump that needs the disk."""
-        assert self.dispatcher is not None
+        dispatcher = self.dispatcher
+        assert dispatcher is not None
         try:
             if plan.replay is not None:
-                await self._replay_from_store(plan, plan.replay)
+                await self._replay_from_store(plan)
             else:
                 run = await self.cursor.read(plan.max_entries, plan.max_bytes)
-                if run is not None:
+                if dispatcher is not self.dispatcher or dispatcher.is_void(plan):
+                    self.cursor.rewind()  # It went back while the read, which has advanced it, was under way.
+                elif run is not None:
                     self._assign_run(plan, run)
             self._read_failures = 0
         except StoreError as error:
-            self.dispatcher.give_back(plan)
+            dispatcher.give_back(plan)
             self._read_failures += 1
             if self._read_failures == 1:
                 logs.error("read.failed", topic=self.topic.name, subscription=self.name, error=str(error))
@@ -244,7 +247,7 @@ class Subscription:
             self._assign_run(plan, run)
         return True
 
-    async def _replay_from_store(self, plan: ReadPlan, replay: list[Position]) -> None:
+    async def _replay_from_store(self, plan: ReadPlan) -> None:
         left_bytes = plan.max_bytes
         for ledger_id, entry_id, last in self._wanted(plan):
             first = entry_id
@@ -322,9 +325,9 @@ class Subscription:
         assert self.dispatcher is not None
         position = from_wire(partial.ledger_id, partial.entry_id)
         # What the entry itself says counts; only for one that left memory the client is believed.
-        message_count = (
-            self.cursor.ledger.message_count_at_hand(position) or partial.batch_size or len(partial.ack_set) * WORD_BITS
-        )
+        words_bits = len(partial.ack_set) * WORD_BITS
+        said_count = min(partial.batch_size, words_bits) or words_bits
+        message_count = self.cursor.ledger.message_count_at_hand(position) or said_count
         left = self.cursor.state.acknowledge_batch(position, partial.ack_set, message_count)
         if left:
             return self.dispatcher.acked_partly(position.ledger_id, position.entry_id, left)

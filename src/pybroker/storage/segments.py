@@ -106,7 +106,7 @@ class SegmentWriter:
                 if offset - slice_offset >= _SLICE_BYTES or len(pieces) >= _SLICE_PIECES:
                     self._file.write_at(pieces, slice_offset, durable=False)
                     pieces, slice_offset = [], offset
-                    self._after_slice()
+                    self._after_slice(); self._file.sync()
         if pieces:
             self._file.write_at(pieces, slice_offset, durable=False)
         self.extent = LedgerExtent(offset, entries, messages, size)
