@@ -12,7 +12,9 @@ WORKERS ?= 2
 LOCK_HEAD := \# Exact versions for development: `make .venv` installs with this file as a constraint. Renewed by `make lock`.
 ARGS ?=
 SEED ?= 1
-TEST_DIRECTORIES = $(wildcard tests/unit tests/protocol tests/clients tests/crash)
+# Tests without processes, and tests that start brokers. Those of the load generator and the comparison need no Java.
+UNIT_TESTS = $(wildcard tests/unit benchmarks tests/differential)
+TEST_DIRECTORIES = $(UNIT_TESTS) $(wildcard tests/protocol tests/clients tests/crash)
 TYPED_DIRECTORIES = $(wildcard src tools benchmarks)
 
 .PHONY: help
@@ -70,7 +72,7 @@ lint: $(STAMP)
 
 .PHONY: check
 check: lint
-	$(BIN)/python -m pytest tests/unit -n $(WORKERS) -m 'not long' $(ARGS)
+	$(BIN)/python -m pytest $(UNIT_TESTS) -n $(WORKERS) -m 'not long' $(ARGS)
 
 .PHONY: test
 test: $(STAMP)

@@ -107,7 +107,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def started_reference(directory: pathlib.Path, journal_sync_data: bool = True) -> Iterator[Broker]:
+def started_reference(
+    directory: pathlib.Path, journal_sync_data: bool = True, settings: Mapping[str, str] | None = None
+) -> Iterator[Broker]:
     """The reference broker, by the `baseline` script of `directory`, on free ports.
 
     Its state lives in a directory of our own that borrows the resolved jars, so that it neither wipes the data nor
@@ -124,7 +126,8 @@ def started_reference(directory: pathlib.Path, journal_sync_data: bool = True) -
         port, http_port = free_ports(2)
         command = [sys.executable, str(script), "start", "--port", str(port), "--http-port", str(http_port)]
         # It is told its ports and not port 0: the script must know them to ask for the broker's health.
-        command += ["--set", "brokerShutdownTimeoutMs=5000"]
+        for key, value in {"brokerShutdownTimeoutMs": "5000", **(settings or {})}.items():
+            command += ["--set", f"{key}={value}"]
         try:
             started = subprocess.run(
                 command, env=environment, capture_output=True, text=True, timeout=REFERENCE_START_TIMEOUT_S, check=False

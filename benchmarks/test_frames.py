@@ -1,3 +1,5 @@
+"""What the load generator sends is what the protocol says; needs no broker."""
+
 import struct
 
 import crc32c

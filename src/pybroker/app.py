@@ -27,7 +27,7 @@ from pybroker.clock import Clock
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.data_directory import DataDirectoryInUse, DataDirectoryLock
-from pybroker.errors import StoreError
+from pybroker.errors import AdminError, InvalidTopicName, StoreError
 from pybroker.managed_ledger.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import LedgerLimits, ManagedLedgerFactory
 from pybroker.metadata.memory import MemoryMetadataStore
@@ -58,7 +58,7 @@ class StartError(Exception):
 
 
 def run(config: BrokerConfig, ready_file: Path | None, warnings: list[str]) -> int:
-    """Serve until SIGTERM or Ctrl-C and return the exit code."""
+    """Serve until SIGTERM or Ctrl-C and return the exit code. Raises ConfigError for what only shows while building."""
     logs.configure(config.log_level)
     for warning in warnings:
         logs.warning("config.noted", warning=warning)
@@ -67,7 +67,7 @@ def run(config: BrokerConfig, ready_file: Path | None, warnings: list[str]) -> i
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_serve(config, ready_file))
-    except (StartError, DataDirectoryInUse, ConfigError, StoreError) as error:
+    except (StartError, DataDirectoryInUse, StoreError) as error:
         print(f"pybroker: {error}", file=sys.stderr)
         return EXIT_FAILED
 
@@ -125,11 +125,14 @@ class Broker:
     async def _start(self) -> None:
         config = self.config
         if self.is_stored_locally:
-            self._closers.append(DataDirectoryLock(self._directory).release)
+            self._lock_directory()
         metadata = await self._open_metadata()
         resources = Resources(metadata, config.default_number_of_namespace_bundles)
         await resources.load()
-        await resources.bootstrap(config.cluster_name, config.bootstrap_namespaces)
+        try:
+            await resources.bootstrap(config.cluster_name, config.bootstrap_namespaces)
+        except (AdminError, InvalidTopicName) as error:
+            raise ConfigError(f"clusterName or bootstrapNamespaces cannot be used: {error}") from error
         ledger_store, cursor_store = await self._open_storage()
         ledgers = ManagedLedgerFactory(
             ledger_store,
@@ -152,6 +155,13 @@ class Broker:
         self.service.ready = True
         gc.collect()
         gc.freeze()
+
+    def _lock_directory(self) -> None:
+        try:
+            lock = DataDirectoryLock(self._directory)
+        except OSError as error:
+            raise StartError(f"cannot use data directory {self._directory}: {error.strerror or error}") from error
+        self._closers.append(lock.release)
 
     async def _open_metadata(self) -> MetadataStore:
         store: MetadataStore
@@ -306,7 +316,10 @@ def _storage_is_lost(error: BaseException) -> None:
 
 
 def _write_ready_file(path: Path, description: dict[str, object]) -> None:
-    """Whole or not at all: who waits for the file never reads half of it."""
+    """Whole or not at all: who waits for the file never reads half of it. Raises StartError."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(description) + "\n")
-    partial.replace(path)
+    try:
+        partial.write_text(json.dumps(description) + "\n")
+        partial.replace(path)
+    except OSError as error:
+        raise StartError(f"cannot write the ready file {path}: {error.strerror or error}") from error

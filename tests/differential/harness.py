@@ -18,12 +18,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import jwt
 import pulsar
 from benchmarks.brokers import Broker
 from tests.differential.normalise import Json, Normaliser
 from tests.support.raw_client import RawClient
 
 RECEIVE_TIMEOUT_MS = 10_000  # a message that is due
+ADMIN_ROLE = "admin"
 QUIET_MS = 700  # long enough to believe that nothing more comes
 
 
@@ -39,6 +41,7 @@ class Scenario:
     name: str
     run: Callable[["Run"], None]
     purpose: str
+    is_secured: bool = False  # wants brokers that ask for tokens and check rights
 
 
 SCENARIOS: dict[str, Scenario] = {}
@@ -52,13 +55,36 @@ def scenario(function: Callable[["Run"], None]) -> Callable[["Run"], None]:
     return function
 
 
+def secured_scenario(function: Callable[["Run"], None]) -> Callable[["Run"], None]:
+    """Register a scenario for brokers that ask for tokens."""
+    SCENARIOS[scenario(function).__name__].is_secured = True
+    return function
+
+
+def security_settings(secret: bytes) -> dict[str, str]:
+    """Tokens signed with `secret`; who brings none is anonymous.
+
+    The anonymous role is a superuser, as the one that asks the reference broker for its health has no token.
+    """
+    return {
+        "authenticationEnabled": "true",
+        "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
+        "tokenSecretKey": f"data:;base64,{base64.b64encode(secret).decode()}",
+        "authorizationEnabled": "true",
+        "superUserRoles": f"{ADMIN_ROLE},anonymous",
+        "anonymousUserRole": "anonymous",
+    }
+
+
 @dataclass
 class Run:
     """One scenario on one broker."""
 
     broker: Broker
     scenario: str
+    secret: bytes = b""  # that tokens are signed with
     steps: list[Step] = field(default_factory=list)
+    broke: bool = False
     token: str = field(default_factory=lambda: "x" + uuid.uuid4().hex[:8])
 
     def __post_init__(self) -> None:
@@ -87,11 +113,16 @@ class Run:
     def tenant(self, name: str = "tenant") -> str:
         return f"{self.token}-{name}"
 
+    def token_of(self, role: str) -> str:
+        """What a role shows to be let in."""
+        return jwt.encode({"sub": role}, self.secret, "HS256")
+
     # --- the official client
 
-    def client(self, service_url: str | None = None) -> pulsar.Client:
+    def client(self, service_url: str | None = None, **options: Any) -> pulsar.Client:
         quiet = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
-        client = pulsar.Client(service_url or self.broker.service_url, logger=quiet, operation_timeout_seconds=10)
+        url = service_url or self.broker.service_url
+        client = pulsar.Client(url, logger=quiet, operation_timeout_seconds=10, **options)
         self._closing.callback(client.close)
         return client
 
@@ -160,12 +191,16 @@ class Run:
         self.steps.append(Step(label, status, {"status": status, "body": _parse_body(data)}))
         return _parse_body(data)
 
-    def http(self, method: str, path: str, body: Any, content_type: str) -> tuple[int, Any, bytes]:
+    def http(
+        self, method: str, path: str, body: Any, content_type: str, token: str | None = None
+    ) -> tuple[int, Any, bytes]:
         """A request without redirects; `body` is sent as JSON unless it is bytes; `...` sends none."""
         data = None if body is ... else body if isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.broker.http_url}{path}", data, method=method)
         if data is not None:
             request.add_header("Content-Type", content_type)
+        if token is not None:
+            request.add_header("Authorization", f"Bearer {token}")
         try:
             with _NO_REDIRECT.open(request, timeout=30) as response:
                 return response.status, response.headers, response.read()

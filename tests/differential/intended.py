@@ -15,7 +15,47 @@ class Intended:
     reason: str
 
 
-INTENDED: tuple[Intended, ...] = ()
+_WATCHERS = "Flags say what works: topic watchers are not there yet, and clients that see no flag poll instead."
+_REPLICATION = "Flags say what works: it is for replication between clusters, which is not there."
+_PROXY = (
+    "Pulsar's standalone mode tells clients to stay at the address that they came by. Here a lookup names the address "
+    "that serves the topic, as in a cluster; `advertisedAddress` and `advertisedListeners` say which."
+)
+_LEAVES = (
+    "What a Shared consumer held when it left counts as redelivered, as the documents promise: a dead-letter policy "
+    "must see a message that kills its consumers. Pulsar 4.2.4 does not count it."
+)
+_NO_LOOKUP = "A broker that serves a topic serves it also without a lookup before."
+_JAVA_KEY_STORES = "Names of Java key stores and classes mean nothing here."
+_BAD_REQUEST = "Pulsar reports a fault of its own for what the caller got wrong."
+
+INTENDED: tuple[Intended, ...] = (
+    Intended("protocol_connect", "*: feature_flags.supports_topic_watcher*", _WATCHERS),
+    Intended("protocol_connect", "*: feature_flags.supports_repl_dedup_by_lid_and_eid", _REPLICATION),
+    Intended("protocol_lookup", "lookup, *: proxy_through_service_url", _PROXY),
+    Intended("protocol_pipelined", "*: [[]0].proxy_through_service_url", _PROXY),
+    Intended("protocol_without_lookup", "*", _NO_LOOKUP),
+    Intended("shared_consumer_leaves", "second after: *.redelivery_count", _LEAVES),
+    Intended("protocol_flow_shared_two", "what the closed one had: *.redelivery_count", _LEAVES),
+    Intended("protocol_reconnect_counts", "Shared, second: *.redelivery_count", _LEAVES),
+    Intended("protocol_disconnect_counts", "the one that stays: *.redelivery_count", _LEAVES),
+    Intended("rest_clusters", "get: body.brokerClientTls*StoreType", _JAVA_KEY_STORES),
+    Intended("rest_clusters", "get: body.brokerClientSslFactoryPlugin", _JAVA_KEY_STORES),
+    Intended(
+        "rest_permissions",
+        "grant an unknown action: *",
+        "400 names the action. Pulsar answers success and stores nothing for it.",
+    ),
+    Intended("rest_brokers", "metrics without slash: *", "`/metrics` answers itself and does not redirect."),
+    Intended("rest_lookup", "lookup by listener name: status", f"503, as the binary lookup says. {_BAD_REQUEST}"),
+    Intended("rest_lookup", "slash in the name: *", f"412, as for every other name that is not valid. {_BAD_REQUEST}"),
+    Intended("rest_lookup", "bad domain: *", f"404, as for every other path that does not exist. {_BAD_REQUEST}"),
+    Intended(
+        "security_rest",
+        "a bad token, *",
+        "A token that does not hold is refused by HTTP as by the binary protocol. Pulsar takes its bearer for anonymous.",
+    ),
+)
 
 
 def reason_for(scenario: str, path: str) -> Intended | None:

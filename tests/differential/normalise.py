@@ -15,8 +15,12 @@ _VOLATILE = re.compile(
     r"^(publish_?[tT]ime|timestamp|broker_timestamp|startTimestamp|connectedSince|creationDate|modificationDate"
     r"|last[A-Z]\w*Timestamp|lastUpdate|msgRate\w*|msgThroughput\w*|messageAckRate)$"
 )
-# Free text for people: each broker words it its own way. `--out` keeps the words.
+# Free text for people: each broker words it its own way, or says nothing. `--out` keeps the words.
 _FREE_TEXT = {"message", "reason", "error_message", "lastError"}
+# Fields of the protocol whose absence says the same as this value.
+_SAME_AS_ABSENT = {"partition": -1, "batch_index": -1}
+# Lists of these stand for sets and come in any order.
+_ACTIONS = {"produce", "consume", "functions", "sources", "sinks", "packages"}
 _GENERATED_NAME = re.compile(r"^standalone-\d+-\d+$")
 _MAX_UNSIGNED = 2**64 - 1
 
@@ -48,15 +52,19 @@ class Normaliser:
         """`value` without what may differ; `field` is the name under which it stands."""
         if isinstance(value, dict):
             ids = _position_fields(value)
-            rest: dict[str, Json] = {self.text(k): self.value(v, k) for k, v in value.items() if k not in ids}
+            left_out = {*ids, *(k for k, v in value.items() if k in _SAME_AS_ABSENT and v == _SAME_AS_ABSENT[k])}
+            if _says_nothing_of_a_batch(value):
+                left_out.add("highest_sequence_id")
+            rest: dict[str, Json] = {self.text(k): self.value(v, k) for k, v in value.items() if k not in left_out}
             if ids:
                 ledger, entry = (int(str(value[each])) for each in ids)
                 rest["position"] = self.position(ledger, entry)
             return rest
         if isinstance(value, list):
-            return [self.value(each, field) for each in value]
+            is_set = all(isinstance(each, str) and each in _ACTIONS for each in value)
+            return [self.value(each, field) for each in (sorted(value, key=str) if is_set else value)]
         if field in _FREE_TEXT and isinstance(value, str):
-            return "<text>" if value else ""
+            return "<text>"
         if _VOLATILE.search(field) and isinstance(value, int | float | str) and not isinstance(value, bool):
             return "<volatile>"
         return self.text(value) if isinstance(value, str) else value
@@ -66,6 +74,14 @@ def _position_fields(value: Mapping[str, Json]) -> tuple[str, ...]:
     if "ledgerId" in value and "entryId" in value:
         return ("ledgerId", "entryId")
     return ()
+
+
+def _says_nothing_of_a_batch(value: Mapping[str, Json]) -> bool:
+    """Clients take the larger of a receipt's two sequence ids, as signed numbers: the second counts when it is larger."""
+    if "sequence_id" not in value or "highest_sequence_id" not in value:
+        return False
+    first, highest = (int(str(value[each])) for each in ("sequence_id", "highest_sequence_id"))
+    return (highest if highest < 2**63 else highest - 2**64) <= first
 
 
 def flatten(value: Json, path: str = "") -> dict[str, Json]:

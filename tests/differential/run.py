@@ -15,18 +15,27 @@ import fnmatch
 import json
 import os
 import pathlib
+import secrets
 import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks import brokers
 from benchmarks.brokers import Broker
-from tests.differential import intended, scenarios_messaging, scenarios_protocol, scenarios_rest
+from tests.differential import (
+    intended,
+    scenarios_messaging,
+    scenarios_protocol,
+    scenarios_rest,
+    scenarios_security,
+)
 from tests.differential.compare import Difference, differences
-from tests.differential.harness import SCENARIOS, Run, Scenario
+from tests.differential.harness import SCENARIOS, Run, Scenario, security_settings
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-THEMES = (scenarios_messaging, scenarios_protocol, scenarios_rest)  # importing them registers their scenarios
+# Importing them registers their scenarios.
+THEMES = (scenarios_messaging, scenarios_protocol, scenarios_rest, scenarios_security)
+SECRET = secrets.token_bytes(32)
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -70,58 +79,82 @@ def main(arguments: list[str]) -> int:
     if not chosen:
         print(f"no scenario matches {options.only}", file=sys.stderr)
         return 2
-    with contextlib.ExitStack() as stack:
-        reference = _reference(options, stack)
-        if options.only_reference:
-            for each in chosen:
-                print_trace(each, trace(each, reference, options.out))
+    comparison = Comparison(options)
+    for is_secured in (False, True):
+        part = [each for each in chosen if each.is_secured is is_secured]
+        if not part:
+            continue
+        if is_secured and (options.reference_at or options.pybroker_at):
+            print(f"left out, as the running brokers do not know this run's tokens: {len(part)} scenarios")
+            continue
+        comparison.run(part, security_settings(SECRET) if is_secured else {})
+    return comparison.finish(chosen)
+
+
+class Comparison:
+    """Starts the brokers, runs scenarios on them and counts what is not as it should be."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._out: pathlib.Path | None = options.out
+        self._count = 0
+        self._unequal = 0
+        self._used: set[intended.Intended] = set()
+
+    def run(self, chosen: list[Scenario], settings: dict[str, str]) -> None:
+        """Run scenarios that want the same settings."""
+        with contextlib.ExitStack() as stack:
+            reference = self._reference(stack, settings)
+            if self._options.only_reference:
+                for each in chosen:
+                    print_trace(each, trace(each, reference, self._out))
+                return
+            ours = self._pybroker(stack, settings)
+            with ThreadPoolExecutor(2) as both:
+                for each in chosen:
+                    pair = [both.submit(trace, each, broker, self._out) for broker in (ours, reference)]
+                    self._compare(each, *(future.result() for future in pair))
+
+    def _reference(self, stack: contextlib.ExitStack, settings: dict[str, str]) -> Broker:
+        if self._options.reference_at:
+            return Broker("reference", *self._options.reference_at)
+        return stack.enter_context(brokers.started_reference(self._options.reference, settings=settings))
+
+    def _pybroker(self, stack: contextlib.ExitStack, settings: dict[str, str]) -> Broker:
+        if self._options.pybroker_at:
+            return Broker("pybroker", *self._options.pybroker_at)
+        own = dict(one.split("=", 1) for one in self._options.set)
+        return stack.enter_context(brokers.started_pybroker(settings={**settings, **own}))
+
+    def _compare(self, each: Scenario, left: Run, right: Run) -> None:
+        found = differences(*(((step.label, step.value) for step in run.steps) for run in (left, right)))
+        meant = {one.path: intended.reason_for(each.name, one.path) for one in found}
+        self._used |= {row for row in meant.values() if row is not None}
+        unexplained = [one for one in found if meant[one.path] is None]
+        self._count += 1
+        self._unequal += bool(unexplained) or left.broke or right.broke
+        report(each, unexplained, len(found) - len(unexplained), (left, right))
+
+    def finish(self, chosen: list[Scenario]) -> int:
+        """Say what came of it; the exit code."""
+        if self._options.only_reference:
             return 0
-        ours = _pybroker(options, stack)
-        return compare_all(chosen, ours, reference, options.out)
-
-
-def _reference(options: argparse.Namespace, stack: contextlib.ExitStack) -> Broker:
-    if options.reference_at:
-        return Broker("reference", *options.reference_at)
-    return stack.enter_context(brokers.started_reference(options.reference))
-
-
-def _pybroker(options: argparse.Namespace, stack: contextlib.ExitStack) -> Broker:
-    if options.pybroker_at:
-        return Broker("pybroker", *options.pybroker_at)
-    settings = dict(one.split("=", 1) for one in options.set)
-    return stack.enter_context(brokers.started_pybroker(settings=settings))
-
-
-def compare_all(chosen: list[Scenario], ours: Broker, reference: Broker, out: pathlib.Path | None) -> int:
-    unequal = 0
-    used: set[intended.Intended] = set()
-    with ThreadPoolExecutor(2) as both:
-        for each in chosen:
-            pair = [both.submit(trace, each, broker, out) for broker in (ours, reference)]
-            left, right = (future.result() for future in pair)
-            found = differences(*(((step.label, step.value) for step in run.steps) for run in (left, right)))
-            meant = {each_found.path: intended.reason_for(each.name, each_found.path) for each_found in found}
-            used |= {row for row in meant.values() if row is not None}
-            unexplained = [one for one in found if meant[one.path] is None]
-            unequal += bool(unexplained)
-            report(each, unexplained, len(found) - len(unexplained), (left, right))
-    names = {each.name for each in chosen}
-    for row in intended.INTENDED:
-        if row not in used and any(fnmatch.fnmatchcase(name, row.scenario) for name in names):
-            print(f"no longer a difference: {row.scenario} {row.path} ({row.reason})")
-            unequal += 1
-    print(f"\n{len(chosen)} scenarios, {unequal} with differences that are not intended")
-    return 1 if unequal else 0
+        for row in intended.INTENDED:
+            if row not in self._used and any(fnmatch.fnmatchcase(each.name, row.scenario) for each in chosen):
+                print(f"no longer a difference: {row.scenario} {row.path} ({row.reason})")
+                self._unequal += 1
+        print(f"\n{self._count} scenarios, {self._unequal} with differences that are not intended")
+        return 1 if self._unequal else 0
 
 
 def trace(each: Scenario, broker: Broker, out: pathlib.Path | None) -> Run:
-    """Run one scenario on one broker; what breaks the scenario itself is its last step."""
-    run = Run(broker, each.name)
+    """Run one scenario on one broker; one that breaks is a failure, also when it does so on both."""
+    run = Run(broker, each.name, SECRET)
     with run:
         try:
             each.run(run)
         except Exception as error:  # noqa: BLE001 - a scenario that breaks is a result, the others go on
+            run.broke = True
             run.step("the scenario broke", f"{type(error).__name__}: {error}")
             at = traceback.format_exc(limit=-2)
             print(f"{each.name} on {broker.name} broke:\n{at}", file=sys.stderr, flush=True)
@@ -134,6 +167,8 @@ def trace(each: Scenario, broker: Broker, out: pathlib.Path | None) -> Run:
 
 def report(each: Scenario, unexplained: list[Difference], intended_count: int, runs: tuple[Run, Run]) -> None:
     verdict = f"{len(unexplained)} DIFFERENCES" if unexplained else "equal"
+    if any(run.broke for run in runs):
+        verdict = "BROKEN"
     note = f", {intended_count} intended" if intended_count else ""
     print(f"{each.name:<40} {len(runs[1].steps):>3} steps  {verdict}{note}", flush=True)
     for one in unexplained:

@@ -1,10 +1,11 @@
 """Publishing and consuming through the official client."""
 
+import contextlib
 from functools import partial
 from typing import Any
 
 import pulsar
-from tests.differential.harness import Run, scenario
+from tests.differential.harness import QUIET_MS, Run, scenario
 
 EARLIEST = pulsar.InitialPosition.Earliest
 LATEST = pulsar.InitialPosition.Latest
@@ -304,8 +305,8 @@ def unsubscribe_and_subscribe_again(run: Run) -> None:
 
 
 @scenario
-def last_message_id_and_seek(run: Run) -> None:
-    """The last message id of a topic, and seeking to its ends."""
+def last_message_id(run: Run) -> None:
+    """The last message id of a topic is that of the last message received."""
     client = run.client()
     consumer = subscribe(client, run.topic())
     producer = client.create_producer(run.topic(), batching_enabled=False)
@@ -314,14 +315,51 @@ def last_message_id_and_seek(run: Run) -> None:
     last = run.attempt("get last message id", consumer.get_last_message_id)
     if last is not None:
         run.step("last message id", last == messages[-1].message_id())
-    for message in messages:
-        consumer.acknowledge(message)
-    run.attempt("seek to earliest", lambda: consumer.seek(pulsar.MessageId.earliest))
-    run.record_messages("after seek to earliest", run.receive_rest(consumer))
-    run.attempt("seek to the third", lambda: consumer.seek(messages[2].message_id()))
-    run.record_messages("after seek to the third", run.receive_rest(consumer))
-    run.attempt("seek to latest", lambda: consumer.seek(pulsar.MessageId.latest))
-    run.record_messages("after seek to latest", run.receive_rest(consumer))
+
+
+@scenario
+def reader_start_positions(run: Run) -> None:
+    """Readers start where they are told, without or with the message itself, and know whether more is there."""
+    client = run.client()
+    producer = client.create_producer(run.topic(), batching_enabled=False)
+    ids = [producer.send(b"m%d" % index) for index in range(5)]
+    starts = {
+        "earliest": (pulsar.MessageId.earliest, False),
+        "latest": (pulsar.MessageId.latest, False),
+        "the third": (ids[2], False),
+        "the third, inclusive": (ids[2], True),
+        "the last": (ids[4], False),
+        "the last, inclusive": (ids[4], True),
+    }
+    readers = {}
+    for name, (start, inclusive) in starts.items():
+        reader = readers[name] = client.create_reader(run.topic(), start, start_message_id_inclusive=inclusive)
+        run.step(f"{name}: more is there", reader.has_message_available())
+        run.record_messages(name, read_rest(run, reader))
+        run.step(f"{name}: more is there after that", reader.has_message_available())
+    producer.send(b"new")
+    for name, reader in readers.items():
+        run.record_messages(f"{name}, a new one", read_rest(run, reader))
+
+
+def read_rest(run: Run, reader: Any) -> list[Any]:
+    received: list[Any] = []
+    with contextlib.suppress(pulsar.Timeout):
+        while True:
+            received.append(reader.read_next(QUIET_MS))
+    return received
+
+
+@scenario
+def reader_in_a_batch(run: Run) -> None:
+    """A reader that starts within a batch gets the messages behind its start only."""
+    client = run.client()
+    send_one_batch(run, client, 6)
+    whole = read_rest(run, client.create_reader(run.topic(), pulsar.MessageId.earliest))
+    run.record_messages("all", whole)
+    for inclusive in (False, True):
+        reader = client.create_reader(run.topic(), whole[2].message_id(), start_message_id_inclusive=inclusive)
+        run.record_messages(f"from the third, inclusive {inclusive}", read_rest(run, reader))
 
 
 def lookups(run: Run, client: Any) -> None:

@@ -118,11 +118,11 @@ def rest_permissions(run: Run) -> None:
     run.rest("grant again, less", "POST", f"{path}/role", ["consume"])
     run.rest("grant another", "POST", f"{path}/other", ["produce"])
     run.rest("two", "GET", path)
-    run.rest("grant an unknown action", "POST", f"{path}/role", ["fly"])
     run.rest("in the policies", "GET", f"{V2}/namespaces/{tenant}/ns")
     run.rest("revoke", "DELETE", f"{path}/role")
     run.rest("revoke again", "DELETE", f"{path}/role")
     run.rest("left", "GET", path)
+    run.rest("grant an unknown action", "POST", f"{path}/third", ["fly"])
 
 
 @scenario
@@ -148,6 +148,9 @@ def rest_lookup(run: Run) -> None:
     run.rest("lookup by listener name", "GET", f"/lookup/v2/topic/{topic}?listenerName=none")
     fixed = "/lookup/v2/topic/persistent/public/default/some-topic"
     run.rest("bundle", "GET", f"{fixed}/bundle")
+    run.rest("odd characters", "GET", "/lookup/v2/topic/persistent/public/default/%C3%A4%20%2B%25/bundle")
+    run.rest("slash in the name", "GET", "/lookup/v2/topic/persistent/public/default/a%2Fb")
+    run.rest("slash in the name, partitions", "GET", f"{V2}/persistent/public/default/a%2Fb/partitions")
     run.rest("missing namespace", "GET", f"/lookup/v2/topic/persistent/public/{run.token}/t")
     run.rest("missing tenant", "GET", f"/lookup/v2/topic/persistent/{run.token}/ns/t")
     run.rest("bundle, missing namespace", "GET", f"/lookup/v2/topic/persistent/public/{run.token}/t/bundle")

@@ -2,18 +2,35 @@
 
 from tests.differential.compare import ABSENT, Difference, differences
 from tests.differential.harness import SCENARIOS
-from tests.differential.intended import INTENDED
+from tests.differential.intended import INTENDED, markdown
 from tests.differential.normalise import Json, Normaliser
-from tests.differential.run import THEMES
+from tests.differential.run import REPOSITORY, THEMES
 
 
 def test_ids_become_ordinals_in_order_of_appearance() -> None:
     normaliser = Normaliser({})
     first = normaliser.value({"message_id": {"ledgerId": "7", "entryId": "0", "partition": -1}})
-    assert first == {"message_id": {"position": "<id 1>", "partition": -1}}
+    assert first == {"message_id": {"position": "<id 1>"}}
     assert normaliser.position(9, 4) == "<id 2>"
     assert normaliser.position(7, 0) == "<id 1>"
     assert normaliser.position(2**64 - 1, 2**64 - 1) == "<none>"
+
+
+def test_what_says_the_same_as_nothing_is_left_out() -> None:
+    normaliser = Normaliser({})
+    none = str(2**64 - 1)
+    for highest in (none, "0", "6", "7"):
+        assert normaliser.value({"sequence_id": "7", "highest_sequence_id": highest}) == {"sequence_id": "7"}
+    batch: Json = {"sequence_id": "7", "highest_sequence_id": "9", "partition": 0}
+    assert normaliser.value(batch) == batch
+    assert normaliser.value({"partition": -1, "batch_index": -1, "first": -1}) == {"first": -1}
+
+
+def test_actions_have_no_order() -> None:
+    normaliser = Normaliser({})
+    assert normaliser.value(["produce", "consume"]) == ["consume", "produce"]
+    unordered: Json = ["produce", {"b": []}, "a"]
+    assert normaliser.value(unordered) == unordered
 
 
 def test_addresses_times_and_texts_do_not_count() -> None:
@@ -63,3 +80,7 @@ def test_every_theme_has_scenarios_and_every_intended_difference_a_reason() -> N
     modules = {each.run.__module__ for each in SCENARIOS.values()}
     assert modules == {theme.__name__ for theme in THEMES}
     assert all(row.reason for row in INTENDED)
+
+
+def test_the_documentation_shows_the_intended_differences() -> None:
+    assert markdown() in (REPOSITORY / "docs/differences.md").read_text(encoding="utf-8")

@@ -93,10 +93,6 @@ def redeliveries_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RedeliveryCounts, "increase", lambda self, ledger_id, entry_ids: None)
 
 
-def rewinds_are_not_counted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RedeliveryCounts, "increase_up_to", lambda self, position: None)
-
-
 def a_read_under_way_survives_a_rewind(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SingleActiveDispatcher, "_void_reads", lambda self: None)
 
@@ -128,7 +124,6 @@ BUGS = [
     full_connections_are_written_to,
     the_worst_level_comes_first,
     redeliveries_are_not_counted,
-    rewinds_are_not_counted,
     a_read_under_way_survives_a_rewind,
     acknowledgements_wake_nobody,
     failed_reads_are_forgotten,

@@ -230,12 +230,13 @@ async def test_a_lookup_takes_the_listener_from_query_or_header() -> None:
         assert (unknown.status, "inside, outside" in unknown.reason) == (503, True)
 
 
-async def test_an_encoded_slash_is_part_of_the_topics_name(http: Served) -> None:
-    path = f"{ADMIN}/persistent/public/default/a%2Fb%25/partitions"
+async def test_odd_characters_of_a_topics_name_arrive_encoded_and_a_slash_is_none(http: Served) -> None:
+    path = f"{ADMIN}/persistent/public/default/a%20b%25/partitions"
     answer = await http.call("GET", f"{path}?checkAllowAutoCreation=true")
     assert answer.json == {"partitions": 0, "deleted": False}
-    assert http.broker.created == ["persistent://public/default/a/b%"]
+    assert http.broker.created == ["persistent://public/default/a b%"]
     assert (await http.call("GET", path)).status == 404
+    assert (await http.call("GET", f"{ADMIN}/persistent/public/default/a%2Fb/partitions")).status == 412
     assert (await http.call("GET", f"{ADMIN}/persistent/public/default/a/b/partitions")).status == 404
     assert (await http.call("GET", f"{ADMIN}/passing/public/default/t/partitions")).status == 404
     assert (await http.call("GET", f"{ADMIN}/persistent/public/default/%00/partitions")).status == 412

@@ -22,6 +22,8 @@ class BrokerProcess:
         self.data = directory / "data"
         self.settings = dict(settings or {})
         self.process: subprocess.Popen[bytes] | None = None
+        self.arguments: list[str] = []  # More of the command line, and of the environment.
+        self.environment: dict[str, str] = {}
         self.ready: dict[str, Any] = {}
         self.log = directory / "broker.log"
 
@@ -40,8 +42,10 @@ class BrokerProcess:
         command = [sys.executable, "-m", "pybroker", "serve", "--data", str(self.data), "--ready-file", str(ready_file)]
         for key, value in {**self.settings, **ports}.items():
             command += ["--set", f"{key}={value}"]
+        command += self.arguments
+        environment = {**os.environ, **self.environment}
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
         deadline = time.monotonic() + START_TIMEOUT_S
         while not ready_file.exists():
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -64,11 +68,11 @@ class BrokerProcess:
         self.process.kill()
         self.process.wait()
 
-    def stop(self) -> int:
-        """SIGTERM, and the exit code. Does nothing when it runs no more."""
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """SIGTERM or another signal, and the exit code. Does nothing when it runs no more."""
         assert self.process is not None
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+            self.process.send_signal(number)
             try:
                 self.process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
@@ -76,6 +80,12 @@ class BrokerProcess:
                 self.process.wait()
                 raise
         return self.process.returncode
+
+    def resident_bytes(self) -> int:
+        """The memory that the process has in use, as the operating system counts it (Linux only)."""
+        assert self.process is not None
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
     def restart_after_kill(self) -> None:
         """Kill it and start it on what it left behind."""

@@ -2,7 +2,7 @@
 
 A thread reads, so that a session the scenario is not looking at still answers the broker's PING: a broker pings the
 owner of a taken name to see whether it lives. Invariant: replies are handed out in the order in which they came; only
-those PINGs are dropped.
+PINGs that were answered are left out.
 """
 
 import contextlib
@@ -32,11 +32,15 @@ _FIELDS = {field.number: field.name for field in pb.BaseCommand.DESCRIPTOR.field
 class RawClient:
     """One connection. `closed` is true once the broker has ended it."""
 
+    answers_pings = True
+
     def __init__(self, service_url: str) -> None:
         url = urlsplit(service_url)
         self.socket = socket.create_connection((url.hostname or "127.0.0.1", url.port or 6650))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.closed = False
+        self._may_read = threading.Event()
+        self._may_read.set()
         self._replies: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._sending = threading.Lock()
         self._request_id = 0
@@ -44,6 +48,7 @@ class RawClient:
         self._reader.start()
 
     def close(self) -> None:
+        self._may_read.set()
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         self._reader.join()
@@ -147,11 +152,19 @@ class RawClient:
                 break
         return found
 
+    def stop_reading(self) -> None:
+        """Take nothing more from the socket than the read that is under way; what the broker sends piles up there."""
+        self._may_read.clear()
+
+    def read_again(self) -> None:
+        self._may_read.set()
+
     def _read(self) -> None:
         """The reading thread, until the connection ends from either side."""
         received = bytearray()
         with contextlib.suppress(OSError):
             while data := self.socket.recv(1 << 18):
+                self._may_read.wait()
                 received += data
                 while len(received) >= 4 and len(received) >= 4 + int.from_bytes(received[:4], "big"):
                     end = 4 + int.from_bytes(received[:4], "big")
@@ -162,10 +175,16 @@ class RawClient:
     def _take(self, body: bytes) -> None:
         size = int.from_bytes(body[:4], "big")
         command = pb.BaseCommand.FromString(body[4 : 4 + size])
-        if command.type == Type.PING:
+        if command.type == Type.PING and self.answers_pings:
             self.send(Type.PONG)
         else:
             self._replies.put(to_dict(command, body[4 + size :]))
+
+
+class DeadClient(RawClient):
+    """Never answers a PING, like a client whose machine is gone; the PINGs are among its replies."""
+
+    answers_pings = False
 
 
 def encode(command_type: "pb.BaseCommand.Type", **fields: Any) -> bytes:

@@ -71,12 +71,12 @@ class AuthorizationService:
             raise AuthorizationError(f"role {role!r} does not administer namespace {namespace}")
 
     def require_list_topics(self, namespace: NamespaceName, role: str | None) -> None:
-        """Refuse a role that may not consume in the whole namespace."""
+        """Refuse a role that may neither produce nor consume in the whole namespace."""
         if not self.enabled or self._administers(namespace.tenant, role):
             return
         policies = self._resources.namespace(namespace)
         granted = policies.auth_policies.namespace_auth if policies is not None else {}
-        if role is None or not self._grants(granted, role, (AuthAction.CONSUME,)):
+        if role is None or not self._grants(granted, role, (AuthAction.PRODUCE, AuthAction.CONSUME)):
             raise AuthorizationError(f"role {role!r} may not list the topics of {namespace}")
 
     def _is_superuser(self, role: str | None) -> bool:

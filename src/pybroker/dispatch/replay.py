@@ -11,11 +11,6 @@ from pyroaring import BitMap
 
 from pybroker.model.position import Position
 
-# Distinct marks that one consumer which takes back everything again and again may leave behind. Beyond it the two
-# lowest become one: entries between them are then counted a little too low, which only delays a client's dead-letter
-# decision.
-MAX_BOUNDS = 64
-
 
 class ReplaySet:
     """Positions to read again before anything new, taken in rising order."""
@@ -84,21 +79,18 @@ class ReplaySet:
 
 
 class RedeliveryCounts:
-    """How often an entry was taken back to be sent again; entries without a count were not.
+    """How often an entry was taken back from a consumer to be sent again; entries without a count were not.
 
-    A shared subscription counts single entries. A subscription with one active consumer takes back everything it has
-    delivered at once: one bound for each time says "everything up to here was delivered before", which needs no work
-    for each message.
+    Kept by types that serve several consumers. With one active consumer the cursor goes back and nothing is counted.
     """
 
-    __slots__ = ("_bounds", "_by_ledger")
+    __slots__ = ("_by_ledger",)
 
     def __init__(self) -> None:
         self._by_ledger: dict[int, dict[int, int]] = {}  # none is empty
-        self._bounds: dict[Position, int] = {}  # last position delivered when all was taken back → how many times
 
     def __bool__(self) -> bool:
-        return bool(self._by_ledger) or bool(self._bounds)
+        return bool(self._by_ledger)
 
     def increase(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
         """These entries are sent once more."""
@@ -110,32 +102,12 @@ class RedeliveryCounts:
         for entry_id in entry_ids:
             counts[entry_id] = counts.get(entry_id, 0) + 1
 
-    def increase_up_to(self, position: Position) -> None:
-        """Everything up to and including `position` is sent once more."""
-        self._bounds[position] = self._bounds.get(position, 0) + 1
-        if len(self._bounds) > MAX_BOUNDS:
-            lowest, second = sorted(self._bounds)[:2]
-            self._bounds[lowest] += self._bounds.pop(second)
-
-    def count(self, ledger_id: int, entry_id: int) -> int:
-        counts = self._by_ledger.get(ledger_id)
-        total = 0 if counts is None else counts.get(entry_id, 0)
-        if self._bounds:
-            position = Position(ledger_id, entry_id)
-            total += sum(times for bound, times in self._bounds.items() if position <= bound)
-        return total
-
     def column(self, ledger_id: int, entry_ids: Sequence[int]) -> list[int] | None:
-        """The counts of rising entries of one ledger; None when all are 0."""
+        """The counts of entries of one ledger; None when all are 0."""
         counts = self._by_ledger.get(ledger_id)
-        bounded = bool(self._bounds) and Position(ledger_id, entry_ids[0]) <= max(self._bounds)
-        if counts is None and not bounded:
+        if counts is None:
             return None
-        if bounded:
-            column = [self.count(ledger_id, entry_id) for entry_id in entry_ids]
-        else:
-            assert counts is not None
-            column = [counts.get(entry_id, 0) for entry_id in entry_ids]
+        column = [counts.get(entry_id, 0) for entry_id in entry_ids]
         return column if any(column) else None
 
     def forget(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
@@ -150,8 +122,6 @@ class RedeliveryCounts:
 
     def forget_up_to(self, position: Position) -> None:
         """Everything up to and including `position` was acknowledged."""
-        if self._bounds:
-            self._bounds = {bound: times for bound, times in self._bounds.items() if bound > position}
         for ledger_id in [ledger_id for ledger_id in self._by_ledger if ledger_id <= position.ledger_id]:
             counts = self._by_ledger[ledger_id]
             if ledger_id == position.ledger_id:
@@ -161,4 +131,3 @@ class RedeliveryCounts:
 
     def clear(self) -> None:
         self._by_ledger.clear()
-        self._bounds.clear()

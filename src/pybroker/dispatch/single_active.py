@@ -34,9 +34,6 @@ class SingleActiveDispatcher(Dispatcher):
         self._max_read_batch_entries = max_read_batch_entries
         self._max_read_size_bytes = max_read_size_bytes
         self._active: ConsumerState | None = None
-        # The last entry delivered since the cursor was rewound; -1 for none.
-        self._sent_ledger_id = -1
-        self._sent_entry_id = -1
 
     @property
     def replay_entry_count(self) -> int:
@@ -56,7 +53,7 @@ class SingleActiveDispatcher(Dispatcher):
         return self._elect_again()
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """What the active consumer leaves unacknowledged comes again, without a higher count: nobody refused it."""
+        """What the active consumer leaves unacknowledged comes again."""
         self.consumers.remove(consumer)
         return self._elect_again()
 
@@ -86,13 +83,9 @@ class SingleActiveDispatcher(Dispatcher):
                 if words is not None:
                     messages -= message_count - ack_set.count(words)
         active.spend(messages, len(run.entry_ids))
-        self._sent_ledger_id = run.ledger_id
-        self._sent_entry_id = run.entry_ids[-1]
-        counts = self.redelivery_counts
-        column = counts.column(run.ledger_id, run.entry_ids) if counts else None
         return [
             Delivery(
-                active, run.ledger_id, run.entry_ids, run.payloads, run.message_counts, messages, column, run.ack_sets
+                active, run.ledger_id, run.entry_ids, run.payloads, run.message_counts, messages, None, run.ack_sets
             )
         ]
 
@@ -113,8 +106,6 @@ class SingleActiveDispatcher(Dispatcher):
         """Always everything, whatever the positions: single entries out of turn would break the order."""
         if consumer is not self._active:
             return Redelivery(rewind=False, wake=False)
-        if self._sent_ledger_id >= 0:
-            self.redelivery_counts.increase_up_to(Position(self._sent_ledger_id, self._sent_entry_id))
         self._void_reads()
         return Redelivery(rewind=True, wake=self._can_move())
 
@@ -143,8 +134,6 @@ class SingleActiveDispatcher(Dispatcher):
     def _void_reads(self) -> None:
         """The cursor goes back: what is being read now would come twice, and before what lies in front of it."""
         self._epoch = object()
-        self._sent_ledger_id = -1
-        self._sent_entry_id = -1
 
     def _can_move(self) -> bool:
         return self._active is not None and self._active.can_take()

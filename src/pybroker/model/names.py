@@ -106,12 +106,14 @@ def _parse_topic(text: str) -> TopicName:
             raise InvalidTopicName(f"invalid short topic name {text!r}: use a name alone or tenant/namespace/name")
         domain = PERSISTENT
     else:
-        # A name may hold slashes of its own only in the full form, where tenant and namespace come first.
-        parts = rest.split("/", 2)
+        # Four parts were tenant, cluster, namespace and name once: refused, so that such a name never means another topic.
+        parts = rest.split("/")
     if domain not in DOMAINS:
         raise InvalidTopicName(f"invalid topic domain {domain!r} in {text!r}: use persistent or non-persistent")
     if len(parts) != 3 or not all(parts):
-        raise InvalidTopicName(f"invalid topic name {text!r}: use domain://tenant/namespace/name")
+        raise InvalidTopicName(
+            f"invalid topic name {text!r}: use domain://tenant/namespace/name, without further slashes"
+        )
     tenant, namespace, local_name = parts
     if not is_valid_entity(tenant) or not is_valid_entity(namespace):
         raise InvalidTopicName(f"invalid tenant or namespace in topic name {text!r}")

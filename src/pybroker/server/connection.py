@@ -2,13 +2,12 @@
 the broker's.
 
 This is one of the three fault boundaries: whatever goes wrong in here ends this connection at most, is answered as the client
-understands it, and is logged once. It is also where back-pressure acts, by not reading: see `_Hold`.
+understands it, and is logged once. It is also where back-pressure acts, by not reading: see the holds below.
 """
 
 from __future__ import annotations
 
 import asyncio
-import enum
 from typing import TYPE_CHECKING, Any, cast
 
 from pybroker import logs
@@ -33,14 +32,12 @@ if TYPE_CHECKING:
 MAX_RECENTLY_CLOSED_PRODUCERS = 1000
 
 
-class _Hold(enum.IntFlag):
-    """Why nothing is read from the socket at the moment."""
-
-    BUDGET = 1  # its share of this turn of the loop is used up
-    PENDING_PUBLISHES = 2  # maxPendingPublishRequestsPerConnection
-    PUBLISH_MEMORY = 4  # maxMessagePublishBufferSizeInMB, broker-wide
-    OUTBOUND = 8  # the client does not read what it is sent
-    REQUESTS = 16  # maxConcurrentRequestsPerConnection
+# Why nothing is read from the socket at the moment: bits, as plain ints since an enum's operators cost more than the work.
+_HOLD_BUDGET = 1  # its share of this turn of the loop is used up
+_HOLD_PENDING_PUBLISHES = 2  # maxPendingPublishRequestsPerConnection
+_HOLD_PUBLISH_MEMORY = 4  # maxMessagePublishBufferSizeInMB, broker-wide
+_HOLD_OUTBOUND = 8  # the client does not read what it is sent
+_HOLD_REQUESTS = 16  # maxConcurrentRequestsPerConnection
 
 
 class Connection(Peer, asyncio.BufferedProtocol):
@@ -67,7 +64,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
         self._decoder = Decoder()
         self._closed_producers: dict[int, None] = {}
         self._pending_publishes = 0
-        self._held = _Hold(0)
+        self._held = 0
         self._alive_waiters: list[asyncio.Event] = []
         self._transport: asyncio.Transport
         self._outbox: Outbox
@@ -130,22 +127,22 @@ class Connection(Peer, asyncio.BufferedProtocol):
             self.close("internal error")
         if size_bytes >= self.context.read_budget_bytes:
             # libuv would go on reading this socket for up to 32 buffers: others and the journal's completions come first.
-            self._hold(_Hold.BUDGET)
-            self.context.loop.call_soon(self._release, _Hold.BUDGET)
+            self._hold(_HOLD_BUDGET)
+            self.context.loop.call_soon(self._release, _HOLD_BUDGET)
 
     def eof_received(self) -> bool:
         return False
 
     def pause_writing(self) -> None:
         self.context.stalled(self)
-        self._hold(_Hold.OUTBOUND)
+        self._hold(_HOLD_OUTBOUND)
         for consumer in self.consumers.values():
             if consumer is not None:
                 consumer.set_writable(False)
 
     def resume_writing(self) -> None:
         self.context.unstalled(self)
-        self._release(_Hold.OUTBOUND)
+        self._release(_HOLD_OUTBOUND)
         for consumer in self.consumers.values():
             if consumer is not None:
                 consumer.set_writable(True)
@@ -153,14 +150,14 @@ class Connection(Peer, asyncio.BufferedProtocol):
     @property
     def is_writable(self) -> bool:
         """Whether the client takes what it is sent; consumers that attach meanwhile wait as well."""
-        return not self._held & _Hold.OUTBOUND
+        return not self._held & _HOLD_OUTBOUND
 
-    def _hold(self, reason: _Hold) -> None:
+    def _hold(self, reason: int) -> None:
         if not self._held and not self._transport.is_closing():
             self._transport.pause_reading()
         self._held |= reason
 
-    def _release(self, reason: _Hold) -> None:
+    def _release(self, reason: int) -> None:
         if self._held & reason:
             self._held &= ~reason
             if not self._held and not self._transport.is_closing():
@@ -169,9 +166,9 @@ class Connection(Peer, asyncio.BufferedProtocol):
     def hold_publish_memory(self, is_held: bool) -> None:
         """The broker's bound on unanswered sends is reached, or has room again."""
         if is_held:
-            self._hold(_Hold.PUBLISH_MEMORY)
+            self._hold(_HOLD_PUBLISH_MEMORY)
         else:
-            self._release(_Hold.PUBLISH_MEMORY)
+            self._release(_HOLD_PUBLISH_MEMORY)
 
     def close(self, reason: str) -> None:
         """Write what is queued, then close the connection; nothing of it is read any more."""
@@ -203,7 +200,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
             raise ProtocolViolation(f"SEND for unknown producer id {run.producer_id}")
         self._pending_publishes += len(run.sequence_ids)
         if self._pending_publishes >= self.context.max_pending_publishes:
-            self._hold(_Hold.PENDING_PUBLISHES)
+            self._hold(_HOLD_PENDING_PUBLISHES)
         if self.context.publish_started(run.size_bytes):
             self.context.hold_all_publishers()
         producer.topic.publish(producer, run)
@@ -211,8 +208,8 @@ class Connection(Peer, asyncio.BufferedProtocol):
     def _published(self, count: int, size_bytes: int) -> None:
         """`count` sends were answered: make room."""
         self._pending_publishes -= count
-        if self._held & _Hold.PENDING_PUBLISHES and self._pending_publishes <= self.context.max_pending_publishes // 2:
-            self._release(_Hold.PENDING_PUBLISHES)
+        if self._held & _HOLD_PENDING_PUBLISHES and self._pending_publishes <= self.context.max_pending_publishes // 2:
+            self._release(_HOLD_PENDING_PUBLISHES)
         self.context.publish_completed(size_bytes)
 
     def _flow(self, flow: Flow) -> None:
@@ -236,7 +233,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
             handler.run_inline(self, command)
             return
         if len(self.tasks) + 1 >= self.context.max_concurrent_requests:
-            self._hold(_Hold.REQUESTS)
+            self._hold(_HOLD_REQUESTS)
         self.tasks.start(self._run(handler.run(self, command), handler.request_id(command)), handler.name)
 
     async def _run(self, work: Any, request_id: int) -> None:
@@ -249,7 +246,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
             self.send(replies.error(request_id, self.answerable(failure)))
         finally:
             if len(self.tasks) <= self.context.max_concurrent_requests // 2:
-                self._release(_Hold.REQUESTS)
+                self._release(_HOLD_REQUESTS)
 
     def answerable(self, failure: Exception) -> BrokerError:
         """The error that the client is told; what nobody expected is logged here, once."""

@@ -9,7 +9,7 @@ Runs in the checkpoint's thread; the loop hands over what nobody changes until t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,9 +53,7 @@ class Moved:
     index: SegmentIndex
 
 
-def run_checkpoint(
-    disk: Disk, directory: Path, table: CheckpointTable, job: CheckpointJob, after_slice: Callable[[], None]
-) -> dict[int, Moved]:
+def run_checkpoint(disk: Disk, directory: Path, table: CheckpointTable, job: CheckpointJob) -> dict[int, Moved]:
     """Do the job. Raises OSError: out of space changes nothing and the job can be run again, anything else is fatal."""
     moved: dict[int, Moved] = {}
     all_files = disk.open_file_system(directory) if len(job.works) > MAX_SINGLE_SYNCS else None
@@ -67,7 +65,7 @@ def run_checkpoint(
                 continue
             must_sync_directory |= work.extent.end_offset == 0
             path = segment_path(directory, work.ledger_id)
-            moved[work.ledger_id] = _write_ledger(disk, path, work, after_slice, must_sync=all_files is None)
+            moved[work.ledger_id] = _write_ledger(disk, path, work, must_sync=all_files is None)
             job.written_bytes += moved[work.ledger_id].extent.end_offset - work.extent.end_offset
             _forget_if_deleted(disk, path, work)
         for ledger_id in job.deleted_ledgers:
@@ -100,12 +98,10 @@ def _describe(job: CheckpointJob, moved: dict[int, Moved]) -> None:
             job.change.extents[work.ledger_id] = moved[work.ledger_id].extent
 
 
-def _write_ledger(
-    disk: Disk, path: Path, work: LedgerWork, after_slice: Callable[[], None], *, must_sync: bool
-) -> Moved:
+def _write_ledger(disk: Disk, path: Path, work: LedgerWork, *, must_sync: bool) -> Moved:
     with disk.open_for_write(path) as file:
         # A copy, so that a job that is run again starts from the same index.
-        writer = SegmentWriter(file, work.ledger_id, work.extent, work.index.copy(), after_slice)
+        writer = SegmentWriter(file, work.ledger_id, work.extent, work.index.copy(), syncs_slices=must_sync)
         if work.payloads:
             writer.write(work.payloads, work.message_counts)
         if work.is_sealed:

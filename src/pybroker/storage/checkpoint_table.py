@@ -133,8 +133,8 @@ class CheckpointTable:
                     if self._connection.in_transaction:
                         self._connection.execute("ROLLBACK")
                     raise
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+            except sqlite3.Error as error:
+                if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
                     raise OSError(errno.ENOSPC, str(error)) from error
                 raise StoreError(f"{self._path.name} cannot be written: {error}") from error
 

@@ -101,9 +101,7 @@ class Checkpointer:
         """The journal grew; start a checkpoint when it is time."""
         self._bytes += size_bytes
         self._records += record_count
-        if (
-            self._bytes >= self._options.checkpoint_max_bytes or self._records >= self._options.checkpoint_max_entries
-        ) and not self._is_scheduled:
+        if not self._is_scheduled and self._is_due():
             self._is_scheduled = True
             self._tasks.start(self._run_scheduled(), "checkpoint")
 
@@ -136,7 +134,12 @@ class Checkpointer:
             if self._failed is not None:
                 return False
             start_s = perf_counter()
-            job = await self._freeze()
+            try:
+                job = await self._freeze()
+            except StoreError:
+                if not self._has_failed():
+                    raise
+                return False
             job.change.cursors = await self._snapshot_cursors()
             job.change.facts["cursor_number"] = self._shelf.next_number
             job.change.facts["is_clean"] = int(is_last)
@@ -162,6 +165,9 @@ class Checkpointer:
         await self._tasks.close()
         await asyncio.to_thread(self._thread.shutdown)
 
+    def _has_failed(self) -> bool:
+        return self._failed is not None
+
     async def _run_scheduled(self) -> None:
         # In a turn of its own: the append that reached the threshold is not delayed.
         await asyncio.sleep(0)
@@ -176,7 +182,9 @@ class Checkpointer:
 
     def _is_due(self) -> bool:
         return (
-            self._bytes >= self._options.checkpoint_max_bytes or self._records >= self._options.checkpoint_max_entries
+            self._bytes >= self._options.checkpoint_max_bytes
+            or self._records >= self._options.checkpoint_max_entries
+            or self.is_full  # whatever the thresholds are: appends wait for this checkpoint
         )
 
     async def _freeze(self) -> CheckpointJob:
@@ -246,14 +254,14 @@ class Checkpointer:
         while True:
             try:
                 return await loop.run_in_executor(
-                    self._thread, run_checkpoint, self._disk, self._directory, self._table, job, _give_way
+                    self._thread, run_checkpoint, self._disk, self._directory, self._table, job
                 )
-            except OSError as error:
-                if not is_out_of_space(error):
+            except (OSError, StoreError) as error:
+                if not (isinstance(error, OSError) and is_out_of_space(error)):
                     self._on_fatal(error)
                     return None
                 if not is_delayed:
-                    logs.warning("checkpoint.delayed", reason=error.strerror)
+                    logs.warning("checkpoint.delayed", reason=error)
                 is_delayed = True
                 self._stats.checkpoint_retries += 1
             if await self._is_closing_after(self._options.checkpoint_retry_s):
@@ -282,7 +290,3 @@ class Checkpointer:
         self._bytes_before_mark = 0
         self._records_before_mark = 0
         self._files.release(job.change.facts["sequence"])
-
-
-def _give_way() -> None:
-    """Between two slices, in the checkpoint's thread."""

@@ -109,6 +109,9 @@ class Disk:
     def list_names(self, directory: Path) -> list[str]:
         return [entry.name for entry in os.scandir(directory)]
 
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
     def rename(self, source: Path, target: Path) -> None:
         source.rename(target)
 

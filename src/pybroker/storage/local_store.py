@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 from typing import ParamSpec, TypeVar
@@ -83,6 +84,7 @@ class LocalStore(LedgerStore, CursorStore):
         self._held: deque[AppendRun] = deque()
         self._held_waiters: list[asyncio.Future[None]] = []
         self._idle_waiters: dict[int, list[asyncio.Future[None]]] = {}
+        self._waiting: set[asyncio.Future[None]] = set()
         self._failed: BaseException | None = None
         self._is_closed = False
         self._journal = Journal(
@@ -246,6 +248,10 @@ class LocalStore(LedgerStore, CursorStore):
         if self._failed is None:
             self._failed = error
             self._checkpointer.fail(error)
+            # Appends stay unanswered: whether they are on disk is not known. Who waits in a task must not wait for ever.
+            for waiter in (*self._waiting, *chain.from_iterable(self._idle_waiters.values()), *self._held_waiters):
+                if not waiter.done():
+                    waiter.set_exception(StoreError("the journal has failed"))
             self._on_fatal(error)
 
     # Ledgers
@@ -321,7 +327,7 @@ class LocalStore(LedgerStore, CursorStore):
         self._check_open()
         ledger = self._ledgers.get(ledger_id)
         if ledger is None:
-            if ledger_id not in await self.list_ledgers():
+            if not await self._in_reader(self._disk.exists, segment_path(self._directory, ledger_id)):
                 return
         elif ledger.state is LedgerState.OPEN:
             ledger.set_state(LedgerState.FENCED)
@@ -434,7 +440,11 @@ class LocalStore(LedgerStore, CursorStore):
 
         self._journal.put(JournalRecord(data, done))
         self._checkpointer.recorded(len(data))
-        await written
+        self._waiting.add(written)
+        try:
+            await written
+        finally:
+            self._waiting.discard(written)
 
     async def _load_index(self, ledger: LiveLedger) -> None:
         path = segment_path(self._directory, ledger.ledger_id)

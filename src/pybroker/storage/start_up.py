@@ -154,7 +154,7 @@ def _store(disk: Disk, directories: StoreDirectories, table: CheckpointTable, fa
     ]
     job = CheckpointJob(change, works, sorted(replay.deleted_ledgers))
     replay.deleted_ledgers.clear()
-    for ledger_id, moved in run_checkpoint(disk, directories.ledgers, table, job, lambda: None).items():
+    for ledger_id, moved in run_checkpoint(disk, directories.ledgers, table, job).items():
         replay.extents[ledger_id] = moved.extent
 
 

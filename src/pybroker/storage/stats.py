@@ -30,6 +30,5 @@ class StoreStats:
 
     journal_queue_depth: int = 0
     held_runs: int = 0
-    buffered_bytes: int = 0
     journal_live_bytes: int = 0
     live_ledgers: int = 0

@@ -14,7 +14,7 @@ from __future__ import annotations
 from struct import Struct
 
 from crc32c import crc32c
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from pybroker.errors import BrokerError, ChecksumError, NotAllowedError, ProtocolViolation
 from pybroker.model.events import Ack, Flow, PartialAck, SendRefused, SendRun
@@ -42,7 +42,7 @@ _FLOW_KIND = 0x080B5A
 _SCANNED_TYPES = frozenset({pb.BaseCommand.SEND, pb.BaseCommand.ACK, pb.BaseCommand.FLOW})
 # The message of each command has the number of its type.
 _FIELD_OF_TYPE = {number: field.name for number, field in pb.BaseCommand.DESCRIPTOR.fields_by_number.items()}
-
+_MESSAGE_ID = pb.MessageIdData.DESCRIPTOR
 
 Event = SendRun | SendRefused | Ack | Flow | pb.BaseCommand
 
@@ -247,7 +247,24 @@ def _parse_any(command: bytes) -> pb.BaseCommand:
     # Unknown types count as missing, as all unknown values of an enum do.
     if not parsed.IsInitialized() or not parsed.HasField(_FIELD_OF_TYPE[parsed.type]):
         raise ProtocolViolation("command without one of its required fields")
+    if not command.isascii() and _has_broken_text(parsed):
+        raise ProtocolViolation("text that is not UTF-8")
     return parsed
+
+
+def _has_broken_text(message: Message) -> bool:
+    """Whether protobuf would give bytes for a text, somewhere in `message`, because it is not UTF-8."""
+    for field, value in message.ListFields():
+        values = value if field.is_repeated else (value,)
+        if field.type == field.TYPE_STRING:
+            is_broken = any(isinstance(text, bytes) for text in values)
+        elif field.type == field.TYPE_MESSAGE and field.message_type is not _MESSAGE_ID:  # many, and without text
+            is_broken = any(_has_broken_text(inner) for inner in values)
+        else:
+            is_broken = False
+        if is_broken:
+            return True
+    return False
 
 
 def _in_order(command: bytes) -> bytes:

@@ -101,7 +101,8 @@ async def test_a_namespace_grants_exactly_the_actions_given(resources: Resources
     assert may(service.require_lookup, TOPIC, "writer")
     assert may(service.require_lookup, TOPIC, "reader")
     assert may(service.require_list_topics, NAMESPACE, "reader")
-    assert not may(service.require_list_topics, NAMESPACE, "writer")
+    assert may(service.require_list_topics, NAMESPACE, "writer")
+    assert not may(service.require_list_topics, NAMESPACE, "stranger")
     assert not may(service.require_namespace_admin, NAMESPACE, "reader")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pybroker.dispatch.replay import MAX_BOUNDS, RedeliveryCounts, ReplaySet
+from pybroker.dispatch.replay import RedeliveryCounts, ReplaySet
 from pybroker.model.position import LATEST, Position
 
 
@@ -41,21 +41,16 @@ def test_entries_without_a_count_cost_nothing() -> None:
     assert counts.column(5, range(100)) is None
 
 
-def test_counts_add_up_from_single_entries_and_bounds() -> None:
+def test_counts_add_up_until_an_entry_is_forgotten() -> None:
     counts = RedeliveryCounts()
     counts.increase(5, [1, 2])
     counts.increase(5, [2])
-    counts.increase_up_to(Position(5, 2))
-    counts.increase_up_to(Position(6, 0))
-    assert counts.column(5, [0, 1, 2, 3]) == [2, 3, 4, 1]
-    assert counts.column(6, [0, 1]) == [1, 0]
-    assert counts.column(6, [1, 2]) is None
-    assert counts.count(5, 2) == 4
+    assert counts.column(5, [0, 1, 2, 3]) == [0, 1, 2, 0]
+    assert counts.column(5, [3, 4]) is None
+    assert counts.column(6, [1]) is None
     counts.forget(5, [2])
-    assert counts.count(5, 2) == 2
-    counts.forget_up_to(Position(5, 2))
-    assert counts.column(5, [3]) == [1]
-    counts.forget_up_to(Position(6, 0))
+    assert counts.column(5, [1, 2]) == [1, 0]
+    counts.clear()
     assert not counts
 
 
@@ -68,12 +63,3 @@ def test_forgetting_up_to_a_position_keeps_what_is_behind_it() -> None:
     assert counts.column(6, [1, 2]) == [0, 1]
     counts.forget(6, [2, 3])
     assert not counts
-
-
-def test_the_number_of_bounds_is_limited_and_never_counts_too_high() -> None:
-    counts = RedeliveryCounts()
-    for entry_id in range(3 * MAX_BOUNDS):
-        counts.increase_up_to(Position(5, entry_id))
-    assert counts.count(5, 0) == 3 * MAX_BOUNDS
-    assert counts.count(5, 3 * MAX_BOUNDS - 1) == 1
-    assert all(counts.count(5, entry_id) <= 3 * MAX_BOUNDS - entry_id for entry_id in range(3 * MAX_BOUNDS))

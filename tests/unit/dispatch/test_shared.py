@@ -199,7 +199,7 @@ def test_a_leavers_entries_go_to_the_others_at_once() -> None:
     assert redelivery.wake
     assert not redelivery.rewind
     assert feed.pump() == [("b", [1])]
-    assert dispatcher.redelivery_counts.count(LEDGER, 1) == 1
+    assert dispatcher.redelivery_counts.column(LEDGER, [1]) == [1]
     dispatcher.check_invariants()
 
 

@@ -89,7 +89,7 @@ def test_nothing_is_read_for_a_full_connection_or_without_permits() -> None:
 
 
 @pytest.mark.parametrize("wanted", [None, positions(1)])
-def test_redelivery_rewinds_the_cursor_and_counts_what_was_delivered(wanted: list[Position] | None) -> None:
+def test_redelivery_rewinds_the_cursor_and_counts_nothing(wanted: list[Position] | None) -> None:
     dispatcher = exclusive(max_read_batch_entries=10)
     c = consumer()
     dispatcher.add_consumer(c)
@@ -103,17 +103,25 @@ def test_redelivery_rewinds_the_cursor_and_counts_what_was_delivered(wanted: lis
     plan = dispatcher.next_read()
     assert plan is not None
     (delivery,) = dispatcher.assign(plan, run_of(range(5)))
-    assert delivery.redelivery_counts == [1, 1, 1, 0, 0]
-    assert dispatcher.redeliver(c, wanted).rewind
-    dispatcher.acked_up_to(Position(LEDGER, 0))
-    dispatcher.acked(LEDGER, [1])
-    dispatcher.flow(c, 100)
+    assert delivery.redelivery_counts is None
+    assert not dispatcher.redelivery_counts
+
+
+def test_counts_of_another_type_are_kept_but_not_shown() -> None:
+    counts = RedeliveryCounts()
+    counts.increase(LEDGER, [0, 1, 2])
+    dispatcher = exclusive(counts=counts)
+    c = consumer()
+    dispatcher.add_consumer(c)
+    dispatcher.flow(c, 5)
     plan = dispatcher.next_read()
     assert plan is not None
-    (delivery,) = dispatcher.assign(plan, run_of([1, 2, 3, 4, 5]))
-    assert delivery.redelivery_counts == [2, 2, 1, 1, 0]
-    dispatcher.acked_up_to(Position(LEDGER, 4))
-    assert not dispatcher.redelivery_counts
+    (delivery,) = dispatcher.assign(plan, run_of(range(3)))
+    assert delivery.redelivery_counts is None
+    dispatcher.acked(LEDGER, [0])
+    assert counts.column(LEDGER, range(3)) == [0, 1, 1]
+    dispatcher.acked_up_to(Position(LEDGER, 2))
+    assert not counts
 
 
 def test_a_read_under_way_while_the_cursor_rewinds_is_void() -> None:
@@ -128,10 +136,9 @@ def test_a_read_under_way_while_the_cursor_rewinds_is_void() -> None:
     assert dispatcher.assign(plan, run_of(range(3))) == []
     dispatcher.give_back(plan)
     assert c.permits == 10
-    assert not dispatcher.redelivery_counts  # nothing had been delivered
 
 
-def test_when_the_consumer_leaves_everything_unacknowledged_comes_again_with_the_same_count() -> None:
+def test_when_the_consumer_leaves_everything_unacknowledged_comes_again() -> None:
     dispatcher = exclusive()
     c = consumer()
     dispatcher.add_consumer(c)

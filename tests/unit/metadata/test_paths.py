@@ -6,8 +6,8 @@ from pybroker.metadata import paths
 from pybroker.model.names import NamespaceName, TopicName
 
 
-def test_a_topic_with_slashes_in_its_name_is_one_path_segment_and_found_again() -> None:
-    topic = TopicName.parse("persistent://t/ns/a/b c%ü")
+def test_a_topic_with_odd_characters_in_its_name_is_one_path_segment_and_found_again() -> None:
+    topic = TopicName.parse("persistent://t/ns/a%2Fb c%ü?#")
     path = paths.managed_ledger(topic)
     parent = paths.managed_ledgers(topic.namespace, "persistent")
     assert path.startswith(parent + "/")

@@ -39,7 +39,7 @@ async def lookup_topic(call: Call) -> Response:
 
 async def get_bundle(call: Call) -> Response:
     topic = call.topic_name()
-    call.require_lookup(topic)
+    call.require_list_topics(topic.namespace)
     policies = call.resources.namespace(topic.namespace)
     # A namespace that is missing would be one bundle, as Pulsar answers it.
     boundaries = policies.bundles.boundaries if policies is not None else (FIRST_BOUNDARY, LAST_BOUNDARY)

@@ -44,7 +44,7 @@ async def list_namespaces(call: Call) -> Response:
 
 async def create_namespace(call: Call) -> Response:
     namespace = call.namespace_name()
-    call.require_namespace_admin(namespace)
+    call.require_tenant_admin(namespace.tenant)
     policies = await call.optional_json(NamespacePolicies)
     await call.resources.create_namespace(namespace, policies or NamespacePolicies())
     return no_content()
@@ -58,7 +58,7 @@ async def get_policies(call: Call) -> Response:
 
 async def delete_namespace(call: Call) -> Response:
     namespace = call.namespace_name()
-    call.require_namespace_admin(namespace)
+    call.require_tenant_admin(namespace.tenant)
     await call.broker.delete_namespace(namespace, force=call.flag("force"))
     return no_content()
 

@@ -40,14 +40,15 @@ async def create_tenant(call: Call) -> Response:
 
 
 async def update_tenant(call: Call) -> Response:
-    call.require_superuser()
-    await call.resources.update_tenant(call.name("tenant"), await _tenant_info(call))
+    tenant = call.name("tenant")
+    call.require_tenant_admin(tenant)
+    await call.resources.update_tenant(tenant, await _tenant_info(call))
     return no_content()
 
 
 async def delete_tenant(call: Call) -> Response:
-    call.require_superuser()
     tenant = call.name("tenant")
+    call.require_tenant_admin(tenant)
     if call.flag("force"):
         if not call.config.force_delete_tenant_allowed:
             raise AdminError(405, "Broker doesn't allow forced deletion of tenants (forceDeleteTenantAllowed)")

@@ -17,7 +17,7 @@ from pybroker.errors import (
     ServiceNotReady,
 )
 from pybroker.model.names import TopicName
-from pybroker.model.position import LATEST, Position, from_wire
+from pybroker.model.position import EARLIEST, LATEST, Position, from_wire
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
 from pybroker.wire.entry_metadata import is_batch
@@ -115,17 +115,20 @@ async def _attach(connection: Connection, request: pb.CommandSubscribe, name: To
 
 
 async def _subscription(connection: Connection, request: pb.CommandSubscribe, topic: Topic) -> Subscription:
+    is_from_earliest = request.initialPosition == pb.CommandSubscribe.InitialPosition.Earliest
     if not request.durable:
         ledgers = topic.ledger.ledgers
         start = LATEST
         if request.HasField("start_message_id"):
             start = from_wire(request.start_message_id.ledgerId, request.start_message_id.entryId)
+        if start > ledgers.last_position and is_from_earliest:
+            start = EARLIEST
         # The start itself is included: what comes before it counts as read.
         mark_delete = ledgers.last_position if start > ledgers.last_position else ledgers.previous_position(start)
         return topic.non_durable_subscription(request.subscription, mark_delete)
     return await topic.subscription(
         request.subscription,
-        request.initialPosition == pb.CommandSubscribe.InitialPosition.Earliest,
+        is_from_earliest,
         connection.broker.config.allow_auto_subscription_creation,
         {pair.key: pair.value for pair in request.subscription_properties},
     )
@@ -187,8 +190,7 @@ async def get_last_message_id(connection: Connection, command: pb.BaseCommand) -
             response.last_message_id.batch_index = run.message_counts[0] - 1
     else:
         _fill(response.last_message_id, Position(-1, -1))
-    if consumer.subscription.is_durable:
-        _fill(response.consumer_mark_delete_position, consumer.subscription.cursor.mark_delete_position)
+    _fill(response.consumer_mark_delete_position, consumer.subscription.cursor.mark_delete_position)
     connection.send(replies.frame(reply))
 
 

@@ -51,6 +51,7 @@ BATCH_ALIGNMENT = 512
 MAX_CURSOR_ID_BYTES = 0xFFFF
 
 _FILE_MAGIC = b"PYBJOURN"
+_KEEP_LOCK_BELOW_BYTES = 1 << 20
 _BATCH_MAGIC = b"PJBT"
 _FILE_HEADER = struct.Struct("<8sHHIQ")
 _BATCH_HEADER = struct.Struct("<4sHHQQII")
@@ -162,7 +163,9 @@ def decode_file_header(data: bytes | memoryview) -> FileHeader:
 
 def encode_batch_header(file: FileHeader, sequence: int, record_count: int, body: bytes) -> bytes:
     fields = _BATCH_HEADER.pack(_BATCH_MAGIC, JOURNAL_VERSION, 0, file.generation, sequence, len(body), record_count)
-    return fields + _CHECKSUM.pack(crc32c(body, crc32c(fields, file.salt)))
+    # The interpreter lock is kept: getting it back from a busy loop costs more than the sum over a usual batch.
+    keep_lock = 0 if len(body) < _KEEP_LOCK_BELOW_BYTES else -1
+    return fields + _CHECKSUM.pack(crc32c(body, crc32c(fields, file.salt), keep_lock))
 
 
 def batch_prefix(file: FileHeader) -> bytes:

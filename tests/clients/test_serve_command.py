@@ -1,0 +1,247 @@
+"""`pybroker serve` as an operator meets it: options, ready file, banner, signals, exit codes, what a fresh broker holds."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.support.broker_process import BrokerProcess
+from tests.support.raw_client import CLOSED, RawClient, Type
+
+from pybroker.wire import pulsar_api_pb2 as pb
+
+IN_MEMORY = {"ledgerStore": "memory", "metadataStore": "memory"}
+TOPIC = "persistent://public/default/t"
+
+
+@contextmanager
+def running(broker: BrokerProcess) -> Iterator[BrokerProcess]:
+    broker.start()
+    try:
+        yield broker
+    finally:
+        code = broker.stop()
+    assert code == 0
+
+
+@contextmanager
+def connected(broker: BrokerProcess) -> Iterator[RawClient]:
+    client = RawClient(broker.url)
+    try:
+        assert client.connect()["type"] == "CONNECTED"
+        yield client
+    finally:
+        client.close()
+
+
+def serve(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run a broker that is expected to end by itself; port 0 unless `arguments` say otherwise."""
+    command = [sys.executable, "-m", "pybroker", "serve", "--data", str(directory / "data")]
+    command += ["--port", "0", "--http-port", "0", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def complaints(ended: "subprocess.CompletedProcess[str]") -> list[str]:
+    """What is on stderr but the log of what went well, and of keys that have no effect."""
+    return [line for line in ended.stderr.splitlines() if not re.match(r"\S+Z (INFO|WARNING) ", line)]
+
+
+# --- ready -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_ready_file_and_the_banner_say_where_the_broker_is(tmp_path: Path) -> None:
+    with running(BrokerProcess(tmp_path)) as broker:
+        ready = broker.ready
+        assert broker.process is not None
+        assert ready["pid"] == broker.process.pid
+        assert 0 < ready["broker_port"] != ready["http_port"] > 0
+        assert ready["broker_url"] == f"pulsar://127.0.0.1:{ready['broker_port']}"
+        assert ready["http_url"] == f"http://127.0.0.1:{ready['http_port']}"
+        assert ready["broker_port_tls"] is None
+        assert ready["http_url_tls"] == ""
+        lines = broker.log.read_text().splitlines()
+        start = next(index for index, line in enumerate(lines) if line.startswith("pybroker "))
+        assert lines[start].endswith("cluster standalone")
+        assert lines[start + 1].split() == ["serving", ready["broker_url"], ready["http_url"]]
+        assert lines[start + 2].split() == ["data", str(broker.data)]
+        assert lines[start + 3].split(maxsplit=1) == [
+            "durability",
+            "a receipt means on disk (journalSyncData=true)",
+        ]
+
+
+def test_a_fresh_broker_has_its_cluster_tenants_and_namespaces_when_it_says_it_is_ready(tmp_path: Path) -> None:
+    with running(BrokerProcess(tmp_path)) as broker:
+        assert json.loads(broker.get("/admin/v2/clusters")) == ["standalone"]
+        assert json.loads(broker.get("/admin/v2/tenants")) == ["public", "pulsar"]
+        assert json.loads(broker.get("/admin/v2/namespaces/public")) == ["public/default"]
+        assert json.loads(broker.get("/admin/v2/namespaces/pulsar")) == ["pulsar/system"]
+        cluster = json.loads(broker.get("/admin/v2/clusters/standalone"))
+        assert (cluster["brokerServiceUrl"], cluster["serviceUrl"]) == (broker.url, broker.http_url)
+        assert broker.get("/admin/v2/brokers/health") == "ok"
+        with connected(broker) as client:
+            client.open_producer("t")
+            assert client.publish(1, 1)[0]["type"] == "SEND_RECEIPT"
+        assert json.loads(broker.get("/admin/v2/namespaces/public/default/topics")) == [TOPIC]
+
+
+# --- where settings come from ------------------------------------------------------------------------------------------
+
+
+def test_file_environment_and_command_line_are_used_and_the_later_ones_win(tmp_path: Path) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text(
+        "# a comment\nclusterName = from-file\nmaxMessageSize=1000001\nkeepAliveIntervalSeconds=11\nlogLevel=warning\n"
+    )
+    broker = BrokerProcess(tmp_path, {**IN_MEMORY, "maxMessageSize": "1000003"})
+    broker.arguments = ["--config", str(config), "--log-level", "error"]
+    broker.environment = {
+        "maxMessageSize": "1000002",
+        "keepAliveIntervalSeconds": "12",
+        "PULSAR_PREFIX_keepAliveIntervalSeconds": "13",
+    }
+    with running(broker):
+        found = json.loads(broker.get("/admin/v2/brokers/configuration/runtime"))
+        wanted = {
+            "clusterName": "from-file",
+            "keepAliveIntervalSeconds": "13",
+            "maxMessageSize": "1000003",
+            "logLevel": "error",
+        }
+        assert {key: found[key] for key in wanted} == wanted
+        client = RawClient(broker.url)
+        assert client.connect()["max_message_size"] == 1000003
+        client.close()
+    assert "INFO" not in broker.log.read_text()
+
+
+def test_unknown_keys_and_keys_without_effect_are_named_once_at_start(tmp_path: Path) -> None:
+    settings = {**IN_MEMORY, "noSuchKey": "1", "loadBalancerSheddingEnabled": "false"}
+    with running(BrokerProcess(tmp_path, settings)) as broker:
+        noted = [line for line in broker.log.read_text().splitlines() if "config.noted" in line]
+    assert len(noted) == 2
+    assert "WARNING" in noted[0]
+    assert "noSuchKey" in noted[0]
+    assert "loadBalancerSheddingEnabled" in noted[1]
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("authenticationEnabled=true", "authenticationEnabled is true, but nobody could get in"),
+        ("brokerServicePortTls=0", "a TLS port is set, so tlsCertificateFilePath must be set"),
+        ("advertisedListeners=nonsense", "advertisedListeners has 'nonsense'"),
+        ("clusterName=a/b", "clusterName or bootstrapNamespaces cannot be used"),
+    ],
+)
+def test_a_configuration_that_cannot_work_is_one_line_and_code_2(tmp_path: Path, setting: str, complaint: str) -> None:
+    ended = serve(tmp_path, "--set", setting)
+    assert ended.returncode == 2
+    assert len(complaints(ended)) == 1
+    assert complaints(ended)[0].startswith(f"pybroker: {complaint}")
+    assert ended.stdout == ""
+
+
+def test_a_data_directory_that_cannot_be_made_is_one_line_and_code_1(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file is in the way")
+    ended = serve(tmp_path)
+    assert ended.returncode == 1
+    assert complaints(ended) == [f"pybroker: cannot use data directory {tmp_path / 'data'}: File exists"]
+
+
+def test_a_ready_file_that_cannot_be_written_is_one_line_and_code_1(tmp_path: Path) -> None:
+    ended = serve(tmp_path, "--ready-file", str(tmp_path / "missing" / "ready.json"))
+    assert ended.returncode == 1
+    path = tmp_path / "missing" / "ready.json"
+    assert complaints(ended) == [f"pybroker: cannot write the ready file {path}: No such file or directory"]
+
+
+# --- in memory ---------------------------------------------------------------------------------------------------------
+
+
+def test_in_memory_everything_works_and_no_file_is_written(tmp_path: Path) -> None:
+    directory = tmp_path / "elsewhere"
+    directory.mkdir()
+    broker = BrokerProcess(directory, IN_MEMORY)
+    with running(broker), connected(broker) as client:
+        client.open_producer(TOPIC)
+        client.subscribe(TOPIC, 2)
+        client.publish(1, 10)
+        client.send(Type.FLOW, consumer_id=2, messagePermits=10)
+        assert [client.reply()["payload"] for _ in range(10)] == [f"m{index}" for index in range(10)]
+        lines = [line.split(maxsplit=1) for line in broker.log.read_text().splitlines()]
+        assert ["data", "in memory only"] in lines
+        assert ["durability", "none: everything is lost when the broker stops"] in lines
+    # The two are the test's own.
+    assert sorted(path.name for path in directory.rglob("*")) == ["broker.log", "ready.json"]
+
+
+# --- the end -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_signal_tells_the_clients_and_ends_with_code_0(tmp_path: Path, number: signal.Signals) -> None:
+    broker = BrokerProcess(tmp_path).start()
+    with connected(broker) as client, connected(broker) as idle:
+        client.open_producer(TOPIC, 1)
+        client.subscribe(TOPIC, 2)
+        assert broker.stop(number) == 0
+        told = sorted([client.reply(), client.reply()], key=lambda reply: reply["type"])
+        assert [(each["type"], int(each["request_id"])) for each in told] == [
+            ("CLOSE_CONSUMER", 2**64 - 1),
+            ("CLOSE_PRODUCER", 2**64 - 1),
+        ]
+        assert client.reply() == CLOSED
+        assert idle.reply() == CLOSED
+    log = broker.log.read_text()
+    assert "Traceback" not in log
+    assert log.rstrip().endswith("broker.stopped")
+
+
+def test_what_was_acknowledged_without_a_receipt_is_kept_by_a_stop(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, {"cursorFlushIntervalMs": "600000"}).start()
+    with connected(broker) as client:
+        client.open_producer(TOPIC)
+        client.subscribe(TOPIC, 2, "Shared")
+        client.publish(1, 4)
+        client.send(Type.FLOW, consumer_id=2, messagePermits=10)
+        ids = [client.reply()["message_id"] for _ in range(4)]
+        acked = [pb.MessageIdData(ledgerId=int(each["ledgerId"]), entryId=int(each["entryId"])) for each in ids[1:3]]
+        client.send(Type.ACK, consumer_id=2, ack_type=pb.CommandAck.Individual, message_id=acked)
+        client.send(Type.PING)
+        assert client.reply()["type"] == "PONG"
+    assert broker.stop() == 0
+    with running(broker), connected(broker) as client:
+        client.subscribe(TOPIC, 2, "Shared")
+        client.send(Type.FLOW, consumer_id=2, messagePermits=10)
+        assert [client.reply()["payload"] for _ in range(2)] == ["m0", "m3"]
+        client.send(Type.PING)
+        assert client.reply()["type"] == "PONG"
+
+
+def test_serve_never_imports_what_only_clients_and_spark_need(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, IN_MEMORY)
+    broker.environment = {"PYTHONPROFILEIMPORTTIME": "1"}
+    with running(broker), connected(broker) as client:
+        client.open_producer(TOPIC)
+        broker.get("/metrics")
+        broker.get("/admin/v2/brokers/health")
+    lines = broker.log.read_text().splitlines()
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines if line.startswith("import time:")}
+    assert {"pybroker", "uvicorn", "starlette"} <= imported
+    assert not imported & {
+        "pulsar",
+        "_pulsar",
+        "pyspark",
+        "pyarrow",
+        "typer",
+        "rich",
+        "pytest",
+        "hypothesis",
+        "grpc_tools",
+    }

@@ -1,0 +1,50 @@
+"""HTTP calls as a script makes them: any method, headers, a client certificate; every status is an answer."""
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.support.credentials import CertificateFiles
+
+TIMEOUT_S = 10.0
+
+
+class Answer(NamedTuple):
+    status: int
+    text: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+
+def call(
+    url: str,
+    method: str = "GET",
+    *,
+    body: object = None,
+    headers: dict[str, str] | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> Answer:
+    """One request; `body` goes out as JSON unless it is None."""
+    data = None if body is None else json.dumps(body).encode()
+    sent = {"Content-Type": "application/json", **(headers or {})}
+    request = urllib.request.Request(url, data, sent, method=method)
+    handlers = [] if tls is None else [urllib.request.HTTPSHandler(context=tls)]
+    try:
+        with urllib.request.build_opener(*handlers).open(request, timeout=TIMEOUT_S) as response:
+            return Answer(response.status, response.read().decode())
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return Answer(refused.code, refused.read().decode())
+
+
+def client_tls(authority: Path, certificate: CertificateFiles | None = None) -> ssl.SSLContext:
+    """A context that trusts `authority`, and shows `certificate` if there is one."""
+    context = ssl.create_default_context(cafile=str(authority))
+    if certificate is not None:
+        context.load_cert_chain(certificate.certificate, certificate.key)
+    return context

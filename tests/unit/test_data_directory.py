@@ -1,0 +1,82 @@
+"""A data directory belongs to one process at a time, and to nobody after a crash."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pybroker
+from pybroker.data_directory import LOCK_FILE_NAME, DataDirectoryInUse, DataDirectoryLock
+
+HOLDER = """
+import sys
+from pathlib import Path
+from pybroker.data_directory import DataDirectoryLock
+lock = DataDirectoryLock(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def start_holder(directory: Path) -> "subprocess.Popen[str]":
+    """Another process that holds the directory until its input ends."""
+    source = str(Path(pybroker.__file__).resolve().parents[1])
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": source},
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    return holder
+
+
+def test_the_directory_is_made_and_names_its_holder(tmp_path: Path) -> None:
+    directory = tmp_path / "deep" / "data"
+    lock = DataDirectoryLock(directory)
+    assert (directory / LOCK_FILE_NAME).read_text() == f"{os.getpid()}\n"
+    lock.release()
+
+
+def test_a_second_holder_is_told_who_has_it(tmp_path: Path) -> None:
+    lock = DataDirectoryLock(tmp_path)
+    with pytest.raises(DataDirectoryInUse, match=rf"in use by process {os.getpid()}\b.*--data"):
+        DataDirectoryLock(tmp_path)
+    lock.release()
+
+
+def test_a_released_directory_can_be_held_again(tmp_path: Path) -> None:
+    DataDirectoryLock(tmp_path).release()
+    DataDirectoryLock(tmp_path).release()
+
+
+def test_a_refusal_leaves_the_holder_in_place(tmp_path: Path) -> None:
+    lock = DataDirectoryLock(tmp_path)
+    for _ in range(3):
+        with pytest.raises(DataDirectoryInUse):
+            DataDirectoryLock(tmp_path)
+    assert (tmp_path / LOCK_FILE_NAME).read_text() == f"{os.getpid()}\n"
+    lock.release()
+
+
+def test_a_longer_name_of_an_earlier_holder_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / LOCK_FILE_NAME).write_text("99999999999999999\n")
+    lock = DataDirectoryLock(tmp_path)
+    assert (tmp_path / LOCK_FILE_NAME).read_text() == f"{os.getpid()}\n"
+    lock.release()
+
+
+def test_a_process_that_is_killed_leaves_the_directory_free(tmp_path: Path) -> None:
+    holder = start_holder(tmp_path)
+    try:
+        with pytest.raises(DataDirectoryInUse, match=str(holder.pid)):
+            DataDirectoryLock(tmp_path)
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.communicate(timeout=30)
+    DataDirectoryLock(tmp_path).release()

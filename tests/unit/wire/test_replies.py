@@ -1,0 +1,157 @@
+"""What is written by hand is what protobuf reads, for ids of every length."""
+
+import struct
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.wire.support import EXAMPLES, ids
+
+from pybroker.errors import BrokerError, ConsumerBusy, UnknownError
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire import replies
+
+MASK_64 = (1 << 64) - 1
+
+
+def frames_of(data: bytes) -> Iterator[tuple[pb.BaseCommand, bytes]]:
+    """Each command with the bytes behind it."""
+    pos = 0
+    while pos < len(data):
+        total, size = struct.unpack_from(">II", data, pos)
+        end = pos + 4 + total
+        assert end <= len(data)
+        command = pb.BaseCommand.FromString(data[pos + 8 : pos + 8 + size])
+        assert command.IsInitialized()
+        yield command, data[pos + 8 + size : end]
+        pos = end
+
+
+def only(data: bytes) -> pb.BaseCommand:
+    ((command, tail),) = frames_of(data)
+    assert tail == b""
+    return command
+
+
+# Of any length, and neighbours as a producer sends them, across a change of length.
+runs = st.one_of(
+    st.lists(ids, max_size=6),
+    st.builds(
+        lambda edge, count: [edge - 2 + i for i in range(count)],
+        st.sampled_from([1 << 7, 1 << 14, 1 << 28]),
+        st.integers(0, 5),
+    ),
+)
+
+
+@EXAMPLES
+@given(ids, runs, st.lists(st.one_of(st.just(0), ids), min_size=6, max_size=6), ids, st.integers(0, (1 << 64) - 10))
+def test_receipts_say_what_was_asked(
+    producer_id: int, sequence_ids: list[int], highest: list[int], ledger_id: int, first_entry_id: int
+) -> None:
+    highest = highest[: len(sequence_ids)]
+    data = replies.send_receipts(producer_id, sequence_ids, highest, ledger_id, first_entry_id)
+    expected = [
+        pb.BaseCommand(
+            type=pb.BaseCommand.SEND_RECEIPT,
+            send_receipt=pb.CommandSendReceipt(
+                producer_id=producer_id,
+                sequence_id=sequence_id,
+                message_id=pb.MessageIdData(ledgerId=ledger_id, entryId=first_entry_id + index),
+                highest_sequence_id=highest[index] or None,
+            ),
+        )
+        for index, sequence_id in enumerate(sequence_ids)
+    ]
+    assert list(frames_of(data)) == [(command, b"") for command in expected]
+
+
+def test_as_many_highest_as_sequence_ids_are_asked_for() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        replies.send_receipts(1, [1, 2], [0], 5, 0)
+
+
+words = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@st.composite
+def deliveries(draw: st.DrawFn) -> tuple[list[int], list[bytes], list[int] | None, list[list[int] | None] | None]:
+    entry_ids = draw(runs)
+    count = len(entry_ids)
+    payloads = draw(st.lists(st.one_of(st.binary(max_size=20), st.just(b"y" * 200)), min_size=count, max_size=count))
+    redeliveries = st.lists(st.integers(0, (1 << 32) - 1), min_size=count, max_size=count)
+    sets = st.lists(st.one_of(st.none(), st.lists(words, max_size=40)), min_size=count, max_size=count)
+    return entry_ids, payloads, draw(st.one_of(st.none(), redeliveries)), draw(st.one_of(st.none(), sets))
+
+
+@EXAMPLES
+@given(ids, ids, deliveries(), st.one_of(st.just(-1), ids))
+def test_messages_say_what_was_asked(
+    consumer_id: int,
+    ledger_id: int,
+    delivery: tuple[list[int], list[bytes], list[int] | None, list[list[int] | None] | None],
+    epoch: int,
+) -> None:
+    entry_ids, payloads, redeliveries, ack_sets = delivery
+    parts = replies.messages(consumer_id, ledger_id, entry_ids, payloads, redeliveries, ack_sets, epoch)
+    assert len(parts) == 2 * len(entry_ids)
+    assert all(part is payload for part, payload in zip(parts[1::2], payloads, strict=True)), "a payload was copied"
+    frames = list(frames_of(b"".join(parts)))
+    assert [tail for _, tail in frames] == payloads
+    for index, (command, _) in enumerate(frames):
+        expected = pb.CommandMessage(
+            consumer_id=consumer_id,
+            message_id=pb.MessageIdData(ledgerId=ledger_id, entryId=entry_ids[index]),
+            redelivery_count=(redeliveries[index] if redeliveries else 0) or None,
+            ack_set=(ack_sets[index] if ack_sets else None) or [],
+            consumer_epoch=None if epoch < 0 else epoch,
+        )
+        assert command == pb.BaseCommand(type=pb.BaseCommand.MESSAGE, message=expected)
+
+
+def test_ack_sets_may_come_as_unsigned_words() -> None:
+    parts = replies.messages(1, 5, [0], [b"x"], None, [[MASK_64]], -1)
+    ((command, _),) = frames_of(b"".join(parts))
+    assert list(command.message.ack_set) == [-1]
+
+
+def test_ping_and_pong_hold_their_message() -> None:
+    assert only(replies.PING) == pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing())
+    assert only(replies.PONG) == pb.BaseCommand(type=pb.BaseCommand.PONG, pong=pb.CommandPong())
+
+
+@pytest.mark.parametrize("error_type", BrokerError.by_code.values(), ids=lambda error_type: error_type.__name__)
+def test_every_error_is_answered_with_its_own_code(error_type: type[BrokerError]) -> None:
+    failure = error_type("what to do")
+    answer = only(replies.error(7, failure)).error
+    assert (answer.request_id, answer.message) == (7, "what to do")
+    assert pb.ServerError.Name(answer.error) == error_type.__name__
+    refusal = only(replies.send_error(1, 2, failure)).send_error
+    assert (refusal.producer_id, refusal.sequence_id, refusal.message) == (1, 2, "what to do")
+    assert pb.ServerError.Name(refusal.error) == error_type.__name__
+    response = only(replies.ack_response(3, 4, failure)).ackResponse
+    assert (response.consumer_id, response.request_id, response.message) == (3, 4, "what to do")
+    assert pb.ServerError.Name(response.error) == error_type.__name__
+
+
+def test_an_error_without_request_has_the_request_id_minus_one() -> None:
+    assert only(replies.error(-1, ConsumerBusy(""))).error.request_id == replies.NO_REQUEST_ID
+
+
+def test_an_unknown_error_is_still_marked_as_an_error() -> None:
+    assert only(replies.ack_response(1, 2, UnknownError("x"))).ackResponse.HasField("error")
+
+
+def test_a_good_ack_response_has_no_error() -> None:
+    response = only(replies.ack_response(1, 2, None)).ackResponse
+    assert not response.HasField("error")
+    assert not response.HasField("message")
+
+
+def test_success_and_closing_commands_name_what_they_are_for() -> None:
+    assert only(replies.success(9)).success.request_id == 9
+    producer = only(replies.close_producer(3)).close_producer
+    assert (producer.producer_id, producer.request_id) == (3, replies.NO_REQUEST_ID)
+    consumer = only(replies.close_consumer(4)).close_consumer
+    assert (consumer.consumer_id, consumer.request_id) == (4, replies.NO_REQUEST_ID)
