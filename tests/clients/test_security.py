@@ -1,10 +1,9 @@
 """TLS, three ways in, and permissions, all on at once: who gets in by which port, who may do what, and how the others are told."""
 
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,76 +12,14 @@ import pytest
 from tests.clients.conftest import new_client
 from tests.support import credentials
 from tests.support.broker_process import BrokerProcess
-from tests.support.credentials import CertificateAuthority, CertificateFiles
-from tests.support.raw_client import CLOSED, DeadClient, RawClient, Type
+from tests.support.credentials import CertificateAuthority
+from tests.support.raw_client import CLOSED, DeadClient, RawClient, Type, encode, frame, to_dict
 from tests.support.rest import Answer, call, client_tls
+from tests.support.secured import HTTP, HTTPS, PACKAGE, PLAIN, PORTS, PROVIDERS, TLS, Secured, tls_settings
 
 from pybroker.wire import pulsar_api_pb2 as pb
 
-PACKAGE = "org.apache.pulsar.broker.authentication."
-PROVIDERS = ",".join(f"{PACKAGE}AuthenticationProvider{name}" for name in ("Tls", "Token", "Basic"))
 NO_REQUEST = str(2**64 - 1)
-PLAIN, TLS, HTTP, HTTPS = PORTS = ("broker_url", "broker_url_tls", "http_url", "http_url_tls")
-
-
-@dataclass
-class Secured:
-    """A broker with everything on, and what it takes to get in."""
-
-    process: BrokerProcess
-    authority: CertificateAuthority
-    secret: bytes
-    certificates: dict[str, CertificateFiles] = field(default_factory=dict)
-
-    def url(self, port: str) -> str:
-        return str(self.process.ready[port])
-
-    def certificate(self, role: str | None) -> CertificateFiles:
-        name = str(role)
-        if name not in self.certificates:
-            self.certificates[name] = self.authority.client(role)
-        return self.certificates[name]
-
-    def token(self, role: str, **claims: object) -> str:
-        return credentials.token(self.secret, sub=role, **claims)
-
-    def authentication(self, method: str, role: str) -> pulsar.Authentication:
-        """Credentials of `role` as the official client takes them."""
-        if method == "tls":
-            files = self.certificate(role)
-            return pulsar.AuthenticationTLS(str(files.certificate), str(files.key))
-        if method == "basic":
-            return pulsar.AuthenticationBasic(role, f"password of {role}")
-        return pulsar.AuthenticationToken(self.token(role))
-
-    @contextmanager
-    def client(self, authentication: pulsar.Authentication | None = None, port: str = PLAIN) -> Iterator[pulsar.Client]:
-        options: dict[str, object] = {"tls_trust_certs_file_path": str(self.authority.certificate_path)}
-        client = new_client(self.url(port), authentication=authentication, **options)
-        try:
-            yield client
-        finally:
-            client.close()
-
-    def rest(self, method: str, path: str, role: str | None = None, *, body: object = None, port: str = HTTP) -> Answer:
-        """A REST call with the token of `role`, or with nothing."""
-        headers = {} if role is None else {"Authorization": f"Bearer {self.token(role)}"}
-        return call(self.url(port) + path, method, body=body, headers=headers, tls=self.tls())
-
-    def tls(self, role: str | None = None) -> ssl.SSLContext:
-        certificate = None if role is None else self.certificate(role)
-        return client_tls(self.authority.certificate_path, certificate)
-
-
-def tls_settings(authority: CertificateAuthority) -> dict[str, str]:
-    server = authority.server()
-    return {
-        "brokerServicePortTls": "0",
-        "webServicePortTls": "0",
-        "tlsCertificateFilePath": str(server.certificate),
-        "tlsKeyFilePath": str(server.key),
-        "tlsTrustCertsFilePath": str(authority.certificate_path),
-    }
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +123,18 @@ def test_rest_takes_a_client_certificate_and_its_common_name_is_the_role(secured
     )
 
 
+@pytest.mark.parametrize("size", [100, 20_000, 1_000_000])
+def test_messages_of_every_size_go_by_tls_in_both_directions(secured: Secured, private: str, size: int) -> None:
+    bodies = [bytes([index]) * size for index in range(40)]
+    with secured.client(secured.authentication("tls", "alice"), TLS) as client:
+        consumer = client.subscribe(private, "s")
+        producer = client.create_producer(private, batching_enabled=False)
+        for body in bodies:
+            producer.send_async(body, lambda result, message_id: None)
+        producer.flush()
+        assert [consumer.receive(10_000).data() for _ in bodies] == bodies
+
+
 # --- wrong credentials -------------------------------------------------------------------------------------------------
 
 
@@ -252,30 +201,70 @@ def test_without_a_certificate_the_method_tls_is_refused(secured: Secured) -> No
     assert "no client certificate" in assert_refused(secured, auth_method_name="tls")
 
 
-@pytest.mark.parametrize("port", [PLAIN, TLS, HTTP, HTTPS])
-def test_the_official_client_is_told_that_its_token_is_wrong(secured: Secured, private: str, port: str) -> None:
-    with secured.client(pulsar.AuthenticationToken(foreign(secured).decode()), port) as client:
-        with pytest.raises(pulsar.AuthenticationError):
-            client.create_producer(private)
-        with pytest.raises(pulsar.AuthenticationError):
-            client.subscribe(private, "s")
+# The official client does not show the broker's reason. Refused by the binary protocol, it connects again until its
+# operation times out; refused by HTTP, with whatever status, it reports that it cannot connect.
+REFUSED = {PLAIN: pulsar.Timeout, TLS: pulsar.Timeout, HTTP: pulsar.ConnectError, HTTPS: pulsar.ConnectError}
 
 
-def test_the_official_client_is_told_that_its_password_is_wrong(secured: Secured, private: str) -> None:
+def wrong_authentication(secured: Secured, method: str) -> pulsar.Authentication:
+    if method == "token":
+        return pulsar.AuthenticationToken(foreign(secured).decode())
+    if method == "basic":
+        return pulsar.AuthenticationBasic("alice", "wrong")
+    files = secured.certificate(None)  # without a common name, which would be the role
+    return pulsar.AuthenticationTLS(str(files.certificate), str(files.key))
+
+
+@pytest.mark.parametrize(
+    ("port", "method"), [(PLAIN, "token"), (TLS, "tls"), (HTTP, "token"), (HTTPS, "basic"), (HTTPS, "tls")]
+)
+def test_the_official_client_does_not_get_in_with_wrong_credentials(
+    secured: Secured, private: str, port: str, method: str
+) -> None:
     with (
-        secured.client(pulsar.AuthenticationBasic("alice", "wrong")) as client,
-        pytest.raises(pulsar.AuthenticationError),
+        secured.client(wrong_authentication(secured, method), port, timeout_s=1) as client,
+        pytest.raises(REFUSED[port]),
     ):
         client.create_producer(private)
 
 
-def test_a_certificate_without_a_common_name_is_refused(secured: Secured, private: str) -> None:
-    files = secured.certificate(None)
-    authentication = pulsar.AuthenticationTLS(str(files.certificate), str(files.key))
-    with secured.client(authentication, TLS) as client, pytest.raises(pulsar.AuthenticationError):
-        client.create_producer(private)
-    context = client_tls(secured.authority.certificate_path, files)
-    assert call(secured.url(HTTPS) + "/admin/v2/brokers/health", tls=context).status == 401
+def connect_by_tls(secured: Secured, context: ssl.SSLContext, **fields: Any) -> list[dict[str, Any]]:
+    """All that the broker answers to a CONNECT on its TLS port until it closes the connection."""
+    address = ("127.0.0.1", int(secured.process.ready["broker_port_tls"]))
+    with (
+        socket.create_connection(address, timeout=10) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as connection,
+    ):
+        connection.sendall(frame(encode(Type.CONNECT, client_version="raw", protocol_version=21, **fields)))
+        received = b""
+        while data := connection.recv(65536):
+            received += data
+    replies = []
+    while received:
+        end = 4 + int.from_bytes(received[:4], "big")
+        size = int.from_bytes(received[4:8], "big")
+        replies.append(to_dict(pb.BaseCommand.FromString(received[8 : 8 + size]), received[8 + size : end]))
+        received = received[end:]
+    return replies
+
+
+@pytest.mark.parametrize("kind", ["token", "no common name", "no certificate"])
+def test_wrong_credentials_get_the_same_answer_by_tls(secured: Secured, kind: str) -> None:
+    context = client_tls(secured.authority.certificate_path, secured.certificate(None) if "name" in kind else None)
+    fields: dict[str, Any] = {"auth_method_name": "tls"}
+    if kind == "token":
+        fields = {"auth_method_name": "token", "auth_data": foreign(secured)}
+    (reply,) = connect_by_tls(secured, context, **fields)
+    assert (reply["type"], reply["error"], reply["request_id"]) == ("ERROR", "AuthenticationError", NO_REQUEST)
+    if kind != "token":
+        assert kind in reply["message"].replace("no client certificate", "no certificate")
+
+
+def test_a_certificate_without_a_common_name_is_refused_by_rest(secured: Secured) -> None:
+    context = client_tls(secured.authority.certificate_path, secured.certificate(None))
+    answer = call(secured.url(HTTPS) + "/admin/v2/brokers/health", tls=context)
+    assert answer.status == 401
+    assert "no common name" in answer.json["reason"]
 
 
 def test_a_certificate_of_another_authority_does_not_get_through_the_handshake(
@@ -288,11 +277,8 @@ def test_a_certificate_of_another_authority_does_not_get_through_the_handshake(
             tls=client_tls(secured.authority.certificate_path, files),
         )
     authentication = pulsar.AuthenticationTLS(str(files.certificate), str(files.key))
-    options: dict[str, object] = {"tls_trust_certs_file_path": str(secured.authority.certificate_path)}
-    client = pulsar.Client(secured.url(TLS), authentication, operation_timeout_seconds=2, **options)
-    with pytest.raises(pulsar.PulsarException):
+    with secured.client(authentication, TLS, timeout_s=1) as client, pytest.raises(pulsar.PulsarException):
         client.create_producer(private)
-    client.close()
 
 
 def test_a_tls_port_says_nothing_to_who_does_not_speak_tls(secured: Secured) -> None:
@@ -337,15 +323,21 @@ def test_a_role_without_a_permission_is_refused_and_its_connection_stays(secured
     client.close()
     path = private.replace("://", "/")
     assert secured.rest("GET", f"/lookup/v2/topic/{path}", "bob").status == 401
-    assert secured.rest("GET", f"/lookup/v2/topic/{path}/bundle", "bob").status == 401
+    assert secured.rest("GET", f"/lookup/v2/topic/{path}/bundle", "bob").status == 403
 
 
-@pytest.mark.parametrize("port", [PLAIN, HTTP])
+FORBIDDEN = {
+    **dict.fromkeys((PLAIN, TLS), pulsar.AuthorizationError),
+    **dict.fromkeys((HTTP, HTTPS), pulsar.ConnectError),
+}
+
+
+@pytest.mark.parametrize("port", [TLS, HTTP])
 def test_the_official_client_is_told_that_its_role_may_not(secured: Secured, private: str, port: str) -> None:
     with secured.client(secured.authentication("basic", "bob"), port) as client:
-        with pytest.raises(pulsar.AuthorizationError):
+        with pytest.raises(FORBIDDEN[port]):
             client.create_producer(private)
-        with pytest.raises(pulsar.AuthorizationError):
+        with pytest.raises(FORBIDDEN[port]):
             client.subscribe(private, "s")
 
 
@@ -368,9 +360,9 @@ def test_an_anonymous_client_can_use_what_is_granted_to_it_and_nothing_else(
 ) -> None:
     with secured.client(None, port) as client:
         assert_round_trip(client, private.replace("acme/private", "public/default"))
-        with pytest.raises(pulsar.AuthorizationError):
+        with pytest.raises(FORBIDDEN[port]):
             client.create_producer(private)
-        with pytest.raises(pulsar.AuthorizationError):
+        with pytest.raises(FORBIDDEN[port]):
             client.subscribe(private, "s")
 
 
@@ -398,15 +390,15 @@ def test_a_subscription_can_be_kept_for_some_roles(secured: Secured, oneway: str
 ANYBODY = None
 REST_RIGHTS = [
     # method, path, body, then the status for: anonymous, alice (permissions only), boss (tenant administrator), admin
-    ("GET", "/admin/v2/clusters", None, (401, 401, 401, 200)),
+    ("GET", "/admin/v2/clusters", None, (200, 200, 200, 200)),
     ("PUT", "/admin/v2/clusters/other", {"serviceUrl": "http://other:8080"}, (401, 401, 401, None)),
     ("GET", "/admin/v2/tenants", None, (401, 401, 401, 200)),
     ("PUT", "/admin/v2/tenants/other", {"allowedClusters": ["standalone"]}, (401, 401, 401, None)),
-    ("DELETE", "/admin/v2/tenants/acme", None, (401, 401, 401, None)),
+    ("DELETE", "/admin/v2/tenants/acme", None, (401, 401, None, None)),
     ("GET", "/admin/v2/namespaces/acme", None, (401, 401, 200, 200)),
     ("GET", "/admin/v2/namespaces/public", None, (401, 401, 401, 200)),
     ("GET", "/admin/v2/namespaces/acme/private", None, (403, 403, 200, 200)),
-    ("PUT", "/admin/v2/namespaces/acme/other", None, (403, 403, None, None)),
+    ("PUT", "/admin/v2/namespaces/acme/other", None, (401, 401, None, None)),
     ("GET", "/admin/v2/namespaces/acme/private/permissions", None, (403, 403, 200, 200)),
     ("POST", "/admin/v2/namespaces/acme/private/permissions/mallory", ["consume"], (403, 403, None, None)),
     ("GET", "/admin/v2/namespaces/acme/private/topics", None, (403, 200, 200, 200)),
@@ -499,13 +491,15 @@ def test_the_official_client_renews_its_token_while_it_works(secured: Secured, p
 
     def new_token() -> str:
         made.append(time.time())
-        return secured.token("alice", exp=time.time() + 1)
+        return secured.token("alice", exp=time.time() + 0.5)
 
     with secured.client(pulsar.AuthenticationToken(new_token)) as client:
         producer = client.create_producer(private)
         first = len(made)
+        deadline = time.monotonic() + 20
         while len(made) < first + 2:
             producer.send(b"still here")
+            assert time.monotonic() < deadline, "the broker asks for no new token"
 
 
 # --- other keys, and nobody anonymous ----------------------------------------------------------------------------------
@@ -550,8 +544,4 @@ def test_tokens_by_other_keys_get_in_and_who_brings_none_does_not(tmp_path: Path
     assert "not configured" in assert_refused(found, auth_method_name="basic", auth_data=b"a:b")
     assert "authentication is required" in call(health).json["reason"]
     assert call(process.http_url + "/metrics").status == 200
-    anonymous = new_client(process.url)
-    with pytest.raises(pulsar.AuthenticationError):
-        anonymous.create_producer("public/default/t")
-    anonymous.close()
     assert process.stop() == 0

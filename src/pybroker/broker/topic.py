@@ -117,7 +117,7 @@ class Topic(ManagedLedgerListener):
             producer = publish.producer
             run = publish.run
             entries = len(run.payloads)
-            messages = sum(run.message_counts)
+            messages = appended.message_count
             counters.messages_in += messages
             counters.entries_in += entries
             counters.bytes_in += run.size_bytes

@@ -154,7 +154,7 @@ class ManagedLedger(AppendListener):
             return
         keep = bool(self.cursors)
         for run in runs:
-            self.ledgers.added(run.ledger_id, len(run.payloads), sum(run.message_counts), run.size_bytes)
+            self.ledgers.added(run.ledger_id, len(run.payloads), run.message_count, run.size_bytes)
             self.bytes_added_total += run.size_bytes
             if keep:
                 self._cache.insert(run)

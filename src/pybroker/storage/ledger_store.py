@@ -32,7 +32,16 @@ class AppendRun:
     `context` is the owner's own (producer and sequence ids); the store never looks at it.
     """
 
-    __slots__ = ("context", "first_entry_id", "ledger_id", "listener", "message_counts", "payloads", "size_bytes")
+    __slots__ = (
+        "context",
+        "first_entry_id",
+        "ledger_id",
+        "listener",
+        "message_count",
+        "message_counts",
+        "payloads",
+        "size_bytes",
+    )
 
     def __init__(
         self,
@@ -49,6 +58,7 @@ class AppendRun:
         self.first_entry_id = first_entry_id
         self.payloads = payloads
         self.message_counts = message_counts
+        self.message_count = sum(message_counts)
         self.size_bytes = size_bytes
         self.context = context
 

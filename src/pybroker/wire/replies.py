@@ -7,12 +7,13 @@ Benchmark of the hand-written ones: `make bench`, cases `publish_1k` and `pubsub
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, repeat
 from struct import Struct
 from typing import cast
 
 from pybroker.errors import BrokerError
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.varint import encode
+from pybroker.wire.varint import encode, encode_range
 
 NO_REQUEST_ID = (1 << 64) - 1
 """The request id of an ERROR or CLOSE_* that answers no request: -1 as an unsigned number."""
@@ -32,43 +33,52 @@ def frame(command: pb.BaseCommand) -> bytes:
     return _SIZES(len(body) + 4, len(body)) + body
 
 
-# SEND_RECEIPT: 08 07 3a len { 08 producer  10 sequence  1a len { 08 ledger  10 entry }  [20 highest] }
+# SEND_RECEIPT: 08 07 3a len { 08 producer  10 sequence  1a len { 08 ledger  10 entry }  20 highest }
 # _RECEIPT_HEADS[n]: both sizes, command type and tag for a CommandSendReceipt of n bytes.
 _RECEIPT_HEADS: list[bytes] = [_SIZES(n + 8, n + 4) + b"\x08\x07\x3a" + bytes((n,)) for n in range(128)]
+# Highest sequence id -1: what the real broker says when the SEND had none.
+_NO_HIGHEST = b"\x20" + encode(-1)
 _ID_HEADS: list[bytes] = [b"\x1a" + bytes((n,)) for n in range(64)]
 
 
 def send_receipts(
     producer_id: int,
-    sequence_ids: Sequence[int],
-    highest_sequence_ids: Sequence[int],
+    sequence_ids: list[int],
+    highest_sequence_ids: list[int],
     ledger_id: int,
     first_entry_id: int,
 ) -> bytes:
-    """The receipts of one producer's run of entries, as bytes of whole frames. A highest sequence id of 0 is not sent."""
+    """The receipts of one producer's run of entries, as bytes of whole frames. A highest sequence id of 0 means none."""
     producer = b"\x08" + encode(producer_id) + b"\x10"
     ledger = b"\x08" + encode(ledger_id) + b"\x10"
-    fixed_size = len(producer) + 2 + len(ledger)
-    # Neighbours' ids have the same lengths as a rule: what depends on those only is put together when they change.
-    sequence_size = entry_size = 0
-    head = message_id = b""
+    count = len(sequence_ids)
+    assert len(highest_sequence_ids) == count, "the lists run in parallel"
+    first_sequence_id = sequence_ids[0]
+    if count > 1 and not any(highest_sequence_ids):
+        # Consecutive numbers on both sides, as a rule: then the pieces are cut from tables, and C does the rest.
+        sequences = encode_range(first_sequence_id, count)
+        entries = encode_range(first_entry_id, count)
+        if (
+            sequences is not None
+            and entries is not None
+            and sequence_ids == list(range(first_sequence_id, first_sequence_id + count))
+        ):
+            entry_size = len(entries[0][0]) + len(entries[1])
+            sequence_size = len(sequences[0][0]) + len(sequences[1])
+            size = len(producer) + sequence_size + 2 + len(ledger) + entry_size + len(_NO_HIGHEST)
+            head = _RECEIPT_HEADS[size] + producer
+            middle = sequences[1] + _ID_HEADS[len(ledger) + entry_size] + ledger
+            tail = entries[1] + _NO_HIGHEST
+            rows = zip(repeat(head), sequences[0], repeat(middle), entries[0], repeat(tail))
+            return b"".join(chain.from_iterable(rows))
     parts: list[bytes] = []
-    entry_id = first_entry_id
-    for sequence_id, highest in zip(sequence_ids, highest_sequence_ids, strict=True):
+    for index, sequence_id in enumerate(sequence_ids):
         sequence = encode(sequence_id)
-        entry = encode(entry_id)
-        if len(sequence) != sequence_size or len(entry) != entry_size:
-            sequence_size = len(sequence)
-            entry_size = len(entry)
-            head = _RECEIPT_HEADS[fixed_size + sequence_size + entry_size] + producer
-            message_id = _ID_HEADS[len(ledger) + entry_size] + ledger
-        if highest:
-            tail = b"\x20" + encode(highest)
-            size = fixed_size + sequence_size + entry_size + len(tail)
-            parts += (_RECEIPT_HEADS[size], producer, sequence, message_id, entry, tail)
-        else:
-            parts += (head, sequence, message_id, entry)
-        entry_id += 1
+        message_id = ledger + encode(first_entry_id + index)
+        highest = highest_sequence_ids[index]
+        tail = b"\x20" + encode(highest) if highest else _NO_HIGHEST
+        size = len(producer) + len(sequence) + 2 + len(message_id) + len(tail)
+        parts += (_RECEIPT_HEADS[size], producer, sequence, _ID_HEADS[len(message_id)], message_id, tail)
     return b"".join(parts)
 
 

@@ -31,6 +31,20 @@ def encode(value: int) -> bytes:
     return _encode_slowly(value & 0xFFFF_FFFF_FFFF_FFFF)
 
 
+def encode_range(first: int, count: int) -> tuple[list[bytes], bytes] | None:
+    """The varints of `count` consecutive values as (what differs, what all end with), without work for each value.
+
+    None when they are not all of one length and within one block of 2^14: then they must be encoded one by one.
+    """
+    last = first + count - 1
+    low = first & 0x3FFF
+    if first >> 14 != last >> 14 or not 0x80 <= first < 0x10000000:
+        return None
+    if first < 0x4000:
+        return _LAST[low : low + count], b""
+    return _MORE[low : low + count], _LAST[first >> 14]
+
+
 def decode(data: bytes, pos: int, end: int) -> tuple[int, int]:
     """The value at `pos` and the position behind it. Raises ProtocolViolation when it does not end before `end`."""
     result = 0

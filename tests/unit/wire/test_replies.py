@@ -4,7 +4,7 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.unit.wire.support import EXAMPLES, ids
 
@@ -50,6 +50,7 @@ runs = st.one_of(
 def test_receipts_say_what_was_asked(
     producer_id: int, sequence_ids: list[int], highest: list[int], ledger_id: int, first_entry_id: int
 ) -> None:
+    assume(sequence_ids)
     highest = highest[: len(sequence_ids)]
     data = replies.send_receipts(producer_id, sequence_ids, highest, ledger_id, first_entry_id)
     expected = [
@@ -59,7 +60,7 @@ def test_receipts_say_what_was_asked(
                 producer_id=producer_id,
                 sequence_id=sequence_id,
                 message_id=pb.MessageIdData(ledgerId=ledger_id, entryId=first_entry_id + index),
-                highest_sequence_id=highest[index] or None,
+                highest_sequence_id=highest[index] or (1 << 64) - 1,
             ),
         )
         for index, sequence_id in enumerate(sequence_ids)
@@ -67,8 +68,23 @@ def test_receipts_say_what_was_asked(
     assert list(frames_of(data)) == [(command, b"") for command in expected]
 
 
+near_blocks = st.one_of(
+    st.integers(0, 1 << 31), st.sampled_from([0, 0x7F, 0x80, 0x3FFE, 0x4000, 0x7FFF, (1 << 28) - 2, 1 << 28])
+)
+
+
+@EXAMPLES
+@given(near_blocks, near_blocks, st.integers(1, 300))
+def test_receipts_of_consecutive_messages_say_the_same_as_one_by_one(
+    sequence_id: int, entry_id: int, count: int
+) -> None:
+    together = replies.send_receipts(3, list(range(sequence_id, sequence_id + count)), [0] * count, 700, entry_id)
+    single = [replies.send_receipts(3, [sequence_id + i], [0], 700, entry_id + i) for i in range(count)]
+    assert together == b"".join(single)
+
+
 def test_as_many_highest_as_sequence_ids_are_asked_for() -> None:
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(AssertionError, match="parallel"):
         replies.send_receipts(1, [1, 2], [0], 5, 0)
 
 
