@@ -6,7 +6,6 @@ The only module that may import everything. Owner of the root task group, the si
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import json
 import os
@@ -43,6 +42,7 @@ from pybroker.storage.ledger_store import LedgerStore
 from pybroker.storage.local_store import LocalStore
 from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
 from pybroker.storage.options import LocalStoreOptions
+from pybroker.tasks import TaskOwner
 from pybroker.watchdog import LoopWatchdog
 
 EXIT_OK = 0
@@ -105,7 +105,7 @@ class Broker:
         self.clock = Clock()
         self._directory = Path(config.data_directory)
         self._closers: list[Callable[[], object]] = []
-        self._background: asyncio.Task[None] | None = None
+        self._tasks = TaskOwner("app")
         self.service: BrokerService
         self.listener: Listener
         self.http: HttpServer
@@ -205,7 +205,7 @@ class Broker:
             ) from error
         ports = BoundPorts(self.listener.port, self.listener.port_tls, self.http.port, self.http.port_tls)
         self.service.addresses = AdvertisedAddresses(config, ports, socket.gethostname())
-        self._background = asyncio.get_running_loop().create_task(self._run_background(refresher), name="background")
+        self._tasks.start(self._run_background(refresher), "background")
 
     async def _publish_addresses(self, resources: Resources) -> None:
         """Say in the cluster's document where its broker is."""
@@ -259,10 +259,7 @@ class Broker:
         return is_clean
 
     async def _take_down(self) -> None:
-        if self._background is not None:
-            self._background.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._background
+        await self._tasks.close()
         while self._closers:
             closing = self._closers.pop()()
             if asyncio.iscoroutine(closing):

@@ -44,7 +44,7 @@ INTENDED: tuple[Intended, ...] = (
     Intended(
         "rest_permissions",
         "grant an unknown action: *",
-        "400 names the action. Pulsar answers success and stores nothing for it.",
+        "400 names the action. Pulsar answers success and stores a null.",
     ),
     Intended("rest_brokers", "metrics without slash: *", "`/metrics` answers itself and does not redirect."),
     Intended("rest_lookup", "lookup by listener name: status", f"503, as the binary lookup says. {_BAD_REQUEST}"),
@@ -53,7 +53,8 @@ INTENDED: tuple[Intended, ...] = (
     Intended(
         "security_rest",
         "a bad token, *",
-        "A token that does not hold is refused by HTTP as by the binary protocol. Pulsar takes its bearer for anonymous.",
+        "A token that does not hold is refused by HTTP as by the binary protocol. "
+        "With an anonymous role, Pulsar takes its bearer for that.",
     ),
 )
 

@@ -180,6 +180,20 @@ def subscribe_and_flow(client: RawClient, topic: str, consumer_id: int, subscrip
     client.send(Type.FLOW, consumer_id=consumer_id, messagePermits=10 * MESSAGES)
 
 
+@contextmanager
+def with_a_deaf_client(broker: BrokerProcess, topic: str) -> Iterator[tuple[RawClient, RawClient]]:
+    """A client that has stopped reading with much on its way to it, and one that shares its subscription."""
+    with connected(broker) as producer, connected(broker) as deaf, connected(broker) as reader:
+        producer.open_producer(topic)
+        subscribe_and_flow(deaf, topic, 1, "shared", "Shared")
+        subscribe_and_flow(reader, topic, 1, "shared", "Shared")
+        deaf.stop_reading()
+        for sequence_id in range(MESSAGES):
+            producer.send_message(1, sequence_id, bytes(MESSAGE_BYTES))
+        assert {producer.reply()["type"] for _ in range(MESSAGES)} == {"SEND_RECEIPT"}
+        yield deaf, reader
+
+
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads memory from /proc")
 def test_a_client_that_does_not_read_costs_little_memory_and_gets_everything_later(
     narrow_broker: BrokerProcess, topic: str
@@ -218,18 +232,21 @@ def test_a_client_that_does_not_read_for_long_is_dropped_and_its_share_goes_to_o
 ) -> None:
     with (
         running(tmp_path, keepAliveIntervalSeconds=1, maxOutboundBytesPerConnection=65536) as broker,
-        connected(broker) as producer,
-        connected(broker) as deaf,
-        connected(broker) as reader,
+        with_a_deaf_client(broker, topic) as (_, reader),
     ):
-        producer.open_producer(topic)
-        subscribe_and_flow(deaf, topic, 1, "shared", "Shared")
-        subscribe_and_flow(reader, topic, 1, "shared", "Shared")
-        deaf.stop_reading()
-        for sequence_id in range(MESSAGES):
-            producer.send_message(1, sequence_id, bytes(MESSAGE_BYTES))
-        assert {producer.reply()["type"] for _ in range(MESSAGES)} == {"SEND_RECEIPT"}
         messages = take_messages(reader, MESSAGES)
         again = [message for message in messages if message.get("redelivery_count")]
         assert 0 < len(again) < MESSAGES // 2, "what the deaf client had was sent again"
         assert len({message["message_id"]["entryId"] for message in messages}) == MESSAGES
+
+
+def test_a_client_that_does_not_read_is_seen_leaving_at_once(narrow_broker: BrokerProcess, topic: str) -> None:
+    with with_a_deaf_client(narrow_broker, topic) as (deaf, reader):
+        deaf.close()
+        messages = take_messages(reader, MESSAGES)
+        assert len({message["message_id"]["entryId"] for message in messages}) == MESSAGES
+
+
+def test_a_client_that_does_not_read_does_not_hold_up_a_stop(tmp_path: Path, topic: str) -> None:
+    with running(tmp_path, maxOutboundBytesPerConnection=65536) as broker, with_a_deaf_client(broker, topic):
+        assert broker.stop() == 0

@@ -5,6 +5,7 @@ A fault closes the connection that it came from. `bystander` is another connecti
 """
 
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -339,6 +340,15 @@ def test_a_silent_client_is_pinged_and_then_closed_while_others_stay(hasty_broke
 def test_a_connection_that_never_says_connect_is_closed(hasty_broker: BrokerProcess) -> None:
     with opened(hasty_broker) as stranger:
         assert stranger.reply() == CLOSED
+
+
+def test_a_stranger_has_a_whole_interval_to_say_connect(hasty_broker: BrokerProcess) -> None:
+    with ExitStack() as stack:
+        opened_s = time.monotonic()
+        strangers = [stack.enter_context(opened(hasty_broker)) for _ in range(10)]
+        assert strangers[0].reply() == CLOSED
+        assert time.monotonic() - opened_s > 0.9
+        assert all(stranger.reply() == CLOSED for stranger in strangers)
 
 
 def test_pings_of_the_client_keep_no_stranger_connected(hasty_broker: BrokerProcess) -> None:

@@ -73,6 +73,7 @@ class BrokerService:
         self._unloading: dict[str, asyncio.Event] = {}
         self._started_ms = clock.wall_ms()
         self._producer_serial = 0
+        self._metadata_requests = 0
 
     # --- lookups -----------------------------------------------------------------------------------------------------
 
@@ -93,8 +94,14 @@ class BrokerService:
         producer or consumer; asking makes nothing.
         """
         self.require_namespace(topic.namespace)
-        if not (create and self.config.allow_auto_topic_creation) and not await self.topic_exists(topic):
-            raise TopicNotFound(f"Topic {topic} not found")
+        if self._metadata_requests >= self.config.max_concurrent_lookup_request:
+            raise TooManyRequests("too many lookups are under way (maxConcurrentLookupRequest), try again")
+        self._metadata_requests += 1
+        try:
+            if not (create and self.config.allow_auto_topic_creation) and not await self.topic_exists(topic):
+                raise TopicNotFound(f"Topic {topic} not found")
+        finally:
+            self._metadata_requests -= 1
         return 0
 
     def require_namespace(self, namespace: NamespaceName) -> None:
@@ -126,6 +133,8 @@ class BrokerService:
             raise ServiceNotReady("the broker is starting or stopping, try again")
         if not name.is_persistent:
             raise NotAllowedError("non-persistent topics are not supported yet")
+        if not self.config.enable_persistent_topics:
+            raise NotAllowedError("Broker is unable to load persistent topic (enablePersistentTopics)")
         if self.resources.namespace(name.namespace) is None:
             raise ServiceNotReady(f"Namespace {name.namespace} is not served by this broker: it does not exist")
         loading = self._loading.get(key)

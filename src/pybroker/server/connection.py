@@ -82,6 +82,12 @@ class Connection(Peer, asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.session.move_to(SessionState.CLOSED)
+        self._detach_all()
+        self._wake_alive_waiters()
+        self.context.closed(self, self.close_reason or (str(error) if error else "by the client"))
+
+    def _detach_all(self) -> None:
+        """The client is gone: its places on topics and subscriptions are free."""
         for producer in list(self.producers.values()):
             if producer is not None:
                 producer.detach()
@@ -90,8 +96,6 @@ class Connection(Peer, asyncio.BufferedProtocol):
                 consumer.detach()
         self.producers.clear()
         self.consumers.clear()
-        self._wake_alive_waiters()
-        self.context.closed(self, self.close_reason or (str(error) if error else "by the client"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._decoder.own_buffer() or self.context.receive_buffer
@@ -183,6 +187,8 @@ class Connection(Peer, asyncio.BufferedProtocol):
         """Drop the connection without waiting for what is queued."""
         self.session.move_to(SessionState.CLOSED)
         self.close_reason = self.close_reason or reason
+        # At once: who asked whether this client is alive wants its place, and `connection_lost` comes a turn later.
+        self._detach_all()
         self._transport.abort()
 
     # --- hot commands ------------------------------------------------------------------------------------------------

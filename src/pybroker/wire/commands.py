@@ -64,7 +64,8 @@ class Decoder:
 
     def accept_messages(self, max_message_bytes: int) -> None:
         """The client is authenticated: from now on frames may be as long as a message."""
-        self._max_frame_bytes = max_message_bytes + FRAME_PADDING_BYTES
+        # `total` does not count its own four bytes; the limit does.
+        self._max_frame_bytes = max_message_bytes + FRAME_PADDING_BYTES - 4
 
     def own_buffer(self) -> memoryview | None:
         """Where the next bytes belong while a large frame is incomplete; None when any buffer will do."""
