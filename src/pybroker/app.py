@@ -48,7 +48,7 @@ from pybroker.watchdog import LoopWatchdog
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_FATAL_STORAGE = 70
-_SWITCH_INTERVAL_S = 0.0005  # the journal's writer thread gets the interpreter this soon (docs/architecture.md)
+_SWITCH_INTERVAL_S = 0.0002  # the journal's writer thread gets the interpreter this soon (docs/architecture.md)
 _GC_THRESHOLDS = (50_000, 20, 50)
 _MIB = 1024 * 1024
 

@@ -33,9 +33,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         "outside:pulsar+ssl://localhost:1234,outside:http://localhost:5678,elsewhere:pulsar://far.example:6650",
         "internalListenerName": "inside",
     }
-    process.start()
-    yield process
-    assert process.stop() == 0
+    with process.running():
+        yield process
 
 
 def look_up(broker: BrokerProcess, **fields: str) -> dict[str, object]:
@@ -111,7 +110,12 @@ def test_the_official_client_cannot_use_a_listener_that_is_not_there(broker: Bro
 
 
 def test_the_advertised_address_stands_in_every_url(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path, {"bindAddress": "0.0.0.0", "advertisedAddress": "localhost"}).start()
+    broker = BrokerProcess(tmp_path, {"bindAddress": "0.0.0.0", "advertisedAddress": "localhost"})
+    with broker.running():
+        assert_advertises_localhost(broker)
+
+
+def assert_advertises_localhost(broker: BrokerProcess) -> None:
     port, http_port = broker.ready["broker_port"], broker.ready["http_port"]
     assert (broker.url, broker.http_url) == (f"pulsar://localhost:{port}", f"http://localhost:{http_port}")
     assert look_up(broker)["brokerServiceUrl"] == broker.url
@@ -123,4 +127,3 @@ def test_the_advertised_address_stands_in_every_url(tmp_path: Path) -> None:
     client = new_client(broker.http_url)
     client.create_producer(TOPIC).send(b"reached")
     client.close()
-    assert broker.stop() == 0

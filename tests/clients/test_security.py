@@ -40,22 +40,22 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "authorizationEnabled": "true",
         "superUserRoles": "admin,root",
     }
-    process = BrokerProcess(directory, settings).start()
-    found = Secured(process, authority, secret_file.read_bytes())
-    tenant = {"adminRoles": ["boss"], "allowedClusters": ["standalone"]}
-    assert found.rest("PUT", "/admin/v2/tenants/acme", "admin", body=tenant).status == 204
-    for name, permissions in {
-        "acme/private": {"alice": ["produce", "consume"]},
-        "acme/oneway": {"writer": ["produce"], "reader": ["consume"]},
-        "public/default": {"anonymous": ["produce", "consume"]},
-    }.items():
-        path = f"/admin/v2/namespaces/{name}"
-        if name.startswith("acme"):
-            assert found.rest("PUT", path, "boss").status == 204
-        for role, actions in permissions.items():
-            assert found.rest("POST", f"{path}/permissions/{role}", "admin", body=actions).status == 204
-    yield found
-    assert process.stop() == 0
+    process = BrokerProcess(directory, settings)
+    with process.running():
+        found = Secured(process, authority, secret_file.read_bytes())
+        tenant = {"adminRoles": ["boss"], "allowedClusters": ["standalone"]}
+        assert found.rest("PUT", "/admin/v2/tenants/acme", "admin", body=tenant).status == 204
+        for name, permissions in {
+            "acme/private": {"alice": ["produce", "consume"]},
+            "acme/oneway": {"writer": ["produce"], "reader": ["consume"]},
+            "public/default": {"anonymous": ["produce", "consume"]},
+        }.items():
+            path = f"/admin/v2/namespaces/{name}"
+            if name.startswith("acme"):
+                assert found.rest("PUT", path, "boss").status == 204
+            for role, actions in permissions.items():
+                assert found.rest("POST", f"{path}/permissions/{role}", "admin", body=actions).status == 204
+        yield found
     log = process.log.read_text()
     assert "Traceback" not in log
     assert "password of" not in log
@@ -523,15 +523,14 @@ def other_keys(directory: Path, kind: str) -> tuple[dict[str, str], Callable[...
 @pytest.mark.parametrize("kind", ["secret in a data URL", "public key in a data URL", "public key in a DER file"])
 def test_tokens_by_other_keys_get_in_and_who_brings_none_does_not(tmp_path: Path, kind: str) -> None:
     settings, make = other_keys(tmp_path, kind)
-    process = BrokerProcess(
-        tmp_path,
-        {
-            "authenticationEnabled": "true",
-            "authenticationProviders": PACKAGE + "AuthenticationProviderToken",
-            **settings,
-        },
-    ).start()
-    found = Secured(process, CertificateAuthority(tmp_path), credentials.secret_key())
+    settings |= {"authenticationEnabled": "true", "authenticationProviders": PACKAGE + "AuthenticationProviderToken"}
+    process = BrokerProcess(tmp_path, settings)
+    with process.running():
+        assert_only_tokens_get_in(Secured(process, CertificateAuthority(tmp_path), credentials.secret_key()), make)
+
+
+def assert_only_tokens_get_in(found: Secured, make: Callable[..., str]) -> None:
+    process = found.process
     health = process.http_url + "/admin/v2/brokers/health"
     client = new_client(process.url, authentication=pulsar.AuthenticationToken(make(sub="anybody")))
     assert_round_trip(client, "public/default/t")
@@ -544,4 +543,3 @@ def test_tokens_by_other_keys_get_in_and_who_brings_none_does_not(tmp_path: Path
     assert "not configured" in assert_refused(found, auth_method_name="basic", auth_data=b"a:b")
     assert "authentication is required" in call(health).json["reason"]
     assert call(process.http_url + "/metrics").status == 200
-    assert process.stop() == 0

@@ -20,16 +20,6 @@ TOPIC = "persistent://public/default/t"
 
 
 @contextmanager
-def running(broker: BrokerProcess) -> Iterator[BrokerProcess]:
-    broker.start()
-    try:
-        yield broker
-    finally:
-        code = broker.stop()
-    assert code == 0
-
-
-@contextmanager
 def connected(broker: BrokerProcess) -> Iterator[RawClient]:
     client = RawClient(broker.url)
     try:
@@ -55,7 +45,7 @@ def complaints(ended: "subprocess.CompletedProcess[str]") -> list[str]:
 
 
 def test_the_ready_file_and_the_banner_say_where_the_broker_is(tmp_path: Path) -> None:
-    with running(BrokerProcess(tmp_path)) as broker:
+    with BrokerProcess(tmp_path).running() as broker:
         ready = broker.ready
         assert broker.process is not None
         assert ready["pid"] == broker.process.pid
@@ -76,7 +66,7 @@ def test_the_ready_file_and_the_banner_say_where_the_broker_is(tmp_path: Path) -
 
 
 def test_a_fresh_broker_has_its_cluster_tenants_and_namespaces_when_it_says_it_is_ready(tmp_path: Path) -> None:
-    with running(BrokerProcess(tmp_path)) as broker:
+    with BrokerProcess(tmp_path).running() as broker:
         assert json.loads(broker.get("/admin/v2/clusters")) == ["standalone"]
         assert json.loads(broker.get("/admin/v2/tenants")) == ["public", "pulsar"]
         assert json.loads(broker.get("/admin/v2/namespaces/public")) == ["public/default"]
@@ -105,7 +95,7 @@ def test_file_environment_and_command_line_are_used_and_the_later_ones_win(tmp_p
         "keepAliveIntervalSeconds": "12",
         "PULSAR_PREFIX_keepAliveIntervalSeconds": "13",
     }
-    with running(broker):
+    with broker.running():
         found = json.loads(broker.get("/admin/v2/brokers/configuration/runtime"))
         wanted = {
             "clusterName": "from-file",
@@ -122,7 +112,7 @@ def test_file_environment_and_command_line_are_used_and_the_later_ones_win(tmp_p
 
 def test_unknown_keys_and_keys_without_effect_are_named_once_at_start(tmp_path: Path) -> None:
     settings = {**IN_MEMORY, "noSuchKey": "1", "loadBalancerSheddingEnabled": "false"}
-    with running(BrokerProcess(tmp_path, settings)) as broker:
+    with BrokerProcess(tmp_path, settings).running() as broker:
         noted = [line for line in broker.log.read_text().splitlines() if "config.noted" in line]
     assert len(noted) == 2
     assert "WARNING" in noted[0]
@@ -168,7 +158,7 @@ def test_in_memory_everything_works_and_no_file_is_written(tmp_path: Path) -> No
     directory = tmp_path / "elsewhere"
     directory.mkdir()
     broker = BrokerProcess(directory, IN_MEMORY)
-    with running(broker), connected(broker) as client:
+    with broker.running(), connected(broker) as client:
         client.open_producer(TOPIC)
         client.subscribe(TOPIC, 2)
         client.publish(1, 10)
@@ -186,8 +176,8 @@ def test_in_memory_everything_works_and_no_file_is_written(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_a_signal_tells_the_clients_and_ends_with_code_0(tmp_path: Path, number: signal.Signals) -> None:
-    broker = BrokerProcess(tmp_path).start()
-    with connected(broker) as client, connected(broker) as idle:
+    broker = BrokerProcess(tmp_path)
+    with broker.running(), connected(broker) as client, connected(broker) as idle:
         client.open_producer(TOPIC, 1)
         client.subscribe(TOPIC, 2)
         assert broker.stop(number) == 0
@@ -204,8 +194,8 @@ def test_a_signal_tells_the_clients_and_ends_with_code_0(tmp_path: Path, number:
 
 
 def test_what_was_acknowledged_without_a_receipt_is_kept_by_a_stop(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path, {"cursorFlushIntervalMs": "600000"}).start()
-    with connected(broker) as client:
+    broker = BrokerProcess(tmp_path, {"cursorFlushIntervalMs": "600000"})
+    with broker.running(), connected(broker) as client:
         client.open_producer(TOPIC)
         client.subscribe(TOPIC, 2, "Shared")
         client.publish(1, 4)
@@ -215,8 +205,7 @@ def test_what_was_acknowledged_without_a_receipt_is_kept_by_a_stop(tmp_path: Pat
         client.send(Type.ACK, consumer_id=2, ack_type=pb.CommandAck.Individual, message_id=acked)
         client.send(Type.PING)
         assert client.reply()["type"] == "PONG"
-    assert broker.stop() == 0
-    with running(broker), connected(broker) as client:
+    with broker.running(), connected(broker) as client:
         client.subscribe(TOPIC, 2, "Shared")
         client.send(Type.FLOW, consumer_id=2, messagePermits=10)
         assert [client.reply()["payload"] for _ in range(2)] == ["m0", "m3"]
@@ -227,7 +216,7 @@ def test_what_was_acknowledged_without_a_receipt_is_kept_by_a_stop(tmp_path: Pat
 def test_serve_never_imports_what_only_clients_and_spark_need(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, IN_MEMORY)
     broker.environment = {"PYTHONPROFILEIMPORTTIME": "1"}
-    with running(broker), connected(broker) as client:
+    with broker.running(), connected(broker) as client:
         client.open_producer(TOPIC)
         broker.get("/metrics")
         broker.get("/admin/v2/brokers/health")

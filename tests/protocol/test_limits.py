@@ -15,12 +15,9 @@ MIB = 1024 * 1024
 
 @contextmanager
 def running(directory: Path, **settings: object) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(directory, {key: str(value) for key, value in settings.items()}).start()
-    try:
+    process = BrokerProcess(directory, {key: str(value) for key, value in settings.items()})
+    with process.running():
         yield process
-    finally:
-        code = process.stop()
-    assert code == 0
     assert "Traceback" not in process.log.read_text()
 
 

@@ -17,7 +17,7 @@ from tests.support.raw_client import CLOSED, DeadClient, RawClient, Type, encode
 from pybroker.wire import pulsar_api_pb2 as pb
 
 MAX_MESSAGE_BYTES = 5 * 1024 * 1024
-MAX_FRAME_BYTES = MAX_MESSAGE_BYTES + 10240
+MAX_FRAME_BYTES = MAX_MESSAGE_BYTES + 10240 - 4  # the size field itself counts
 TOPIC = "persistent://public/default/"
 ID = pb.MessageIdData(ledgerId=1, entryId=1)
 
@@ -25,18 +25,18 @@ ID = pb.MessageIdData(ledgerId=1, entryId=1)
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     settings = {"connectionLivenessCheckTimeoutMillis": "300"}
-    process = BrokerProcess(tmp_path_factory.mktemp("session"), settings).start()
-    yield process
-    assert process.stop() == 0
+    process = BrokerProcess(tmp_path_factory.mktemp("session"), settings)
+    with process.running():
+        yield process
     assert "Traceback" not in process.log.read_text()
 
 
 @pytest.fixture(scope="module")
 def hasty_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """One with the shortest keep-alive interval."""
-    process = BrokerProcess(tmp_path_factory.mktemp("hasty"), {"keepAliveIntervalSeconds": "1"}).start()
-    yield process
-    assert process.stop() == 0
+    process = BrokerProcess(tmp_path_factory.mktemp("hasty"), {"keepAliveIntervalSeconds": "1"})
+    with process.running():
+        yield process
 
 
 @contextmanager

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,17 @@ class BrokerProcess:
             time.sleep(0.01)
         self.ready = json.loads(ready_file.read_text())
         return self
+
+    @contextmanager
+    def running(self) -> "Iterator[BrokerProcess]":
+        """Start it, and stop it in any case; stopping cleanly is asserted unless something else has failed."""
+        self.start()
+        try:
+            yield self
+        except BaseException:
+            self.kill()
+            raise
+        assert self.stop() == 0
 
     @property
     def url(self) -> str:

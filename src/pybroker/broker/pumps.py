@@ -16,7 +16,7 @@ from pybroker.clock import Clock
 if TYPE_CHECKING:
     from pybroker.broker.subscription import Subscription
 
-TURN_BUDGET_MS = 0.7
+TURN_BUDGET_MS = 0.4
 
 
 class PumpList:

@@ -84,9 +84,7 @@ class EntryCache:
         if not tail.start <= index < len(tail.payloads):
             self.misses_total += 1
             return None
-        payloads = tail.payloads[index : index + max_entries]
-        if sum(map(len, payloads)) > max_bytes:
-            del payloads[max(1, count_within(payloads, max_bytes)) :]
+        payloads = _within(tail.payloads[index : index + max_entries], max_bytes)
         self.hits_total += len(payloads)
         return EntryRun(ledger_id, first_entry_id, payloads, tail.message_counts[index : index + len(payloads)])
 
@@ -108,6 +106,20 @@ class EntryCache:
         held = sum(len(payload) for tail in self._tails.values() for payload in tail.payloads)
         assert held == self.size_bytes, (held, self.size_bytes)
         assert self.entry_count == sum(len(tail.payloads) - tail.start for tail in self._tails.values())
+
+
+def part_of(run: EntryRun, index: int, max_entries: int, max_bytes: int) -> EntryRun:
+    """Up to `max_entries` entries and about `max_bytes` of `run`, at least one, from its `index`-th on."""
+    payloads = _within(run.payloads[index : index + max_entries], max_bytes)
+    counts = run.message_counts[index : index + len(payloads)]
+    return EntryRun(run.ledger_id, run.first_entry_id + index, payloads, counts)
+
+
+def _within(payloads: list[bytes], max_bytes: int) -> list[bytes]:
+    """The first payloads that fit into `max_bytes` together, at least one."""
+    if sum(map(len, payloads)) <= max_bytes:
+        return payloads
+    return payloads[: max(1, count_within(payloads, max_bytes))]
 
 
 def count_within(payloads: list[bytes], max_bytes: int) -> int:

@@ -14,12 +14,18 @@ from typing import TYPE_CHECKING
 
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.cursor_state import CursorState
+from pybroker.managed_ledger.entry_cache import part_of
 from pybroker.model.position import Position
 from pybroker.storage.cursor_store import CursorOwner, CursorStore
 from pybroker.storage.ledger_store import EntryRun
 
 if TYPE_CHECKING:
     from pybroker.managed_ledger.managed_ledger import ManagedLedger
+
+READ_AHEAD_ENTRIES = 1000
+READ_AHEAD_BYTES = 1024 * 1024
+"""What one read from the store brings for a cursor that catches up: a hop to the reading thread and back costs more than a
+hundred entries of dispatch. Held until it is used up or the cursor goes elsewhere."""
 
 PersistDone = Callable[[StoreError | None], None]
 
@@ -47,6 +53,7 @@ class ManagedCursor(CursorOwner):
         self._is_writing = False
         self._is_dirty = False
         self._waiting: list[PersistDone] = []
+        self._ahead: EntryRun | None = None
         self.rewind()
         if store is not None:
             store.attach(cursor_id, self)
@@ -81,10 +88,23 @@ class ManagedCursor(CursorOwner):
         Only call while `has_more()`.
         """
         position = self.ledger.ledgers.normalize(self.read_position)
-        run = self.ledger.read_cached(position, max_entries, max_bytes)
+        run = self._from_read_ahead(position, max_entries, max_bytes)
+        if run is None:
+            run = self.ledger.read_cached(position, max_entries, max_bytes)
         if run is not None:
             self.read_position = Position(run.ledger_id, run.first_entry_id + len(run.payloads))
         return run
+
+    def _from_read_ahead(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
+        """The entries at `position` out of what the last read from the store brought beyond what was asked."""
+        ahead = self._ahead
+        if ahead is None:
+            return None
+        index = position.entry_id - ahead.first_entry_id
+        if position.ledger_id != ahead.ledger_id or not 0 <= index < len(ahead.payloads):
+            self._ahead = None
+            return None
+        return part_of(ahead, index, max_entries, max_bytes)
 
     async def read(self, max_entries: int, max_bytes: int) -> EntryRun | None:
         """The next entries from the store, advancing; None when the cursor was moved meanwhile (read again then).
@@ -92,9 +112,12 @@ class ManagedCursor(CursorOwner):
         Raises StoreError when they cannot be read.
         """
         before = self.read_position
-        run = await self.ledger.read(self.ledger.ledgers.normalize(before), max_entries, max_bytes)
+        position = self.ledger.ledgers.normalize(before)
+        ahead = await self.ledger.read(position, max(max_entries, READ_AHEAD_ENTRIES), max(max_bytes, READ_AHEAD_BYTES))
         if self.read_position != before:
             return None
+        run = part_of(ahead, 0, max_entries, max_bytes)
+        self._ahead = ahead if len(run.payloads) < len(ahead.payloads) else None
         self.read_position = Position(run.ledger_id, run.first_entry_id + len(run.payloads))
         return run
 
@@ -151,6 +174,7 @@ class ManagedCursor(CursorOwner):
 
     async def close(self) -> None:
         """Write what is left and forget the live cursor."""
+        self._ahead = None
         if self._store is not None:
             await self._store.detach(self.cursor_id)
             self._store = None
