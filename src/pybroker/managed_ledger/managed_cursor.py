@@ -176,5 +176,6 @@ class ManagedCursor(CursorOwner):
         """Write what is left and forget the live cursor."""
         self._ahead = None
         if self._store is not None:
+            self.flush()  # The store writes a snapshot only for a cursor of which it has seen a delta.
             await self._store.detach(self.cursor_id)
             self._store = None

@@ -65,6 +65,9 @@ class Connection(Peer, asyncio.BufferedProtocol):
         self._closed_producers: dict[int, None] = {}
         self._pending_publishes = 0
         self._held = 0
+        self.is_writable = (
+            True  # whether the client takes what it is sent; consumers that attach meanwhile wait as well
+        )
         self._alive_waiters: list[asyncio.Event] = []
         self._transport: asyncio.Transport
         self._outbox: Outbox
@@ -135,16 +138,18 @@ class Connection(Peer, asyncio.BufferedProtocol):
             self.context.loop.call_soon(self._release, _HOLD_BUDGET)
 
     def eof_received(self) -> bool:
+        self.abort("by the client")  # closing would wait until it reads what is queued, which it never will
         return False
 
     def pause_writing(self) -> None:
+        self.is_writable = False
         self.context.stalled(self)
-        self._hold(_HOLD_OUTBOUND)
         for consumer in self.consumers.values():
             if consumer is not None:
                 consumer.set_writable(False)
 
     def resume_writing(self) -> None:
+        self.is_writable = True
         self.context.unstalled(self)
         self._release(_HOLD_OUTBOUND)
         for consumer in self.consumers.values():
@@ -152,9 +157,9 @@ class Connection(Peer, asyncio.BufferedProtocol):
                 consumer.set_writable(True)
 
     @property
-    def is_writable(self) -> bool:
-        """Whether the client takes what it is sent; consumers that attach meanwhile wait as well."""
-        return not self._held & _HOLD_OUTBOUND
+    def outbound_bytes(self) -> int:
+        """What the client has not taken yet."""
+        return self._outbox.size_bytes
 
     def _hold(self, reason: int) -> None:
         if not self._held and not self._transport.is_closing():
@@ -269,6 +274,9 @@ class Connection(Peer, asyncio.BufferedProtocol):
         """Queue one encoded frame."""
         if self.session.state is not SessionState.CLOSED:
             self._outbox.add(data)
+            # Reading goes on while a client does not read, or nobody would see it leave; but answers to it are memory, too.
+            if not self.is_writable and self._outbox.size_bytes > 2 * self.context.max_outbound_bytes:
+                self._hold(_HOLD_OUTBOUND)
 
     def forget_producer(self, producer_id: int) -> None:
         """The producer is gone by the broker's will: sends that are on the way are dropped without an answer."""

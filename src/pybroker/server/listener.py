@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from pybroker import logs
 from pybroker.server.connection import Connection
-from pybroker.wire.session import SessionState
 
 if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 RECEIVE_BUFFER_BYTES = 64 * 1024
 ACCEPT_BACKLOG = 1024
 KEEP_ALIVE_SLICES = 10
+CLOSE_GRACE_S = 2.0
 TLS_HANDSHAKE_TIMEOUT_S = 10.0
 
 
@@ -41,13 +41,13 @@ class ServerContext:
         self.max_pending_publishes = config.max_pending_publish_requests_per_connection
         self.max_concurrent_requests = config.max_concurrent_requests_per_connection
         self.liveness_timeout_ms = config.connection_liveness_check_timeout_millis
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[Connection, float] = {}  # and when each is due for keep-alive
         self.all_closed = asyncio.Event()
         self.all_closed.set()
         self._max_publish_buffer_bytes = config.max_message_publish_buffer_size_in_mb * 1024 * 1024
         self._is_publish_held = False
         self._by_host: Counter[str] = Counter()
-        self._stalled: dict[Connection, float] = {}
+        self._stalled: dict[Connection, tuple[float, int]] = {}  # since when, and with how many bytes
 
     # --- connections -------------------------------------------------------------------------------------------------
 
@@ -56,7 +56,7 @@ class ServerContext:
         stats = self.broker.stats
         stats.connections_created += 1
         stats.active_connections += 1
-        self.connections[connection] = None
+        self.connections[connection] = self.loop.time() + self.broker.config.keep_alive_interval_seconds
         self.all_closed.clear()
         self._by_host[_host(connection)] += 1
         if self._is_publish_held:
@@ -93,7 +93,7 @@ class ServerContext:
         """Count unanswered sends; True when their bytes are over the broker's bound."""
         stats = self.broker.stats
         stats.pending_publish_bytes += size_bytes
-        return stats.pending_publish_bytes >= self._max_publish_buffer_bytes
+        return 0 < self._max_publish_buffer_bytes <= stats.pending_publish_bytes
 
     def hold_all_publishers(self) -> None:
         """Read from nobody until half of the unanswered sends are answered."""
@@ -116,17 +116,19 @@ class ServerContext:
 
     def stalled(self, connection: Connection) -> None:
         """The client does not read what it is sent."""
-        self._stalled[connection] = self.loop.time()
+        self._stalled[connection] = self.loop.time(), connection.outbound_bytes
 
     def unstalled(self, connection: Connection) -> None:
         """It reads again."""
         self._stalled.pop(connection, None)
 
     def close_stalled(self, longest_s: float) -> None:
-        """Drop connections that have not read for `longest_s`: what waits for them is memory."""
+        """Drop connections that have read nothing for `longest_s`: what waits for them is memory. Slow ones stay."""
         now_s = self.loop.time()
-        for connection, since_s in list(self._stalled.items()):
-            if now_s - since_s > longest_s:
+        for connection, (since_s, bytes_then) in list(self._stalled.items()):
+            if connection.outbound_bytes < bytes_then:
+                self.stalled(connection)
+            elif now_s - since_s > longest_s:
                 connection.abort("the client does not read what it is sent")
 
 
@@ -168,12 +170,13 @@ class Listener:
         """Tick keep-alive and drop stalled connections, for as long as the broker runs; spread over the interval."""
         interval_s = self.context.broker.config.keep_alive_interval_seconds
         while True:
-            for part in range(KEEP_ALIVE_SLICES):
-                await asyncio.sleep(interval_s / KEEP_ALIVE_SLICES)
-                for index, connection in enumerate(list(self.context.connections)):
-                    if index % KEEP_ALIVE_SLICES == part:
-                        connection.keep_alive_tick()
-                self.context.close_stalled(2 * interval_s)
+            await asyncio.sleep(interval_s / KEEP_ALIVE_SLICES)
+            now_s = self.context.loop.time()
+            for connection, due_s in list(self.context.connections.items()):
+                if now_s >= due_s:
+                    self.context.connections[connection] = now_s + interval_s
+                    connection.keep_alive_tick()
+            self.context.close_stalled(2 * interval_s)
 
     def stop_accepting(self) -> None:
         """Refuse new connections; those that are there go on."""
@@ -185,15 +188,19 @@ class Listener:
         self.stop_accepting()
         for connection in list(self.context.connections):
             connection.close("the broker is stopping")
-        await self.context.all_closed.wait()
+        try:
+            async with asyncio.timeout(CLOSE_GRACE_S):
+                await self.context.all_closed.wait()
+        except TimeoutError:
+            self.abort()  # who does not read what is queued must not keep the broker from ending
+            await self.context.all_closed.wait()
         for bound, _ in self._sockets:
             bound.close()
 
     def abort(self) -> None:
         """Drop all connections at once."""
         for connection in list(self.context.connections):
-            if connection.session.state is not SessionState.CLOSED:
-                connection.abort("the broker is stopping")
+            connection.abort("the broker is stopping")
 
 
 def _host(connection: Connection) -> str:
