@@ -178,6 +178,7 @@ class Broker:
             return MemoryLedgerStore(), MemoryCursorStore()
         options = LocalStoreOptions(
             sync_data=config.journal_sync_data,
+            direct_io=config.journal_direct_io,
             journal_file_bytes=config.journal_file_size_mb * _MIB,
             max_batch_bytes=config.journal_max_batch_bytes,
             checkpoint_max_bytes=config.checkpoint_max_bytes,

@@ -218,6 +218,7 @@ class BrokerConfig:
     transaction_buffer_client_max_concurrent_requests: int
     transaction_buffer_client_operation_timeout_in_mills: int
     journal_sync_data: bool
+    journal_direct_io: bool
     journal_max_batch_bytes: int
     journal_file_size_mb: int
     checkpoint_max_bytes: int
@@ -522,6 +523,7 @@ class BrokerConfig:
         transaction_buffer_client_max_concurrent_requests: int = 1000,
         transaction_buffer_client_operation_timeout_in_mills: int = 3000,
         journal_sync_data: bool = True,
+        journal_direct_io: bool = True,
         journal_max_batch_bytes: int = 4194304,
         journal_file_size_mb: int = 64,
         checkpoint_max_bytes: int = 50331648,
@@ -825,6 +827,7 @@ class BrokerConfig:
         assign(self, "transaction_buffer_client_max_concurrent_requests", transaction_buffer_client_max_concurrent_requests)
         assign(self, "transaction_buffer_client_operation_timeout_in_mills", transaction_buffer_client_operation_timeout_in_mills)
         assign(self, "journal_sync_data", journal_sync_data)
+        assign(self, "journal_direct_io", journal_direct_io)
         assign(self, "journal_max_batch_bytes", journal_max_batch_bytes)
         assign(self, "journal_file_size_mb", journal_file_size_mb)
         assign(self, "checkpoint_max_bytes", checkpoint_max_bytes)
@@ -1135,6 +1138,7 @@ _KEYS: Final = (
     KeyInfo("transactionBufferClientMaxConcurrentRequests", "transaction_buffer_client_max_concurrent_requests", ValueType.INT, 1000, "Requests at once to other brokers.", minimum=1, supported=False),
     KeyInfo("transactionBufferClientOperationTimeoutInMills", "transaction_buffer_client_operation_timeout_in_mills", ValueType.INT, 3000, "Longest wait for one of them.", minimum=1, supported=False),
     KeyInfo("journalSyncData", "journal_sync_data", ValueType.BOOL, True, "A send receipt waits until its message is on disk. Off: until the operating system has it, which survives a crash of the broker but not of the machine."),
+    KeyInfo("journalDirectIo", "journal_direct_io", ValueType.BOOL, True, "Let the kernel write the journal in the background, past the page cache, instead of a thread. Used where system and file system can do it (Linux) and journalSyncData is on; elsewhere without effect."),
     KeyInfo("journalMaxBatchBytes", "journal_max_batch_bytes", ValueType.INT, 4194304, "Most bytes of one journal batch, which is one durable write.", minimum=4096),
     KeyInfo("journalFileSizeMB", "journal_file_size_mb", ValueType.INT, 64, "Size of a journal file; files are written in advance and used again.", minimum=1),
     KeyInfo("checkpointMaxBytes", "checkpoint_max_bytes", ValueType.INT, 50331648, "Journal bytes after which entries are moved to the segment files of their ledgers.", minimum=65536),

@@ -8,6 +8,7 @@ understands it, and is logged once. It is also where back-pressure acts, by not 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from pybroker import logs
@@ -23,7 +24,7 @@ from pybroker.server.outbox import Outbox
 from pybroker.tasks import TaskOwner
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
-from pybroker.wire.commands import Decoder
+from pybroker.wire.commands import Decoder, Event
 from pybroker.wire.session import KeepAlive, Session, SessionState
 
 if TYPE_CHECKING:
@@ -107,12 +108,30 @@ class Connection(Peer, asyncio.BufferedProtocol):
         self.session.heard()
         if self._alive_waiters:
             self._wake_alive_waiters()
+        decoder = self._decoder
+        if decoder.own_buffer() is not None:
+            self._take(lambda: decoder.own_buffer_filled(size_bytes))
+        else:
+            data = bytes(self.context.receive_buffer[:size_bytes])
+            self._take(lambda: decoder.feed(data))
+        if decoder.has_more or size_bytes >= self.context.read_budget_bytes:
+            # libuv would go on reading this socket for up to 32 buffers: others and the journal's completions come first.
+            self._hold(_HOLD_BUDGET)
+            self.context.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """The next turn: decode what waits, and read again once nothing does."""
+        if self._decoder.has_more and self.session.state is not SessionState.CLOSED:
+            self._take(lambda: self._decoder.feed(b""))
+        if self._decoder.has_more and self.session.state is not SessionState.CLOSED:
+            self.context.loop.call_soon(self._go_on)
+        else:
+            self._release(_HOLD_BUDGET)
+
+    def _take(self, decode: Callable[[], list[Event]]) -> None:
+        """Decode and act: the fault boundary of everything that a client sends."""
         try:
-            if self._decoder.own_buffer() is not None:
-                events = self._decoder.own_buffer_filled(size_bytes)
-            else:
-                events = self._decoder.feed(bytes(self.context.receive_buffer[:size_bytes]))
-            for event in events:
+            for event in decode():
                 if isinstance(event, SendRun):
                     self._publish(event)
                 elif isinstance(event, Flow):
@@ -132,10 +151,6 @@ class Connection(Peer, asyncio.BufferedProtocol):
             self.broker.stats.bugs += 1
             logs.error("connection.failed", connection=self.address, exc_info=bug)
             self.close("internal error")
-        if size_bytes >= self.context.read_budget_bytes:
-            # libuv would go on reading this socket for up to 32 buffers: others and the journal's completions come first.
-            self._hold(_HOLD_BUDGET)
-            self.context.loop.call_soon(self._release, _HOLD_BUDGET)
 
     def eof_received(self) -> bool:
         self.abort("by the client")  # closing would wait until it reads what is queued, which it never will

@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+from pybroker.storage.direct_io import open_direct
+
 Pieces = Sequence["bytes | memoryview"]
 
 # More pieces are joined first: the kernel takes at most this many in one call.
@@ -98,6 +100,10 @@ class Disk:
 
     def open_for_read(self, path: Path) -> DiskFile:
         return DiskFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def open_direct(self, path: Path) -> int | None:
+        """A descriptor for writes past the page cache (see `direct_io.py`); None where the file system has no such thing."""
+        return open_direct(path)
 
     def make_directory(self, path: Path) -> None:
         """Make the directory and those above it, durably; an existing one is fine."""

@@ -125,6 +125,9 @@ class FaultDisk(Disk):
                 raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
             return FaultFile(self, path, self._names[path], self._lock)
 
+    def open_direct(self, path: Path) -> None:
+        """There is no kernel below that could write in the background."""
+
     def make_directory(self, path: Path) -> None:
         self.step("make_directory", path)
 

@@ -1,4 +1,5 @@
 """The write-ahead journal: one writer thread, one durable write for everything that waits, one hop back to the loop.
+`journal_direct.py` does the same without the thread where the system can.
 
 Operation: the loop puts runs and records into a queue; the writer takes what is there as soon as it is idle, up to
 `max_batch_bytes`, writes it as one batch and hands the whole batch back by one `call_soon_threadsafe`.
@@ -60,6 +61,9 @@ class JournalMark:
         self.sequence = -1
 
 
+JournalItem = AppendRun | JournalRecord | JournalMark
+
+
 class JournalBatch:
     """What one durable write holds, on its way to the disk and back."""
 
@@ -98,10 +102,13 @@ class Journal:
         self._max_batch_bytes = max_batch_bytes
         self._sync_data = sync_data
         self._loop = asyncio.get_running_loop()
-        self._queue: SimpleQueue[AppendRun | JournalRecord | JournalMark | None] = SimpleQueue()
+        self._queue: SimpleQueue[JournalItem | None] = SimpleQueue()
         self._submitted_s = 0.0
         self._fenced: set[int] = set()
-        self._file = files.start()
+        self._file = files.current
+        self._start()
+
+    def _start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="journal-writer", daemon=True)
         self._thread.start()
 
@@ -109,7 +116,7 @@ class Journal:
     def queue_depth(self) -> int:
         return self._queue.qsize()
 
-    def put(self, item: AppendRun | JournalRecord | JournalMark) -> None:
+    def put(self, item: JournalItem) -> None:
         """Hand over; the completion comes on the loop, never inside this call."""
         if not self._submitted_s:
             self._submitted_s = perf_counter()
@@ -119,32 +126,35 @@ class Journal:
         """Nothing of this fenced ledger is in the queue any more."""
         self._fenced.discard(ledger_id)
 
-    def stop(self) -> None:
-        """Write what is queued and end the thread. Blocks: not for the loop."""
+    async def close(self) -> None:
+        """Write what is queued, end the thread, close the files."""
         self._queue.put(None)
-        self._thread.join()
-        self._files.close()
+        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._files.close)
 
     def _run(self) -> None:
         """The writer."""
         go_on = True
         while go_on:
             batch = JournalBatch()
-            go_on = self._collect(batch)
+            go_on = self._collect(batch, self._queue.get())
             try:
                 if batch.parts:
                     self._write(batch)
             except BaseException as error:  # noqa: BLE001 - whatever it is, no later write may be receipted
                 self._tell(self._on_fatal, error)
                 return
-            if batch.mark is not None:
-                batch.mark.sequence = self._next_sequence
-            batch.parts = []
+            self._end(batch)
             self._tell(self._completed, batch)
 
-    def _collect(self, batch: JournalBatch) -> bool:
-        """Writer: wait for something, then take what is there. False when the thread shall end."""
-        item = self._queue.get()
+    def _end(self, batch: JournalBatch) -> None:
+        """Writer: the batch is written or refused."""
+        if batch.mark is not None:
+            batch.mark.sequence = self._next_sequence
+        batch.parts = []
+
+    def _collect(self, batch: JournalBatch, item: JournalItem | None) -> bool:
+        """Writer: take `item` and what else is there. False when the thread shall end."""
         batch.submitted_s, self._submitted_s = self._submitted_s, 0.0
         size_bytes = 0
         while True:
@@ -174,19 +184,29 @@ class Journal:
 
     def _write(self, batch: JournalBatch) -> None:
         """Writer: put the batch on disk, or refuse it when there is no room."""
-        body = b"".join(batch.parts)
-        batch.size_bytes = BATCH_HEADER_BYTES + len(body)
         start_s = perf_counter()
         try:
-            file = self._file_with_room(batch.size_bytes)
-            header = encode_batch_header(file.header, self._next_sequence, len(batch.runs) + len(batch.records), body)
-            file.file.write_at((header, body), file.offset, durable=self._sync_data)
+            pieces = self._encode(batch)
+            self._file.file.write_at(pieces, self._file.offset, durable=self._sync_data)
         except OSError as error:
             if not is_out_of_space(error):
                 raise
             self._refuse(batch, error)
             return
         self._stats.journal_sync_s += perf_counter() - start_s
+        self._advance(batch)
+
+    def _encode(self, batch: JournalBatch) -> tuple[bytes, bytes]:
+        """Writer: header and body, in a file that has room for them. Raises OSError when there is none."""
+        body = b"".join(batch.parts)
+        batch.size_bytes = BATCH_HEADER_BYTES + len(body)
+        file = self._file_with_room(batch.size_bytes)
+        header = encode_batch_header(file.header, self._next_sequence, len(batch.runs) + len(batch.records), body)
+        return header, body
+
+    def _advance(self, batch: JournalBatch) -> None:
+        """Writer: the batch is in the file, as durable as promised."""
+        file = self._file
         file.offset = align(file.offset + batch.size_bytes)
         file.last_sequence = self._next_sequence
         self._next_sequence += 1

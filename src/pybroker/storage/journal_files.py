@@ -12,6 +12,7 @@ because writing 64 MiB of zeros must not delay an append.
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -42,15 +43,26 @@ def parse_journal_file_name(name: str) -> int | None:
 class JournalFile:
     """A file that takes batches: the writer owns `offset` and `last_sequence`."""
 
-    __slots__ = ("capacity_bytes", "file", "header", "last_sequence", "offset", "path")
+    __slots__ = ("capacity_bytes", "direct_descriptor", "file", "header", "last_sequence", "offset", "path")
 
-    def __init__(self, path: Path, file: DiskFile, header: FileHeader, capacity_bytes: int) -> None:
+    def __init__(
+        self, path: Path, file: DiskFile, direct_descriptor: int | None, header: FileHeader, capacity_bytes: int
+    ) -> None:
+        """`direct_descriptor` is for writes past the page cache; None where the disk has no such thing."""
         self.path = path
         self.file = file
+        self.direct_descriptor = direct_descriptor
         self.header = header
         self.capacity_bytes = capacity_bytes
         self.offset = FILE_HEADER_BYTES
         self.last_sequence = -1
+
+    def close(self) -> None:
+        """No more batches."""
+        if self.direct_descriptor is not None:
+            os.close(self.direct_descriptor)
+            self.direct_descriptor = None
+        self.file.close()
 
 
 class JournalFiles:
@@ -76,21 +88,26 @@ class JournalFiles:
             self._retire(path, self._size(path))
         self._disk.sync_directory(self._directory)
 
-    def start(self) -> JournalFile:
-        """The first file of this run, now; the next one is made ready behind it."""
+    @property
+    def current(self) -> JournalFile:
+        """The file that takes batches now; made by `start`."""
+        assert self._current is not None, "started"
+        return self._current
+
+    def start(self) -> None:
+        """Make the first file of this run, now; the next one is made ready behind it."""
         size = self._file_bytes if self._spares else min(FIRST_FILE_BYTES, self._file_bytes)
         self._current = self._prepare(size)
         self._next = self._background.submit(self._prepare, self._file_bytes)
-        return self._current
 
     def take_next(self) -> JournalFile:
         """The file after the current one; waits until it is ready. Raises OSError when it cannot be made (now)."""
-        assert self._current is not None, "started"
+        current = self.current
         ready = self._next or self._background.submit(self._prepare, self._file_bytes)
         self._next = None
         # After an error the next call tries again: space may have come back.
         file = ready.result()
-        self._full.append(self._current)
+        self._full.append(current)
         self._current = file
         self._next = self._background.submit(self._prepare, self._file_bytes)
         return file
@@ -103,9 +120,9 @@ class JournalFiles:
         """Finish what runs and close the files. Called when no writer and no checkpoint is left."""
         self._background.shutdown(wait=True)
         if self._next is not None and self._next.exception() is None:
-            self._next.result().file.close()
+            self._next.result().close()
         for file in (*self._full, *([self._current] if self._current else [])):
-            file.file.close()
+            file.close()
         self._full.clear()
         self._current = None
 
@@ -113,7 +130,7 @@ class JournalFiles:
         freed = 0
         while self._full and self._full[0].last_sequence < sequence:
             file = self._full.popleft()
-            file.file.close()
+            file.close()
             self._retire(file.path, file.capacity_bytes)
             freed += 1
         if freed:
@@ -145,11 +162,12 @@ class JournalFiles:
             file.sync()
             self._disk.rename(spare, path)
             self._disk.sync_directory(self._directory)
+            direct_descriptor = self._disk.open_direct(path)
         except OSError:
             file.close()
             self._disk.unlink(spare)
             raise
-        return JournalFile(path, file, header, size_bytes)
+        return JournalFile(path, file, direct_descriptor, header, size_bytes)
 
     def _fill(self, file: DiskFile, size_bytes: int) -> None:
         """Write the file once: a durable write into allocated, written blocks changes no metadata of the file system."""

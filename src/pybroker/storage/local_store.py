@@ -32,7 +32,8 @@ from pybroker.storage.cursor_shelf import CursorShelf, merge
 from pybroker.storage.cursor_store import CursorDone, CursorOwner, CursorStore
 from pybroker.storage.disk import Disk
 from pybroker.storage.index_cache import IndexCache
-from pybroker.storage.journal import Journal, JournalBatch, JournalRecord
+from pybroker.storage.journal import JournalBatch, JournalRecord
+from pybroker.storage.journal_direct import open_journal
 from pybroker.storage.layout.journal import (
     CursorRecord,
     LedgerRecord,
@@ -87,7 +88,7 @@ class LocalStore(LedgerStore, CursorStore):
         self._waiting: set[asyncio.Future[None]] = set()
         self._failed: BaseException | None = None
         self._is_closed = False
-        self._journal = Journal(
+        self._journal = open_journal(
             opened.files,
             opened.facts.sequence,
             stats,
@@ -95,6 +96,7 @@ class LocalStore(LedgerStore, CursorStore):
             self._fail,
             max_batch_bytes=options.max_batch_bytes,
             sync_data=options.sync_data,
+            direct_io=options.direct_io,
         )
         self._checkpointer = Checkpointer(
             disk,
@@ -415,7 +417,7 @@ class LocalStore(LedgerStore, CursorStore):
         if is_stored and self._failed is None:
             await self._checkpointer.run(is_last=True)
         await self._checkpointer.close()
-        await asyncio.to_thread(self._journal.stop)
+        await self._journal.close()
         await asyncio.to_thread(self._readers.shutdown)
         self._table.close()
 

@@ -10,6 +10,7 @@ class LocalStoreOptions:
     """Defaults are those of conf/broker.conf; the last group has no key there."""
 
     sync_data: bool = True
+    direct_io: bool = True
     max_batch_bytes: int = 4 << 20
     journal_file_bytes: int = 64 << 20
     checkpoint_max_bytes: int = 48 << 20

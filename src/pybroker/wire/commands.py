@@ -20,12 +20,14 @@ from pybroker.errors import BrokerError, ChecksumError, NotAllowedError, Protoco
 from pybroker.model.events import Ack, Flow, PartialAck, SendRefused, SendRun
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.entry_metadata import MAGIC_CRC32C, NUM_MESSAGES_BYTE, message_count
-from pybroker.wire.varint import decode, skip_field
+from pybroker.wire.varint import decode, encode, skip_field
 
 FRAME_PADDING_BYTES = 10240
 """A frame may be this much longer than the maximum message size."""
 MAX_UNAUTHENTICATED_FRAME_BYTES = 128 * 1024
 """Before CONNECTED nothing longer than a large token is legal: memory per stranger stays bounded."""
+MAX_SMALL_COMMANDS = 256
+"""So many commands other than SEND are decoded at a time: a read of the socket can bring thousands of them."""
 OWN_BUFFER_BYTES = 32 * 1024
 """A frame of which more than this is missing gets a buffer of its own instead of being accumulated."""
 
@@ -51,13 +53,15 @@ class Decoder:
     """Turns the bytes of one connection into events.
 
     Owner: the connection. `feed` takes what was received; `own_buffer` is where the rest of a large frame wants to be received.
-    Invariant: `_rest` holds less than one whole frame.
+    Invariant: `_rest` holds less than one whole frame, unless `has_more`.
     """
 
-    __slots__ = ("_filled", "_frame", "_max_frame_bytes", "_rest")
+    __slots__ = ("_filled", "_frame", "_max_frame_bytes", "_rest", "has_more")
 
     def __init__(self) -> None:
         self._rest = b""
+        self.has_more = False
+        """Whole frames wait: call `feed` with nothing, after others had their turn."""
         self._frame: bytearray | None = None
         self._filled = 0
         self._max_frame_bytes = MAX_UNAUTHENTICATED_FRAME_BYTES
@@ -119,6 +123,11 @@ class Decoder:
         view = memoryview(data)
         run_producer_id = -1  # whose SENDs may join the last event
         ack: Ack | None = None
+        ack_prefix = (
+            b""  # what an ACK of the next entry begins with: sizes, consumer, ledger, and the tag of the entry id
+        )
+        small_commands = 0
+        self.has_more = False
         next_count = 0  # Where num_messages_in_batch may begin next: most metadata has no such byte at all.
         while end - pos >= _HEAD_SIZE:
             total, size, head, first_tag, producer_id, second_tag, sequence_id = _HEAD(data, pos)
@@ -196,9 +205,18 @@ class Decoder:
                     run.size_bytes += frame_end - start
                 elif kind == _ACK_KIND:
                     run_producer_id = -1
-                    ack = _scan_ack(data, pos + 11, start, ack, events)
+                    small_commands += 1
+                    at = -1
+                    if ack is not None and ack_prefix and data.startswith(ack_prefix, pos + 4):
+                        entry_id, at = decode(data, pos + 4 + len(ack_prefix), start)
+                    if at == start and ack is not None:
+                        ack.groups[-1][1].append(entry_id)
+                    else:
+                        ack = _scan_ack(data, pos + 11, start, ack, events)
+                        ack_prefix = _ack_prefix(data, pos + 4, start, ack)
                 else:
                     run_producer_id, ack = -1, None
+                    small_commands += 1
                     if kind == _FLOW_KIND:
                         events.append(_scan_flow(data, pos + 11, start))
                     else:
@@ -213,6 +231,9 @@ class Decoder:
                     _SIZES.pack(total + len(ordered) - size, len(ordered)) + ordered + data[start:frame_end]
                 )
             pos = frame_end
+            if small_commands >= MAX_SMALL_COMMANDS:
+                self.has_more = end - pos >= 4
+                break
         else:
             pos = self._decode_short(data, pos, events)
         if pos < end:
@@ -393,6 +414,18 @@ def _scan_ack(data: bytes, pos: int, end: int, previous: Ack | None, events: lis
         return previous
     events.append(ack)
     return ack
+
+
+def _ack_prefix(data: bytes, pos: int, end: int, ack: Ack | None) -> bytes:
+    """What the ACK that was just read has in front of its entry id, if that ends it and it names one entry; else nothing."""
+    # size(4)  08 0a 52 len { 08 consumer  10 type  1a len { 08 ledger  10 entry } }, one byte of consumer id
+    if ack is None or not ack.groups or data[pos + 10] != 0x10 or data[pos + 12 : pos + 13] != b"\x1a":
+        return b""
+    entry = encode(ack.groups[-1][1][-1])
+    entry_start = end - len(entry)
+    if pos + 14 + data[pos + 13] != end or data[entry_start - 1 : end] != b"\x10" + entry:
+        return b""
+    return data[pos:entry_start]
 
 
 def _scan_message_id(data: bytes, pos: int, end: int, ack: Ack) -> None:

@@ -18,7 +18,13 @@ from tests.unit.wire.support import (
 from pybroker.errors import ChecksumError, NotAllowedError, ProtocolViolation
 from pybroker.model.events import Ack, Flow, SendRefused, SendRun
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.commands import FRAME_PADDING_BYTES, MAX_UNAUTHENTICATED_FRAME_BYTES, OWN_BUFFER_BYTES, Decoder
+from pybroker.wire.commands import (
+    FRAME_PADDING_BYTES,
+    MAX_SMALL_COMMANDS,
+    MAX_UNAUTHENTICATED_FRAME_BYTES,
+    OWN_BUFFER_BYTES,
+    Decoder,
+)
 
 SOUND = message(metadata())
 PING = frame(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
@@ -303,3 +309,36 @@ def test_text_beyond_ascii_is_taken() -> None:
     lookup = pb.CommandLookupTopic(topic="persistent://public/default/ü", request_id=1)
     command = pb.BaseCommand(type=pb.BaseCommand.LOOKUP, lookupTopic=lookup)
     assert connected_decoder().feed(frame(command)) == [command]
+
+
+def test_many_small_commands_are_decoded_in_parts() -> None:
+    flow = pb.BaseCommand(
+        type=pb.BaseCommand.FLOW, flow=pb.CommandFlow(consumer_id=1, messagePermits=1)
+    ).SerializeToString()
+    frame = len(flow).to_bytes(4, "big")
+    data = ((len(flow) + 4).to_bytes(4, "big") + frame + flow) * (3 * MAX_SMALL_COMMANDS + 5)
+    decoder = Decoder()
+    decoder.accept_messages(MAX_MESSAGE_BYTES)
+    counts = [len(decoder.feed(data))]
+    while decoder.has_more:
+        counts.append(len(decoder.feed(b"")))
+    assert counts == [MAX_SMALL_COMMANDS] * 3 + [5]
+
+
+def test_an_acknowledgement_that_only_looks_like_the_one_before_is_read_in_full() -> None:
+    def ack(**message_id: int) -> bytes:
+        command = pb.CommandAck(
+            consumer_id=3, ack_type=pb.CommandAck.Individual, message_id=[pb.MessageIdData(**message_id)]
+        )
+        body = pb.BaseCommand(type=pb.BaseCommand.ACK, ack=command).SerializeToString()
+        return (len(body) + 4).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body
+
+    decoder = Decoder()
+    decoder.accept_messages(MAX_MESSAGE_BYTES)
+    ids = [(16, 16), (16, 17), (17, 16), (16, 300), (16, 301), (700, 5), (700, 6)]
+    data = b"".join(ack(ledgerId=ledger_id, entryId=entry_id) for ledger_id, entry_id in ids)
+    data += ack(ledgerId=700, entryId=7, batch_size=16) + ack(ledgerId=700, entryId=8)
+    (event,) = decoder.feed(data)
+    assert isinstance(event, Ack)
+    acked = [(ledger_id, entry_id) for ledger_id, entry_ids in event.groups for entry_id in entry_ids]
+    assert acked == [*ids, (700, 7), (700, 8)]
