@@ -14,7 +14,7 @@ ARGS ?=
 SEED ?= 1
 # Tests without processes, and tests that start brokers. Those of the load generator and the comparison need no Java.
 UNIT_TESTS = $(wildcard tests/unit benchmarks tests/differential)
-TEST_DIRECTORIES = $(UNIT_TESTS) $(wildcard tests/protocol tests/clients tests/crash)
+TEST_DIRECTORIES = $(wildcard $(UNIT_TESTS) tests/protocol tests/clients tests/crash tests/fuzz)
 TYPED_DIRECTORIES = $(wildcard src tools benchmarks)
 
 .PHONY: help
@@ -39,6 +39,7 @@ help:
 $(STAMP): pyproject.toml requirements-dev.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint requirements-dev.lock --editable '.[client,test,dev]'
+	$(BIN)/python -m compileall -q src  # a cold start compiles nothing
 	touch $@
 
 # Takes the newest versions that pyproject.toml allows.

@@ -56,6 +56,12 @@ def held_bytes(decoder: Decoder) -> int:
     return len(decoder._rest) + (0 if decoder._frame is None else len(decoder._frame))
 
 
+def drain(decoder: Decoder, events: list[Event]) -> None:
+    """What one go left over of many small commands."""
+    while decoder.has_more:
+        events += decoder.feed(b"")
+
+
 def feed_like_a_socket(decoder: Decoder, chunks: list[bytes], events: list[Event]) -> None:
     """As a connection does: large frames are received into the decoder's own buffer."""
     for chunk in chunks:
@@ -71,11 +77,13 @@ def feed_like_a_socket(decoder: Decoder, chunks: list[bytes], events: list[Event
                 own.release()
                 events += decoder.own_buffer_filled(taken)
                 rest = rest[taken:]
+            drain(decoder, events)
 
 
 def feed_plainly(decoder: Decoder, chunks: list[bytes], events: list[Event]) -> None:
     for chunk in chunks:
         events += decoder.feed(chunk)
+        drain(decoder, events)
 
 
 Feed = Callable[[Decoder, list[bytes], list[Event]], None]
