@@ -271,7 +271,10 @@ class MetricsPage:
         yield from self._gauge("pulsar_broker_throttled_connections", stats.throttled_connections)
         yield from self._gauge("pybroker_pending_publish_bytes", stats.pending_publish_bytes)
         yield from self._gauge("pybroker_loop_lag_max_ms", stats.loop_lag_max_ms)
+        yield from self._gauge("pybroker_loop_lag_ms", stats.loop_lag_ms)
         yield from self._counter("pybroker_bugs", stats.bugs)
+        for name, value in self._broker.ledgers.store.figures().items():
+            yield from self._gauge(f"pybroker_store_{name}", value)
         yield from self._connection_lines()
         yield from self._cache_lines()
 

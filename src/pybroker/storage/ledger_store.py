@@ -132,6 +132,10 @@ class LedgerStore(ABC):
     async def flush(self) -> None:
         """Return once everything appended before this call is durable, proving that the store can write. Raises StoreError."""
 
+    def figures(self) -> dict[str, float]:
+        """What the store counts, by name, for the metrics page; plain reads, no IO."""
+        return {}
+
     @abstractmethod
     async def close(self) -> None:
         """Make everything durable and release files and threads. Idempotent."""

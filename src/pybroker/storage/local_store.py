@@ -17,6 +17,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -139,6 +140,9 @@ class LocalStore(LedgerStore, CursorStore):
             return cls(directory, options, on_fatal, disk, opened, stats)
         except OSError as error:
             raise StoreError(f"{directory} cannot be opened: {error}") from error
+
+    def figures(self) -> dict[str, float]:
+        return asdict(self.stats())
 
     def stats(self) -> StoreStats:
         """The counters; the same object every time, with the present figures of what is now."""
