@@ -15,8 +15,6 @@ class Intended:
     reason: str
 
 
-_WATCHERS = "Flags say what works: topic watchers are not there yet, and clients that see no flag poll instead."
-_REPLICATION = "Flags say what works: it is for replication between clusters, which is not there."
 _PROXY = (
     "Pulsar's standalone mode tells clients to stay at the address that they came by. Here a lookup names the address "
     "that serves the topic, as in a cluster; `advertisedAddress` and `advertisedListeners` say which."
@@ -30,8 +28,6 @@ _JAVA_KEY_STORES = "Names of Java key stores and classes mean nothing here."
 _BAD_REQUEST = "Pulsar reports a fault of its own for what the caller got wrong."
 
 INTENDED: tuple[Intended, ...] = (
-    Intended("protocol_connect", "*: feature_flags.supports_topic_watcher*", _WATCHERS),
-    Intended("protocol_connect", "*: feature_flags.supports_repl_dedup_by_lid_and_eid", _REPLICATION),
     Intended("protocol_lookup", "lookup, *: proxy_through_service_url", _PROXY),
     Intended("protocol_pipelined", "*: [[]0].proxy_through_service_url", _PROXY),
     Intended("protocol_without_lookup", "*", _NO_LOOKUP),

@@ -158,7 +158,12 @@ def test_connected_has_the_lower_version_the_size_limit_and_what_works(
         "type": "CONNECTED",
         "protocol_version": answered,
         "max_message_size": MAX_MESSAGE_BYTES,
-        "feature_flags": {"supports_get_partitioned_metadata_without_auto_creation": True},
+        "feature_flags": {
+            "supports_topic_watchers": True,
+            "supports_get_partitioned_metadata_without_auto_creation": True,
+            "supports_repl_dedup_by_lid_and_eid": True,
+            "supports_topic_watcher_reconcile": True,
+        },
     }
 
 
