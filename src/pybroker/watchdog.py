@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import signal
 import traceback
+from pathlib import Path
 from types import FrameType
 
 from pybroker import logs
@@ -48,7 +49,6 @@ class LoopWatchdog:
                 signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _held_up(self, number: int, frame: FrameType | None) -> None:
-        stack = traceback.format_stack(frame, MAX_STACK_FRAMES)
-        logs.warning(
-            "loop.held_up", limit_ms=round(self._limit_s * 1000), stack=" | ".join(line.strip() for line in stack)
-        )
+        innermost = traceback.extract_stack(frame)[-MAX_STACK_FRAMES:]
+        stack = " > ".join(f"{Path(each.filename).name}:{each.lineno} {each.name}" for each in innermost)
+        logs.warning("loop.held_up", limit_ms=round(self._limit_s * 1000), stack=stack)

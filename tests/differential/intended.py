@@ -23,14 +23,12 @@ _LEAVES = (
     "What a Shared consumer held when it left counts as redelivered, as the documents promise: a dead-letter policy "
     "must see a message that kills its consumers. Pulsar 4.2.4 does not count it."
 )
-_NO_LOOKUP = "A broker that serves a topic serves it also without a lookup before."
 _JAVA_KEY_STORES = "Names of Java key stores and classes mean nothing here."
 _BAD_REQUEST = "Pulsar reports a fault of its own for what the caller got wrong."
 
 INTENDED: tuple[Intended, ...] = (
     Intended("protocol_lookup", "lookup, *: proxy_through_service_url", _PROXY),
     Intended("protocol_pipelined", "*: [[]0].proxy_through_service_url", _PROXY),
-    Intended("protocol_without_lookup", "*", _NO_LOOKUP),
     Intended("shared_consumer_leaves", "second after: *.redelivery_count", _LEAVES),
     Intended("protocol_flow_shared_two", "what the closed one had: *.redelivery_count", _LEAVES),
     Intended("protocol_reconnect_counts", "Shared, second: *.redelivery_count", _LEAVES),

@@ -507,19 +507,6 @@ def protocol_topics_of_namespace(run: Run) -> None:
 
 
 @scenario
-def protocol_without_lookup(run: Run) -> None:
-    """PRODUCER and SUBSCRIBE without a lookup first, in a namespace that nobody has looked up yet."""
-    namespace = f"{run.tenant()}/ns"
-    run.http("PUT", f"/admin/v2/tenants/{run.tenant()}", {"allowedClusters": ["standalone"]}, "application/json")
-    run.http("PUT", f"/admin/v2/namespaces/{namespace}", ..., "application/json")
-    topic = f"persistent://{namespace}/t"
-    with run.raw() as raw:
-        run.step("PRODUCER", raw.request(Type.PRODUCER, topic=topic, producer_id=1))
-        fields = {"subscription": "s", "subType": pb.CommandSubscribe.Exclusive, "consumer_id": 1}
-        run.step("SUBSCRIBE", raw.request(Type.SUBSCRIBE, topic=topic, **fields))
-
-
-@scenario
 def protocol_pipelined(run: Run) -> None:
     """Commands that arrive in one piece, and one byte at a time, are answered the same way."""
     topic = run.topic()
