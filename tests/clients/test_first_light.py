@@ -264,3 +264,10 @@ def test_clients_reconnect_to_a_restarted_broker(own_broker: BrokerProcess, topi
     while received != {b"before", b"after"}:
         received.add(consumer.receive(10_000).data())
     client.close()
+
+
+def test_the_metrics_page_shows_the_journal(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    client.create_producer(topic).send(b"one")
+    figures = dict(line.rsplit(" ", 1) for line in broker.get("/metrics").splitlines() if not line.startswith("#"))
+    assert float(figures['pybroker_store_journal_entries{cluster="standalone"}']) >= 1
+    assert float(figures['pybroker_store_journal_sync_s{cluster="standalone"}']) > 0

@@ -24,6 +24,7 @@ from pybroker.metadata.memory import MemoryMetadataStore
 from pybroker.metadata.resources import Resources
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.model.stats import BrokerStats, DeliveryCounters, TopicCounters
+from pybroker.storage.memory_store import MemoryLedgerStore
 
 
 class FakeClock(Clock):
@@ -50,6 +51,7 @@ class FakeLedger:
 @dataclass
 class FakeFactory:
     cache: EntryCache = field(default_factory=lambda: EntryCache(1 << 20))
+    store: MemoryLedgerStore = field(default_factory=MemoryLedgerStore)
 
 
 @dataclass
