@@ -382,8 +382,8 @@ def gives_a_ledger_id_twice(patch: pytest.MonkeyPatch) -> None:
 def frees_the_journal_one_batch_too_early(patch: pytest.MonkeyPatch) -> None:
     collect = journal.Journal._collect
 
-    def moves_the_mark(self: Any, batch: Any) -> bool:
-        go_on = collect(self, batch)
+    def moves_the_mark(self: Any, batch: Any, item: Any) -> bool:
+        go_on = collect(self, batch, item)
         if batch.mark is not None:
             done = batch.mark.done
             batch.mark.done = lambda sequence: done(sequence + 1)
