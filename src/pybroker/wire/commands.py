@@ -112,6 +112,7 @@ class Decoder:
                 self._frame = bytearray(total + 4)
                 self._frame[:kept] = data[pos:]
                 self._filled = kept
+                self.has_more = False  # only the rest of this frame can come next
                 return
         self._rest = data[pos:]
 
@@ -244,10 +245,10 @@ class Decoder:
         """Frames of less than 16 bytes at the end of what was received: no SEND, ACK or FLOW is that short."""
         while len(data) - pos >= 8:
             total, size = _SIZES.unpack_from(data, pos)
-            if total < 4 or size > total - 4:
-                raise ProtocolViolation(f"command of {size} bytes in a frame of {total}")
             if pos + 4 + total > len(data):
                 break
+            if total < 4 or size > total - 4:
+                raise ProtocolViolation(f"command of {size} bytes in a frame of {total}")
             events.append(_parse(data[pos + 8 : pos + 8 + size]))
             pos += 4 + total
         return pos

@@ -342,3 +342,24 @@ def test_an_acknowledgement_that_only_looks_like_the_one_before_is_read_in_full(
     assert isinstance(event, Ack)
     acked = [(ledger_id, entry_id) for ledger_id, entry_ids in event.groups for entry_id in entry_ids]
     assert acked == [*ids, (700, 7), (700, 8)]
+
+
+def test_small_commands_before_the_beginning_of_a_large_frame_leave_nothing_to_go_on_with() -> None:
+    ping = pb.BaseCommand(
+        type=pb.BaseCommand.FLOW, flow=pb.CommandFlow(consumer_id=1, messagePermits=1)
+    ).SerializeToString()
+    small = (len(ping) + 4).to_bytes(4, "big") + len(ping).to_bytes(4, "big") + ping
+    decoder = Decoder()
+    decoder.accept_messages(MAX_MESSAGE_BYTES)
+    large = (OWN_BUFFER_BYTES + 1000).to_bytes(4, "big") + b"\0" * 100
+    assert len(decoder.feed(small * MAX_SMALL_COMMANDS + large)) == MAX_SMALL_COMMANDS
+    assert not decoder.has_more
+    assert decoder.own_buffer() is not None
+
+
+def test_the_sizes_of_an_incomplete_frame_are_judged_alike_however_it_is_cut() -> None:
+    data = bytes.fromhex("0001001a0100000508129201")  # a command longer than its frame, of which little has come
+    for cut in range(len(data) + 1):
+        decoder = Decoder()
+        decoder.accept_messages(MAX_MESSAGE_BYTES)
+        assert decoder.feed(data[:cut]) == []
