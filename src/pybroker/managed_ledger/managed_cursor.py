@@ -4,7 +4,7 @@ Durable cursors are written as deltas, at most one in flight for each cursor: wh
 burst of acknowledgements costs a few records. Whoever asks for a receipt is answered once a delta that covers it is durable;
 what nobody asked about is written by the factory's flush timer.
 
-Invariants: the mark-delete position never moves back but by `reset`; `read_position` lies behind the mark-delete position.
+Invariants: the mark-delete position never moves back; `read_position` lies behind the mark-delete position.
 """
 
 from __future__ import annotations
@@ -165,12 +165,6 @@ class ManagedCursor(CursorOwner):
 
     def snapshot(self) -> bytes:
         return self.state.snapshot()
-
-    def reset(self, position: Position, done: PersistDone | None) -> None:
-        """Make `position` the next entry to read, forgetting all acknowledgements behind it."""
-        self.state.reset(self.ledger.ledgers.previous_position(position))
-        self.rewind()
-        self.changed(done)
 
     async def close(self) -> None:
         """Write what is left and forget the live cursor."""
