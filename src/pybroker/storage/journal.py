@@ -18,6 +18,7 @@ import asyncio
 import threading
 from array import array
 from collections.abc import Callable
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import TypeVar
@@ -80,32 +81,35 @@ class JournalBatch:
         self.submitted_s = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalSetup:
+    """What a journal is made of, whoever writes it. `completed` hears of each batch on the loop, `on_fatal` of the end."""
+
+    files: JournalFiles
+    next_sequence: int
+    stats: StoreStats
+    completed: Callable[[JournalBatch], None]
+    on_fatal: Callable[[BaseException], None]
+    max_batch_bytes: int
+    sync_data: bool
+
+
 class Journal:
     """Owns the writer thread; the store owns the journal and hears of each batch through `completed`."""
 
-    def __init__(
-        self,
-        files: JournalFiles,
-        next_sequence: int,
-        stats: StoreStats,
-        completed: Callable[[JournalBatch], None],
-        on_fatal: Callable[[BaseException], None],
-        *,
-        max_batch_bytes: int,
-        sync_data: bool,
-    ) -> None:
-        self._files = files
-        self._next_sequence = next_sequence
-        self._stats = stats
-        self._completed = completed
-        self._on_fatal = on_fatal
-        self._max_batch_bytes = max_batch_bytes
-        self._sync_data = sync_data
+    def __init__(self, setup: JournalSetup) -> None:
+        self._files = setup.files
+        self._next_sequence = setup.next_sequence
+        self._stats = setup.stats
+        self._completed = setup.completed
+        self._on_fatal = setup.on_fatal
+        self._max_batch_bytes = setup.max_batch_bytes
+        self._sync_data = setup.sync_data
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[JournalItem | None] = SimpleQueue()
         self._submitted_s = 0.0
         self._fenced: set[int] = set()
-        self._file = files.current
+        self._file = setup.files.current
         self._start()
 
     def _start(self) -> None:

@@ -7,31 +7,18 @@ that the same turn of the loop still brings; what comes during a write goes toge
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from queue import Empty
 from time import perf_counter
 
 from pybroker.storage.direct_io import DirectWriter
 from pybroker.storage.disk import is_out_of_space
-from pybroker.storage.journal import Journal, JournalBatch, JournalItem
-from pybroker.storage.journal_files import JournalFiles
-from pybroker.storage.stats import StoreStats
+from pybroker.storage.journal import Journal, JournalBatch, JournalItem, JournalSetup
 
 
 class DirectJournal(Journal):
     """Owned by the store. Invariant: at most one batch is in flight; a turn is scheduled while items wait and none is."""
 
-    def __init__(
-        self,
-        direct: DirectWriter,
-        files: JournalFiles,
-        next_sequence: int,
-        stats: StoreStats,
-        completed: Callable[[JournalBatch], None],
-        on_fatal: Callable[[BaseException], None],
-        *,
-        max_batch_bytes: int,
-    ) -> None:
+    def __init__(self, direct: DirectWriter, setup: JournalSetup) -> None:
         self._direct = direct
         self._in_flight: JournalBatch | None = None
         self._in_flight_since_s = 0.0
@@ -39,9 +26,7 @@ class DirectJournal(Journal):
         self._has_failed = False
         self._idle = asyncio.Event()
         self._idle.set()
-        super().__init__(
-            files, next_sequence, stats, completed, on_fatal, max_batch_bytes=max_batch_bytes, sync_data=True
-        )
+        super().__init__(setup)
 
     def _start(self) -> None:
         self._loop.add_reader(self._direct.event_descriptor, self._written)
@@ -122,28 +107,14 @@ class DirectJournal(Journal):
         ended.append(batch)
 
 
-def open_journal(
-    files: JournalFiles,
-    next_sequence: int,
-    stats: StoreStats,
-    completed: Callable[[JournalBatch], None],
-    on_fatal: Callable[[BaseException], None],
-    *,
-    max_batch_bytes: int,
-    sync_data: bool,
-    direct_io: bool,
-) -> Journal:
+def open_journal(setup: JournalSetup, *, direct_io: bool) -> Journal:
     """The journal that suits disk and options: direct where each batch must be on the device and the system can do it."""
-    files.start()
-    if sync_data and direct_io and files.current.direct_descriptor is not None:
+    setup.files.start()
+    if setup.sync_data and direct_io and setup.files.current.direct_descriptor is not None:
         try:
             direct = DirectWriter()
         except OSError:
             pass  # forbidden, or the system's own limit is reached: the thread does it
         else:
-            return DirectJournal(
-                direct, files, next_sequence, stats, completed, on_fatal, max_batch_bytes=max_batch_bytes
-            )
-    return Journal(
-        files, next_sequence, stats, completed, on_fatal, max_batch_bytes=max_batch_bytes, sync_data=sync_data
-    )
+            return DirectJournal(direct, setup)
+    return Journal(setup)

@@ -33,7 +33,7 @@ from pybroker.storage.cursor_shelf import CursorShelf, merge
 from pybroker.storage.cursor_store import CursorDone, CursorOwner, CursorStore
 from pybroker.storage.disk import Disk
 from pybroker.storage.index_cache import IndexCache
-from pybroker.storage.journal import JournalBatch, JournalRecord
+from pybroker.storage.journal import JournalBatch, JournalRecord, JournalSetup
 from pybroker.storage.journal_direct import open_journal
 from pybroker.storage.layout.journal import (
     CursorRecord,
@@ -89,16 +89,16 @@ class LocalStore(LedgerStore, CursorStore):
         self._waiting: set[asyncio.Future[None]] = set()
         self._failed: BaseException | None = None
         self._is_closed = False
-        self._journal = open_journal(
-            opened.files,
-            opened.facts.sequence,
-            stats,
-            self._batch_completed,
-            self._fail,
+        setup = JournalSetup(
+            files=opened.files,
+            next_sequence=opened.facts.sequence,
+            stats=stats,
+            completed=self._batch_completed,
+            on_fatal=self._fail,
             max_batch_bytes=options.max_batch_bytes,
             sync_data=options.sync_data,
-            direct_io=options.direct_io,
         )
+        self._journal = open_journal(setup, direct_io=options.direct_io)
         self._checkpointer = Checkpointer(
             disk,
             self._directory,
