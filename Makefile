@@ -28,7 +28,7 @@ help:
 	@echo 'make check                 format, lint, types, unit tests'
 	@echo 'make test-long             the long tests'
 	@echo 'make fuzz SEED=n           the fuzz tests with one seed'
-	@echo 'make bench ARGS=...        benchmarks'
+	@echo 'make bench ARGS=...        benchmarks; those of restarts only when named: ARGS="--only recovery*,holes*"'
 	@echo 'make differential ARGS=... compare with the reference broker'
 	@echo 'make clean                 remove environment, caches and build output'
 

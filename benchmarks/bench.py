@@ -5,6 +5,8 @@
   python -m benchmarks.bench --target A=pulsar://HOST:PORT[,PID[,DURABILITY]] --target B=...
                                                    brokers that run already
 
+  python -m benchmarks.bench --only recovery,holes*   cases that kill and restart a pybroker of their own; see restarts.py
+
 Several brokers are loaded A B A B ..., the last is the reference of the ratios. broker_cpu_us and client_cpu_us are CPU
 microseconds a message, of all threads of either; they need the broker's PID.
 """
@@ -16,8 +18,10 @@ import json
 import pathlib
 import statistics
 import sys
+from collections.abc import Callable
+from functools import partial
 
-from benchmarks import brokers, cases, load
+from benchmarks import brokers, cases, load, restarts
 from benchmarks.brokers import Broker
 
 Runs = dict[tuple[str, str], dict[str, list[float]]]  # (case, figure) -> target -> one value for each repetition
@@ -36,19 +40,52 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--secs", type=float, default=8.0, help="measured seconds of a case")
     parser.add_argument("--reps", type=int, default=1)
     parser.add_argument("--warm", type=float, default=8.0, help="discarded seconds of load on each target first")
-    parser.add_argument("--backlog", type=int, default=200_000, help="entries of the backlog in the catch-up cases")
-    parser.add_argument("--only", default="*", metavar="PATTERN,...", help=f"of {', '.join(cases.CASES)}")
+    parser.add_argument("--backlog", type=int, default=200_000, help="messages of the backlog in the catch-up cases")
+    parser.add_argument("--entries", type=int, default=1_000_000, help="entries of the backlog in the case `recovery`")
+    parser.add_argument(
+        "--only",
+        metavar="PATTERN,...",
+        help=f"of {', '.join(cases.CASES)}; and not run by default {', '.join(restarts.CASES)}",
+    )
     parser.add_argument("--out", type=pathlib.Path, help="append every run to this file, one JSON object a line")
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str]) -> int:
     options = parse_arguments(arguments)
-    chosen = [name for name in cases.CASES if any(fnmatch.fnmatch(name, one) for one in options.only.split(","))]
-    if not chosen:
+    chosen = matching(list(cases.CASES), options.only or "*")
+    restarting = matching(list(restarts.CASES), options.only or "")
+    if not chosen and not restarting:
         print(f"no case matches {options.only}", file=sys.stderr)
         return 2
-    settings = cases.Settings(measure_s=options.secs, backlog_entries=options.backlog)
+    runs: Runs = {}
+    failures = restart_cases(restarting, options, runs)
+    if chosen:
+        failures += load_cases(chosen, options, runs)
+    return 1 if failures else 0
+
+
+def matching(names: list[str], patterns: str) -> list[str]:
+    return [name for name in names if any(fnmatch.fnmatch(name, one) for one in patterns.split(","))]
+
+
+def restart_cases(chosen: list[str], options: argparse.Namespace, runs: Runs) -> int:
+    """Those that start, kill and start their own broker; returns how many failed."""
+    own = dict(one.split("=", 1) for one in options.set)
+    settings = restarts.Settings(options.entries, not options.no_sync, own)
+    target = Broker("pybroker", "", durability=brokers.durability_name(settings.is_synced))
+    failures = 0
+    for _ in range(options.reps):
+        for case in chosen:
+            failures += not run_case(case, target, partial(restarts.CASES[case], settings), runs, options.out)
+    if chosen and options.reps > 1:
+        print_medians(runs, [target])
+    return failures
+
+
+def load_cases(chosen: list[str], options: argparse.Namespace, runs: Runs) -> int:
+    """Those that load one or more brokers in turn; returns how many failed."""
+    settings = cases.Settings(measure_s=options.secs, backlog_messages=options.backlog)
     sync = not options.no_sync
     with contextlib.ExitStack() as stack:
         targets: list[Broker] = []
@@ -61,10 +98,10 @@ def main(arguments: list[str]) -> int:
         for target in targets:  # a broker on a virtual machine is slow until its hot path is compiled
             if options.warm > 0:
                 warm_up(target, options.warm)
-        runs, failures = measure(targets, chosen, settings, options.reps, options.out)
+        failures = measure(targets, chosen, settings, options.reps, options.out, runs)
     if len(targets) > 1 or options.reps > 1:
         print_medians(runs, targets)
-    return 1 if failures else 0
+    return failures
 
 
 def warm_up(target: Broker, seconds: float) -> None:
@@ -77,33 +114,42 @@ def warm_up(target: Broker, seconds: float) -> None:
 
 
 def measure(
-    targets: list[Broker], chosen: list[str], settings: cases.Settings, reps: int, out: pathlib.Path | None
-) -> tuple[Runs, int]:
-    runs: Runs = {}
+    targets: list[Broker],
+    chosen: list[str],
+    settings: cases.Settings,
+    reps: int,
+    out: pathlib.Path | None,
+    runs: Runs,
+) -> int:
     failures = 0
     for _ in range(reps):
         for case in chosen:
             for target in targets:
-                try:
-                    figures = cases.CASES[case](target, settings)
-                except (load.LoadError, OSError) as error:
-                    failures += 1
-                    print(f"{case:<20} {target.name:<12} FAILED {error}", flush=True)
-                    continue
-                print(line_of(case, target, figures), flush=True)
-                if out is not None:
-                    record = {"case": case, "target": target.name, "durability": target.durability, **figures}
-                    with out.open("a") as file:
-                        file.write(json.dumps(record) + "\n")
-                for figure, value in figures.items():
-                    if value is not None:
-                        runs.setdefault((case, figure), {}).setdefault(target.name, []).append(value)
-    return runs, failures
+                failures += not run_case(case, target, partial(cases.CASES[case], target, settings), runs, out)
+    return failures
+
+
+def run_case(case: str, target: Broker, run: Callable[[], cases.Figures], runs: Runs, out: pathlib.Path | None) -> bool:
+    """Run one case once and tell its figures; False when it failed."""
+    try:
+        figures = run()
+    except (load.LoadError, OSError) as error:
+        print(f"{case:<21} {target.name:<12} FAILED {error}", flush=True)
+        return False
+    print(line_of(case, target, figures), flush=True)
+    if out is not None:
+        record = {"case": case, "target": target.name, "durability": target.durability, **figures}
+        with out.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+    for figure, value in figures.items():
+        if value is not None:
+            runs.setdefault((case, figure), {}).setdefault(target.name, []).append(value)
+    return True
 
 
 def line_of(case: str, target: Broker, figures: cases.Figures) -> str:
     cells = " ".join(f"{name}={number(value)}" for name, value in figures.items())
-    return f"{case:<20} {target.name:<12} {target.durability:<7} {cells}"
+    return f"{case:<21} {target.name:<12} {target.durability:<7} {cells}"
 
 
 def number(value: float | None) -> str:

@@ -61,24 +61,66 @@ def durability_name(journal_sync_data: bool) -> str:
     return "sync" if journal_sync_data else "nosync"
 
 
+class PybrokerProcess:
+    """A `pybroker serve` on free ports with a data directory of its own, to be killed and started again.
+
+    `stop` must be called; what is in the directory survives `kill`.
+    """
+
+    def __init__(
+        self, directory: pathlib.Path, journal_sync_data: bool = True, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self._directory = directory
+        self._settings = {"journalSyncData": str(journal_sync_data).lower(), **(settings or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.starting_s = 0.0  # how long the last start took until it was ready
+
+    def start(self) -> Broker:
+        """Returns when it is ready."""
+        ready, log = self._directory / "ready.json", self._directory / "log"
+        ready.unlink(missing_ok=True)
+        command = [*pybroker_command(), "serve", "--port", "0", "--http-port", "0", "--ready-file", str(ready)]
+        command += ["--data", str(self._directory / "data")]
+        for key, value in self._settings.items():
+            command += ["--set", f"{key}={value}"]
+        started_s = time.monotonic()
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        facts = _await_ready(self._process, ready, log)
+        self.starting_s = time.monotonic() - started_s
+        durability = durability_name(self._settings["journalSyncData"] == "true")
+        return Broker("pybroker", facts["broker_url"], facts["http_url"], self._process.pid, durability)
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """In order; does nothing when it runs no more."""
+        if self._process is not None and self._process.poll() is None:
+            _end(self._process)
+
+
+@contextlib.contextmanager
+def own_pybroker(
+    journal_sync_data: bool = True, settings: Mapping[str, str] | None = None
+) -> Iterator[PybrokerProcess]:
+    """Not started yet; stopped and removed with its data in the end."""
+    with tempfile.TemporaryDirectory(prefix="pybroker-load-") as directory:
+        process = PybrokerProcess(pathlib.Path(directory), journal_sync_data, settings)
+        try:
+            yield process
+        finally:
+            process.stop()
+
+
 @contextlib.contextmanager
 def started_pybroker(journal_sync_data: bool = True, settings: Mapping[str, str] | None = None) -> Iterator[Broker]:
-    """A fresh `pybroker serve` on free ports with a data directory of its own."""
-    with tempfile.TemporaryDirectory(prefix="pybroker-load-") as directory:
-        ready, log = pathlib.Path(directory, "ready.json"), pathlib.Path(directory, "log")
-        command = [*pybroker_command(), "serve", "--port", "0", "--http-port", "0", "--ready-file", str(ready)]
-        command += ["--data", str(pathlib.Path(directory, "data"))]
-        all_settings = {"journalSyncData": str(journal_sync_data).lower(), **(settings or {})}
-        for key, value in all_settings.items():
-            command += ["--set", f"{key}={value}"]
-        with log.open("wb") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-        try:
-            facts = _await_ready(process, ready, log)
-            durability = durability_name(all_settings["journalSyncData"] == "true")
-            yield Broker("pybroker", facts["broker_url"], facts["http_url"], process.pid, durability)
-        finally:
-            _end(process)
+    """A fresh `pybroker serve`."""
+    with own_pybroker(journal_sync_data, settings) as process:
+        yield process.start()
 
 
 def pybroker_command() -> list[str]:
@@ -93,7 +135,7 @@ def _await_ready(process: subprocess.Popen[bytes], ready: pathlib.Path, log: pat
         with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
             facts: dict[str, str] = json.loads(ready.read_text())
             return facts
-        time.sleep(0.02)
+        time.sleep(0.005)
     raise RuntimeError(f"pybroker did not become ready:\n{log.read_text(errors='replace')[-4000:]}")
 
 

@@ -31,7 +31,7 @@ class Settings:
     """How long and how much."""
 
     measure_s: float = 8.0
-    backlog_entries: int = 200_000
+    backlog_messages: int = 200_000
     paced_messages_per_s: int = 1000
 
 
@@ -76,12 +76,12 @@ def open_publisher(broker: Broker, topic: str, size_bytes: int, window: int, bat
 
 
 def open_subscriber(
-    broker: Broker, topic: str, sub_type: "pb.CommandSubscribe.SubType", consumers: int = 1
+    broker: Broker, topic: str, sub_type: "pb.CommandSubscribe.SubType", consumers: int = 1, batch: int = 1
 ) -> load.Subscriber:
     link = load.Link(broker.service_url)
     for consumer_id in range(1, consumers + 1):
         link.subscribe(topic, SUBSCRIPTION, sub_type, consumer_id)
-    return load.Subscriber(link, range(1, consumers + 1))
+    return load.Subscriber(link, range(1, consumers + 1), batch)
 
 
 def after(seconds: float) -> Callable[[], bool]:
@@ -181,13 +181,13 @@ def percentiles(latencies_ms: list[float]) -> Figures:
     }
 
 
-def fill(broker: Broker, topic: str, entries: int) -> None:
-    """Leave `entries` of 1 KiB unread behind the subscription."""
+def fill(broker: Broker, topic: str, messages: int, size_bytes: int = 1024, batch: int = 1) -> None:
+    """Leave `messages`, 1 KiB each by default, unread behind the subscription."""
     subscriber = open_subscriber_without_permits(broker, topic)
     subscriber.close()
-    publisher = open_publisher(broker, topic, 1024, WINDOW_MESSAGES)
-    publisher.limit_to(entries)
-    load.run([publisher], publisher.finished, DRAIN_TIMEOUT_S + entries / 1000)
+    publisher = open_publisher(broker, topic, size_bytes, WINDOW_MESSAGES, batch)
+    publisher.limit_to(messages // batch)
+    load.run([publisher], publisher.finished, DRAIN_TIMEOUT_S + messages / 1000)
     publisher.link.close()
 
 
@@ -197,14 +197,14 @@ def open_subscriber_without_permits(broker: Broker, topic: str) -> load.Link:
     return link
 
 
-def catch_up(broker: Broker, settings: Settings) -> Figures:
+def catch_up(broker: Broker, settings: Settings, batch: int = 1) -> Figures:
     """Consume a backlog that nobody is adding to."""
-    topic, entries = new_topic(), settings.backlog_entries
-    fill(broker, topic, entries)
+    topic, messages = new_topic(), settings.backlog_messages // batch * batch
+    fill(broker, topic, messages, batch=batch)
     meter = Meter(broker)
-    subscriber = open_subscriber(broker, topic, pb.CommandSubscribe.Exclusive)
-    load.run([subscriber], lambda: subscriber.received >= entries, DRAIN_TIMEOUT_S + entries / 1000)
-    figures = meter.figures(entries, 1024)
+    subscriber = open_subscriber(broker, topic, pb.CommandSubscribe.Exclusive, batch=batch)
+    load.run([subscriber], lambda: subscriber.received >= messages, DRAIN_TIMEOUT_S + messages / 1000)
+    figures = meter.figures(messages, 1024)
     subscriber.acknowledge_rest()
     subscriber.link.close()
     return figures
@@ -213,7 +213,7 @@ def catch_up(broker: Broker, settings: Settings) -> Figures:
 def latency_under_flood(broker: Broker, settings: Settings) -> Figures:
     """A paced producer's receipts while another process floods one topic and catches up on another."""
     topic = new_topic()
-    fill(broker, topic, settings.backlog_entries)
+    fill(broker, topic, settings.backlog_messages)
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     flood = context.Process(target=flood_and_catch_up, args=(broker, topic, settings, theirs), daemon=True)
@@ -244,7 +244,7 @@ def flood_and_catch_up(broker: Broker, backlog_topic: str, settings: Settings, p
 
     def told_to_stop() -> bool:
         nonlocal backlog_done_s
-        if not backlog_done_s and subscriber.received >= settings.backlog_entries:
+        if not backlog_done_s and subscriber.received >= settings.backlog_messages:
             backlog_done_s = time.monotonic()
         return pipe.poll()
 
@@ -266,4 +266,5 @@ CASES: dict[str, Callable[[Broker, Settings], Figures]] = {
     "sync_latency": sync_latency,
     "latency_under_flood": latency_under_flood,
     "catch_up": catch_up,
+    "catch_up_batched": lambda broker, settings: catch_up(broker, settings, batch=100),
 }

@@ -71,6 +71,19 @@ class Link:
         self._send(pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE, subscribe=subscribe))
         self._receive(pb.BaseCommand.SUCCESS)
 
+    def acknowledge(self, consumer_id: int, message_ids: list[pb.MessageIdData]) -> None:
+        """Acknowledge each and wait for the receipt."""
+        ack = pb.CommandAck(
+            consumer_id=consumer_id,
+            ack_type=pb.CommandAck.Individual,
+            message_id=message_ids,
+            request_id=self._request_id(),
+        )
+        self._send(pb.BaseCommand(type=pb.BaseCommand.ACK, ack=ack))
+        response = self._receive(pb.BaseCommand.ACK_RESPONSE).ackResponse
+        if response.HasField("error"):
+            raise LoadError(f"an acknowledgement failed: {response}")
+
     def close(self) -> None:
         self.socket.close()
 
@@ -162,6 +175,7 @@ class Publisher(Driver):
         self.block = block
         self.window = window
         self.receipted_entries = 0
+        self.last_receipt = pb.CommandSendReceipt()
         self.stopped = False
         self._limit: int | None = None
         self._blocks_done = 0
@@ -191,7 +205,8 @@ class Publisher(Driver):
             else:
                 self.take_other(command_type, start)
         if last_start:
-            self._check_receipt(self.link.walker.decode(last_start).send_receipt)
+            self.last_receipt = self.link.walker.decode(last_start).send_receipt
+            self._check_receipt(self.last_receipt)
 
     def _check_receipt(self, receipt: pb.CommandSendReceipt) -> None:
         block = self.block
@@ -237,11 +252,15 @@ class Publisher(Driver):
 
 
 class Subscriber(Driver):
-    """Consumers of one connection: grants permits as a client with a receiver queue does, acknowledges in groups."""
+    """Consumers of one connection: grants permits as a client with a receiver queue does, acknowledges in groups.
 
-    def __init__(self, link: Link, consumer_ids: Iterable[int]) -> None:
+    A permit is good for a message, so that an entry of `messages_per_entry` uses as many.
+    """
+
+    def __init__(self, link: Link, consumer_ids: Iterable[int], messages_per_entry: int = 1) -> None:
         super().__init__(link)
-        self.received = 0
+        self.received = 0  # messages
+        self._messages_per_entry = messages_per_entry
         self._used_permits = dict.fromkeys(consumer_ids, 0)
         self._acks: dict[int, list[bytes]] = {consumer_id: [] for consumer_id in self._used_permits}
         for consumer_id in self._used_permits:
@@ -249,19 +268,20 @@ class Subscriber(Driver):
 
     def take(self, found: list[tuple[int, int, int]]) -> None:
         buffer, acks, used = self.link.walker.buffer, self._acks, self._used_permits
+        messages_per_entry = self._messages_per_entry
         for command_type, start, _ in found:
             if command_type != frames.MESSAGE:
                 self.take_other(command_type, start)
                 continue
             consumer_id, field = frames.message_id_field(buffer, start)
             acks[consumer_id].append(field)
-            used[consumer_id] += 1
-            self.received += 1
+            used[consumer_id] += messages_per_entry
+            self.received += messages_per_entry
             if used[consumer_id] >= CONSUMER_QUEUE_MESSAGES // 2:
                 self._out += frames.encode_flow(consumer_id, used[consumer_id])
                 used[consumer_id] = 0
             if len(acks[consumer_id]) >= ACK_GROUP_MESSAGES:
-                self._acknowledge(consumer_id)
+                self._taken(consumer_id)
 
     def write(self) -> bool:
         return self._flush()
@@ -269,14 +289,32 @@ class Subscriber(Driver):
     def acknowledge_rest(self) -> None:
         """Acknowledge what no full group has; call when all has arrived."""
         for consumer_id in self._acks:
-            self._acknowledge(consumer_id)
+            self._taken(consumer_id)
         self.link.socket.setblocking(True)
         self._flush()
 
-    def _acknowledge(self, consumer_id: int) -> None:
+    def _taken(self, consumer_id: int) -> None:
         if self._acks[consumer_id]:
             self._out += frames.encode_ack(consumer_id, self._acks[consumer_id])
             self._acks[consumer_id].clear()
+
+
+class Witness(Subscriber):
+    """Acknowledges nothing, but notes the position of every entry in the order of arrival; one consumer."""
+
+    def __init__(self, link: Link, messages_per_entry: int = 1) -> None:
+        super().__init__(link, [1], messages_per_entry)
+        self.positions: list[tuple[int, int]] = []
+
+    def note_rest(self) -> None:
+        """Note what no full group has."""
+        self._taken(1)
+
+    def _taken(self, consumer_id: int) -> None:
+        for field in self._acks[consumer_id]:
+            message_id = pb.MessageIdData.FromString(field[2:])
+            self.positions.append((message_id.ledgerId, message_id.entryId))
+        self._acks[consumer_id].clear()
 
 
 def run(drivers: list[Driver], until: Callable[[], bool], timeout_s: float) -> None:

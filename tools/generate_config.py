@@ -29,7 +29,7 @@ DOCUMENT = ROOT / "docs" / "configuration.md"
 
 TAG = re.compile(
     r"\[(?P<type>opt int|int|float|bool|str|list)(?:\((?P<choices>[^)]*)\))?"
-    r"(?: (?P<minimum>-?\d+)\.\.(?P<maximum>-?\d+)?)?(?P<flags>(?:, \w+)*)\]"
+    r"(?: (?P<minimum>-?\d+(?:\.\d+)?)\.\.(?P<maximum>-?\d+)?)?(?P<flags>(?:, \w+)*)\]"
 )
 FLAGS = {"dynamic", "secret", "unsupported"}
 WORD_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -43,6 +43,12 @@ ANNOTATIONS = {
 }
 DOCUMENT_START = "<!-- generated: unsupported keys -->"
 DOCUMENT_END = "<!-- end of generated part -->"
+
+
+def _bound(text: str | None) -> float | None:
+    if text is None:
+        return None
+    return float(text) if "." in text else int(text)
 
 
 def field_name(key: str) -> str:
@@ -84,8 +90,8 @@ def _read_key(line: str, comments: list[str], number: int) -> KeyInfo:
         type=ValueType(tag["type"]),
         default=None,
         doc=" ".join(comments[:-1]),
-        minimum=None if tag["minimum"] is None else int(tag["minimum"]),
-        maximum=None if tag["maximum"] is None else int(tag["maximum"]),
+        minimum=_bound(tag["minimum"]),
+        maximum=_bound(tag["maximum"]),
         choices=tuple(tag["choices"].split("|")) if tag["choices"] else (),
         dynamic="dynamic" in flags,
         secret="secret" in flags,

@@ -38,12 +38,14 @@ from pybroker.server.command_table import command_table
 from pybroker.server.handlers.session import check_expiry
 from pybroker.server.listener import Listener, ServerContext
 from pybroker.storage.cursor_store import CursorStore
+from pybroker.storage.disk import Disk
 from pybroker.storage.ledger_store import LedgerStore
 from pybroker.storage.local_store import LocalStore
 from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
 from pybroker.storage.options import LocalStoreOptions
 from pybroker.tasks import TaskOwner
 from pybroker.watchdog import LoopWatchdog
+from pybroker.wire.entry_metadata import publish_time_ms
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -57,8 +59,11 @@ class StartError(Exception):
     """The broker cannot start; the text is the one line that the operator needs."""
 
 
-def run(config: BrokerConfig, ready_file: Path | None, warnings: list[str]) -> int:
-    """Serve until SIGTERM or Ctrl-C and return the exit code. Raises ConfigError for what only shows while building."""
+def run(config: BrokerConfig, ready_file: Path | None, warnings: list[str], disk: Disk | None = None) -> int:
+    """Serve until SIGTERM or Ctrl-C and return the exit code. Raises ConfigError for what only shows while building.
+
+    `disk` is the file system of the ledger store; tests give one with faults.
+    """
     logs.configure(config.log_level)
     for warning in warnings:
         logs.warning("config.noted", warning=warning)
@@ -66,7 +71,7 @@ def run(config: BrokerConfig, ready_file: Path | None, warnings: list[str]) -> i
     gc.set_threshold(*_GC_THRESHOLDS)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_serve(config, ready_file))
+            return runner.run(_serve(config, ready_file, disk))
     except (StartError, DataDirectoryInUse, StoreError) as error:
         print(f"pybroker: {error}", file=sys.stderr)
         return EXIT_FAILED
@@ -80,8 +85,8 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(config: BrokerConfig, ready_file: Path | None) -> int:
-    broker = Broker(config)
+async def _serve(config: BrokerConfig, ready_file: Path | None, disk: Disk | None) -> int:
+    broker = Broker(config, disk)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -100,8 +105,9 @@ async def _serve(config: BrokerConfig, ready_file: Path | None) -> int:
 class Broker:
     """A whole broker: every object of the process. `start` and `close` are called once each, on the running loop."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, disk: Disk | None = None) -> None:
         self.config = config
+        self._disk = disk or Disk()
         self.clock = Clock()
         self._directory = Path(config.data_directory)
         self._closers: list[Callable[[], object]] = []
@@ -143,9 +149,12 @@ class Broker:
                 config.managed_ledger_max_entries_per_ledger,
                 config.managed_ledger_max_size_per_ledger_mbytes * _MIB,
                 config.managed_ledger_min_ledger_rollover_time_minutes * 60_000,
+                config.managed_ledger_max_ledger_rollover_time_minutes * 60_000,
+                config.managed_ledger_inactive_ledger_rollover_time_seconds * 1000,
             ),
             self.clock,
             config.cursor_flush_interval_ms,
+            publish_time_ms,
         )
         self.service = BrokerService(config, metadata, resources, ledgers, self.clock)
         await self._bind()
@@ -175,7 +184,7 @@ class Broker:
     async def _open_storage(self) -> tuple[LedgerStore, CursorStore]:
         config = self.config
         if config.ledger_store == "memory":
-            return MemoryLedgerStore(), MemoryCursorStore()
+            return MemoryLedgerStore(publish_time_ms), MemoryCursorStore()
         options = LocalStoreOptions(
             sync_data=config.journal_sync_data,
             direct_io=config.journal_direct_io,
@@ -183,8 +192,11 @@ class Broker:
             max_batch_bytes=config.journal_max_batch_bytes,
             checkpoint_max_bytes=config.checkpoint_max_bytes,
             checkpoint_max_entries=config.checkpoint_max_entries,
+            read_threads=config.ledger_read_threads,
+            min_free_bytes=config.storage_min_free_space_mb * _MIB,
+            reserve_bytes=config.storage_reserve_mb * _MIB,
         )
-        store = await LocalStore.open(self._directory, options, _storage_is_lost)
+        store = await LocalStore.open(self._directory, options, _storage_is_lost, self._disk, publish_time_ms)
         self._closers.append(store.close)
         return store, store
 
@@ -227,6 +239,7 @@ class Broker:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.listener.watch(), name="keep-alive")
             group.create_task(self._check_expired_credentials(), name="credentials")
+            group.create_task(self.service.maintenance.run(), name="maintenance")
             group.create_task(
                 LoopWatchdog(self.service.stats, self.config.event_loop_watchdog_ms).run(), name="watchdog"
             )

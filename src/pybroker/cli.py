@@ -32,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from pybroker.config import ConfigError  # noqa: PLC0415
 
     try:
-        return _serve(options)
+        code: int = options.run(options)
+        return code
     except ConfigError as error:
         print(f"pybroker: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -58,7 +59,34 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--ready-file", type=Path, metavar="FILE", help="write ports and process id there, as JSON, when ready"
     )
+    serve.set_defaults(run=_serve)
+    _add_ledger_commands(commands.add_parser("ledger", help="look at stored data while no broker runs on it"))
     return parser
+
+
+def _add_ledger_commands(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    verify = commands.add_parser("verify", help="read everything and tell each damage; exit code 1 if there is any")
+    verify.add_argument("directory", type=Path, metavar="DIR", help="the data directory")
+    verify.set_defaults(run=_verify)
+    dump = commands.add_parser("dump", help="show ledgers, entries, cursors and the journal")
+    dump.add_argument("directory", type=Path, metavar="DIR", help="the data directory")
+    dump.add_argument("--ledger", type=int, metavar="N", help="this ledger alone")
+    dump.add_argument("--payloads", action="store_true", help="the bytes of entries too, as hexadecimal digits")
+    dump.add_argument("--json", action="store_true", help="one JSON object a line")
+    dump.set_defaults(run=_dump)
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from pybroker.tools.verify import main as verify  # noqa: PLC0415  (see main)
+
+    return verify(options.directory)
+
+
+def _dump(options: argparse.Namespace) -> int:
+    from pybroker.tools.dump import main as dump  # noqa: PLC0415  (see main)
+
+    return dump(options.directory, options.ledger, with_payloads=options.payloads, is_json=options.json)
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -20,10 +20,12 @@ class DataDirectoryInUse(Exception):
 class DataDirectoryLock:
     """Held from construction to `release`. Raises DataDirectoryInUse, and OSError when the directory cannot be made."""
 
-    def __init__(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        path = directory / LOCK_FILE_NAME
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    def __init__(self, directory: Path, *, is_only_looked_at: bool = False) -> None:
+        """`is_only_looked_at`: nothing is made or changed, not even the lock file, which must exist."""
+        if not is_only_looked_at:
+            directory.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDONLY if is_only_looked_at else os.O_RDWR | os.O_CREAT
+        self._file = os.open(directory / LOCK_FILE_NAME, flags | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -32,8 +34,9 @@ class DataDirectoryLock:
             raise DataDirectoryInUse(
                 f"data directory {directory} is in use by process {holder or 'unknown'}: stop it, or use --data with another one"
             ) from None
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+        if not is_only_looked_at:
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Let others open the directory."""

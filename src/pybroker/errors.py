@@ -161,5 +161,23 @@ class LedgerFenced(StoreError):
     """The ledger takes no more appends: sealed, fenced, or an earlier append of it failed."""
 
 
+class LedgerTerminated(StoreError):
+    """The managed ledger takes no more appends, for ever."""
+
+
+class StorageFull(StoreError):
+    """There is no space for more entries. Nothing of the append was stored; it may be tried again when space is back."""
+
+
 class NoSuchLedger(StoreError):
     """The ledger was deleted or never existed."""
+
+
+class DamagedEntries(StoreError):
+    """Stored entries cannot be read back, now or ever: exactly these, whose neighbours are read as before."""
+
+    def __init__(self, ledger_id: int, first_entry_id: int, last_entry_id: int, reason: str) -> None:
+        super().__init__(reason)
+        self.ledger_id = ledger_id
+        self.first_entry_id = first_entry_id
+        self.last_entry_id = last_entry_id

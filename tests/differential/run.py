@@ -27,6 +27,7 @@ from tests.differential import (
     scenarios_messaging,
     scenarios_protocol,
     scenarios_rest,
+    scenarios_retention,
     scenarios_security,
 )
 from tests.differential.compare import Difference, differences
@@ -34,7 +35,7 @@ from tests.differential.harness import SCENARIOS, Run, Scenario, security_settin
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 # Importing them registers their scenarios.
-THEMES = (scenarios_messaging, scenarios_protocol, scenarios_rest, scenarios_security)
+THEMES = (scenarios_messaging, scenarios_protocol, scenarios_rest, scenarios_retention, scenarios_security)
 SECRET = secrets.token_bytes(32)
 
 

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from pyroaring import BitMap
 
-from pybroker.managed_ledger import cursor_state
+from pybroker.managed_ledger import cursor_record, cursor_state
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.ledger_list import LedgerList
+from pybroker.managed_ledger.retention import KEEP_ALL, removable
 from pybroker.model import ack_set
 from pybroker.model.position import LATEST, Position
 
@@ -97,14 +98,19 @@ class CursorMachine(RuleBasedStateMachine):
     @rule(step=st.integers(1, 2))
     def roll(self, step: int) -> None:
         last = self.ledgers.summaries()[-1]
-        self.ledgers.close_ledger(last)
+        self.ledgers.close_ledger(last, 0)
         self.ledgers.add_ledger(last.ledger_id + step)
+
+    @rule()
+    def drop_empty_ledgers(self) -> None:
+        """Wherever they are: no position notices."""
+        self.ledgers.remove(removable(self.ledgers, self.ledgers.ledger_ids()[-1], LATEST, KEEP_ALL, 0))
 
     @precondition(lambda self: len(self.ledgers) > 2)
     @rule()
     def trim(self) -> None:
         """The oldest ledger goes, acknowledged or not."""
-        self.ledgers.remove_first(1)
+        self.ledgers.remove(self.ledgers.ledger_ids()[:1])
         first = self.ledgers.first_position
         self.cursor.trim_before(first)
         self.model.mark = max(self.model.mark, Position(first.ledger_id, first.entry_id - 1))
@@ -186,6 +192,13 @@ class CursorMachine(RuleBasedStateMachine):
             self.model.settle(entries)
         assert newly == before - sum(not self.model.is_deleted(entry) for entry in entries)
 
+    @rule(count=st.integers(1, 20))
+    def skip(self, count: int) -> None:
+        left = [entry for entry in self.entries() if not self.model.is_deleted(entry)]
+        target = self.cursor.nth_undeleted(count)
+        assert target == (left[count - 1] if count <= len(left) else self.ledgers.last_position)
+        self.up_to(target)
+
     @rule(index=st.integers(0, 300))
     def reset(self, index: int) -> None:
         position = LATEST if index % 10 == 0 else self.choose(index)
@@ -239,6 +252,12 @@ class CursorMachine(RuleBasedStateMachine):
         assert [position for position in entries if not cursor.is_deleted(*position)] == left
         assert cursor.backlog_entries == len(left)
         assert cursor.first_undeleted(BEFORE_ALL) == (left[0] if left else self.ledgers.end_position)
+        for part in cursor.acknowledged_behind():
+            here = [position for position in model.deleted if position.ledger_id == part.ledger_id]
+            bits = [(e, bits) for (lid, e), bits in model.bits.items() if lid == part.ledger_id]
+            assert sorted(part.deleted) == sorted(entry_id for _, entry_id in here)
+            assert sorted(part.partial) == sorted(entry_id for entry_id, _ in bits)
+            assert part.remaining_messages == sum(value.bit_count() for _, value in bits)
         assert cursor.deleted_range_count == sum(
             Position(ledger_id, entry_id - 1) not in model.deleted for ledger_id, entry_id in model.deleted
         )
@@ -257,6 +276,8 @@ STEPS: list[Step] = [
     (3, lambda m, r: m.append(r.randint(1, 12))),
     (1, lambda m, r: m.roll(r.randint(1, 2))),
     (1, lambda m, r: m.trim() if len(m.ledgers) > 3 else None),
+    (1, lambda m, r: m.drop_empty_ledgers()),
+    (1, lambda m, r: m.skip(r.randint(1, 8))),
     (8, lambda m, r: m.acknowledge(r.randrange(300), r.randint(1, 5), r.randint(1, 3), r.randrange(3))),
     (4, lambda m, r: m.acknowledge_in_order(r.randint(1, 6))),
     (6, lambda m, r: m.acknowledge_batch(r.randrange(300), r.randint(-8, 7))),
@@ -317,7 +338,7 @@ def runs_are_judged_by_their_ends(patch: pytest.MonkeyPatch) -> None:
 
 def the_mark_stays_in_its_ledger(patch: pytest.MonkeyPatch) -> None:
     def advance(self: CursorState) -> None:
-        before = self._mark_ledger_id
+        before = self.mark_ledger_id
         following = self._ledgers.next_position(self.mark_delete_position)
         if following.ledger_id == before:
             original(self)
@@ -359,8 +380,8 @@ def single_holes_are_not_stored(patch: pytest.MonkeyPatch) -> None:
 
 
 def ack_sets_are_not_stored(patch: pytest.MonkeyPatch) -> None:
-    original = cursor_state._encode
-    patch.setattr(cursor_state, "_encode", lambda kind, mark, holes, sets: original(kind, mark, holes, {}))
+    original = cursor_record._encode
+    patch.setattr(cursor_record, "_encode", lambda kind, mark, holes, sets: original(kind, mark, holes, {}))
 
 
 def a_lost_delta_is_not_made_up_for(patch: pytest.MonkeyPatch) -> None:

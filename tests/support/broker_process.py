@@ -24,6 +24,7 @@ class BrokerProcess:
         self.data = directory / "data"
         self.settings = dict(settings or {})
         self.process: subprocess.Popen[bytes] | None = None
+        self.module = "pybroker"  # What python runs; tests with faults have one of their own.
         self.arguments: list[str] = []  # More of the command line, and of the environment.
         self.environment: dict[str, str] = {}
         self.ready: dict[str, Any] = {}
@@ -41,7 +42,8 @@ class BrokerProcess:
             ports["brokerServicePortTls"] = self.ready.get("broker_port_tls", 0)
         if "webServicePortTls" in self.settings:
             ports["webServicePortTls"] = self.ready.get("http_port_tls", 0)
-        command = [sys.executable, "-m", "pybroker", "serve", "--data", str(self.data), "--ready-file", str(ready_file)]
+        command = [sys.executable, "-m", self.module, "serve", "--data", str(self.data)]
+        command += ["--ready-file", str(ready_file)]
         for key, value in {**self.settings, **ports}.items():
             command += ["--set", f"{key}={value}"]
         command += self.arguments

@@ -45,6 +45,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "spark": ("model", "wire", "storage.layout"),
     "data_directory": (),
     "watchdog": ("logs", "model"),
+    "tools": ("data_directory", *STORES, "managed_ledger", "wire"),
     "app": (
         "data_directory",
         "watchdog",
@@ -57,7 +58,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "admin",
         "websocket",
     ),
-    "cli": (*STORES, *SERVICES, "wire", "app"),
+    "cli": (*STORES, *SERVICES, "wire", "app", "tools"),
     "__main__": ("cli",),
 }
 
@@ -73,10 +74,14 @@ PURE = (
     "storage.cursor_store",
     "storage.layout",
     "storage.recovery",
+    "tools.sqlite_log",
     "metadata.paths",
     "managed_ledger.ledger_list",
     "managed_ledger.cursor_state",
     "managed_ledger.entry_cache",
+    "managed_ledger.cursor_record",
+    "managed_ledger.info",
+    "managed_ledger.retention",
     "transaction.buffer_state",
     "transaction.pending_ack_state",
     "schema.compatibility",

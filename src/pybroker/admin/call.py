@@ -98,6 +98,13 @@ class Call:
             raise AdminError(404, f"No topics of domain {domain!r}: use {' or '.join(DOMAINS)}")
         return domain
 
+    def integer(self, key: str) -> int:
+        """The path segment `key` as a number; 404 for anything else: no such path."""
+        try:
+            return int(self.name(key))
+        except ValueError:
+            raise AdminError(404, f"{key} is {self.name(key)!r}: expected a whole number") from None
+
     def query(self, key: str) -> str | None:
         """The first value of a query parameter, None when it is absent."""
         if self._query is None:
@@ -165,6 +172,10 @@ class Call:
     def require_lookup(self, topic: TopicName) -> None:
         with _refused_with(401):
             self.broker.authorization.require_lookup(topic, self.role)
+
+    def require_consume(self, topic: TopicName, subscription: str) -> None:
+        with _refused_with(403):
+            self.broker.authorization.require_consume(topic, subscription, self.role)
 
     def require_namespace_admin(self, namespace: NamespaceName) -> None:
         with _refused_with(403):

@@ -18,7 +18,18 @@ from pybroker.admin.application import Application
 from pybroker.admin.prometheus import MetricsPage
 from pybroker.admin.protocol import Connections, HttpProtocol
 from pybroker.admin.rate_sampler import RateSampler
-from pybroker.admin.routes import brokers, clusters, lookup, namespaces, status, tenants, topics
+from pybroker.admin.routes import (
+    brokers,
+    clusters,
+    lookup,
+    namespace_policies,
+    namespaces,
+    status,
+    tenants,
+    topic_operations,
+    topic_policies,
+    topics,
+)
 from pybroker.admin.routes.metrics import MetricsRoutes
 from pybroker.auth.tls import server_context
 from pybroker.tasks import TaskOwner
@@ -34,7 +45,18 @@ CLOSE_DEADLINE_S = 5.0
 
 
 # The first route that matches wins: nouns with fixed paths stand before those with a name in the same place.
-NOUNS = (status, clusters, brokers, tenants, namespaces, topics, lookup)
+NOUNS = (
+    status,
+    clusters,
+    brokers,
+    tenants,
+    namespace_policies,
+    namespaces,
+    topic_policies,
+    topic_operations,
+    topics,
+    lookup,
+)
 
 
 class HttpServer:

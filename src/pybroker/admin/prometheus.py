@@ -9,7 +9,7 @@ topics has not.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import accumulate, islice
 from math import isnan
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from pybroker import __version__
+from pybroker.broker.backlog_quota import estimated_backlog_bytes
 from pybroker.model.rates import BucketsWindow, DeliveryRates, TopicRates, quantile
 
 if TYPE_CHECKING:
@@ -82,6 +83,9 @@ _SUBSCRIPTION_METRICS: tuple[_SubscriptionMetric, ...] = (
     ("pulsar_subscription_msg_throughput_out", lambda s: s.rates.bytes_out.per_second),
     ("pulsar_subscription_msg_rate_redeliver", lambda s: s.rates.redelivered_messages.per_second),
     ("pulsar_subscription_msg_ack_rate", lambda s: s.rates.acked_messages.per_second),
+    ("pulsar_subscription_msg_rate_expired", lambda s: s.rates.expired_entries.per_second),
+    ("pulsar_subscription_total_msg_expired", lambda s: s.subscription.counters.expired_entries),
+    ("pulsar_subscription_last_expire_timestamp", lambda s: s.subscription.counters.last_expired_ms),
     ("pulsar_subscription_unacked_messages", lambda s: s.dispatcher.unacked_messages if s.dispatcher else 0),
     (
         "pulsar_subscription_blocked_on_unacked_messages",
@@ -119,14 +123,6 @@ def _buckets(name: str, suffixes: tuple[str, ...], window: Callable[[TopicRates]
     return metrics
 
 
-def _backlog_size(source: _TopicSource) -> Number:
-    """Bytes that the slowest subscription has not acknowledged, taking its entries to be of average size."""
-    index = _SUBSCRIPTION_INDEX["pulsar_subscription_back_log"]
-    backlog_entries = max((values[index] for values in source.delivered), default=0)
-    ledgers = source.topic.ledger.ledgers
-    return backlog_entries * ledgers.size_bytes // max(1, ledgers.entry_count)
-
-
 # In the rows of a namespace each of these is the sum over its topics.
 _TOPIC_METRICS: tuple[_TopicMetric, ...] = (
     ("pulsar_subscriptions_count", lambda t: len(t.topic.subscriptions)),
@@ -141,10 +137,16 @@ _TOPIC_METRICS: tuple[_TopicMetric, ...] = (
     ("pulsar_msg_backlog", _of_subscriptions("pulsar_subscription_back_log")),
     ("pulsar_storage_size", lambda t: t.topic.ledger.ledgers.size_bytes),
     ("pulsar_storage_logical_size", lambda t: t.topic.ledger.ledgers.size_bytes),
-    ("pulsar_storage_backlog_size", _backlog_size),
+    ("pulsar_storage_backlog_size", lambda t: estimated_backlog_bytes(t.topic)),
     ("pulsar_storage_write_rate", lambda t: t.rates.entries_in.per_second),
     *_buckets("pulsar_storage_write_latency", _LATENCY_SUFFIXES, lambda rates: rates.publish_latency_ms),
     *_buckets("pulsar_entry_size", _SIZE_SUFFIXES, lambda rates: rates.entry_size_bytes),
+)
+# Of single topics only: a sum over a namespace would say nothing.
+_LIMIT_METRICS: tuple[_TopicMetric, ...] = (
+    ("pulsar_storage_backlog_quota_limit", lambda t: t.topic.policies.size_quota.limitSize),
+    ("pulsar_storage_backlog_quota_limit_time", lambda t: t.topic.policies.age_quota.limitTime),
+    ("pulsar_storage_backlog_age_seconds", lambda t: t.topic.backlog_age_s),
 )
 _TOPIC_INDEX = {name: index for index, (name, _) in enumerate(_TOPIC_METRICS)}
 
@@ -170,6 +172,10 @@ class _Reading:
     def __init__(self) -> None:
         self.topic_count = 0
         self.topics: list[_Row] = []
+        self.limits: list[_Row] = []
+        self.evictions: list[_Row] = []
+        self.size_evictions = 0
+        self.age_evictions = 0
         self.subscriptions: list[_Row] = []
         self.topic_counts: dict[str, int] = {}  # by namespace
         self.namespaces: dict[str, _Values] = {}
@@ -206,7 +212,8 @@ class MetricsPage:
         if self._broker.config.expose_topic_level_metrics_in_prometheus:
             yield from _table(_TOPIC_METRICS, reading.topics)
             yield from _constant("pulsar_storage_offloaded_size", 0, reading.topics)
-            yield from _constant("pulsar_storage_backlog_quota_limit", -1, reading.topics)
+            yield from _table(_LIMIT_METRICS, reading.limits)
+            yield from _table((("pulsar_storage_backlog_quota_exceeded_evictions_total", None),), reading.evictions)
             yield from _table(_SUBSCRIPTION_METRICS, reading.subscriptions)
             yield from _constant("pulsar_subscription_delayed", 0, reading.subscriptions)
         else:
@@ -239,6 +246,11 @@ class MetricsPage:
         namespace = str(topic.name.namespace)
         reading.topic_count += 1
         reading.topics.append(_Row(labels, values))
+        reading.limits.append(_Row(labels, [read(source) for _, read in _LIMIT_METRICS]))
+        for kind, count in (("size", topic.counters.size_evictions), ("time", topic.counters.age_evictions)):
+            reading.evictions.append(_Row(f'{labels[:-1]},quota_type="{kind}"}}', [count]))
+        reading.size_evictions += topic.counters.size_evictions
+        reading.age_evictions += topic.counters.age_evictions
         reading.topic_counts[namespace] = reading.topic_counts.get(namespace, 0) + 1
         sums = reading.namespaces.setdefault(namespace, [0] * len(values))
         for index, value in enumerate(values):
@@ -263,6 +275,7 @@ class MetricsPage:
             yield _type_line(name)
             for is_system, total in by_system.items():
                 yield f'{name}{{{self._cluster},{label}="{str(is_system).lower()}"}} {total}\n'
+        yield from self._quota_lines(reading)
         yield from self._publish_latency_lines()
         stats = self._broker.stats
         yield from self._counter("pulsar_broker_lookup_answers", stats.lookups)
@@ -273,8 +286,12 @@ class MetricsPage:
         yield from self._gauge("pybroker_loop_lag_max_ms", stats.loop_lag_max_ms)
         yield from self._gauge("pybroker_loop_lag_ms", stats.loop_lag_ms)
         yield from self._counter("pybroker_bugs", stats.bugs)
+        yield from self._counter("pybroker_skipped_damaged_entries", stats.skipped_damaged_entries)
         for name, value in self._broker.ledgers.store.figures().items():
-            yield from self._gauge(f"pybroker_store_{name}", value)
+            if name == "damaged_entries":
+                yield from self._counter("pybroker_storage_damaged_entries", int(value))
+            else:
+                yield from self._gauge(f"pybroker_store_{name}", value)
         yield from self._connection_lines()
         yield from self._cache_lines()
 
@@ -297,6 +314,20 @@ class MetricsPage:
         yield from self._gauge("pulsar_ml_cache_hits_rate", self._rates.cache_hits.per_second)
         yield from self._gauge("pulsar_ml_cache_misses_rate", self._rates.cache_misses.per_second)
         yield from self._counter("pulsar_ml_cache_evicted_entries", cache.evicted_entries_total)
+
+    def _quota_lines(self, reading: _Reading) -> Iterator[str]:
+        name = "pulsar_broker_storage_backlog_quota_exceeded_evictions_total"
+        yield _type_line(name)
+        yield f'{name}{{{self._cluster},quota_type="size"}} {reading.size_evictions}\n'
+        yield f'{name}{{{self._cluster},quota_type="time"}} {reading.age_evictions}\n'
+        name = "pulsar_storage_backlog_quota_check_duration_seconds"
+        durations = self._broker.maintenance.quota_check_duration_s
+        yield f"# TYPE {name} histogram\n"
+        bounds = (*map(str, durations.bounds), "+Inf")
+        for bound, count in zip(bounds, accumulate(durations.counts), strict=True):
+            yield f'{name}_bucket{{{self._cluster},le="{bound}"}} {count}\n'
+        yield f"{name}_count{{{self._cluster}}} {sum(durations.counts)}\n"
+        yield f"{name}_sum{{{self._cluster}}} {_text(durations.total)}\n"
 
     def _publish_latency_lines(self) -> Iterator[str]:
         name = "pulsar_broker_publish_latency"

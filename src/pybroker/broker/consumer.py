@@ -25,6 +25,7 @@ class Consumer:
         "consumer_id",
         "counters",
         "epoch",
+        "has_reached_end",
         "is_closed",
         "name",
         "peer",
@@ -54,6 +55,7 @@ class Consumer:
         self.state = ConsumerState(name, priority_level, max_unacked_messages, self)
         self.epoch = -1
         self.is_closed = False
+        self.has_reached_end = False
 
     def flow(self, permits: int) -> None:
         """The client has room for `permits` more messages."""
@@ -74,6 +76,12 @@ class Consumer:
         counters.bytes_out += size_bytes
         counters.last_consumed_ms = now_ms
         self.peer.send_messages(self.consumer_id, delivery, self.epoch)
+
+    def reached_end(self) -> None:
+        """Nothing is left for this consumer, for ever; the client is told once."""
+        if not self.has_reached_end:
+            self.has_reached_end = True
+            self.peer.reached_end_of_topic(self.consumer_id)
 
     def detach(self) -> None:
         """Leave the subscription; what is unacknowledged is delivered to others."""

@@ -53,5 +53,9 @@ class Peer(ABC):
         """Tell the client that its consumer is closed: it subscribes again."""
 
     @abstractmethod
+    def reached_end_of_topic(self, consumer_id: int) -> None:
+        """Tell the client that its consumer has acknowledged all that a terminated topic will ever hold."""
+
+    @abstractmethod
     async def is_alive(self) -> bool:
         """Whether the client answers a PING within the liveness timeout; when not, its connection is closed."""

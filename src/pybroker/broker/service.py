@@ -12,6 +12,7 @@ from typing import Any
 from pybroker import logs
 from pybroker.auth.authentication import AuthenticationService
 from pybroker.auth.authorization import AuthorizationService
+from pybroker.broker.maintenance import Maintenance
 from pybroker.broker.pumps import PumpList
 from pybroker.broker.topic import Topic
 from pybroker.clock import Clock
@@ -32,16 +33,22 @@ from pybroker.errors import (
 )
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.metadata import paths
-from pybroker.metadata.resources import Resources
+from pybroker.metadata.resources import PolicyListener, Resources
 from pybroker.metadata.store import MetadataStore
+from pybroker.model.effective_policies import EffectivePolicies, effective_policies
 from pybroker.model.names import DOMAINS, NamespaceName, TopicName
+from pybroker.model.policies import BacklogQuota, NamespacePolicies, RetentionPolicies, TopicPolicies
 from pybroker.model.stats import BrokerStats
 from pybroker.tasks import TaskOwner
 
 HEALTH_CHECK_TIMEOUT_S = 10.0
+# Between two times that the loop may turn to others while policies are applied: about a millisecond of work.
+TOPICS_PER_TURN = 64
+_BYTES_PER_GB = 1024**3
+_NOTHING_SET = NamespacePolicies()
 
 
-class BrokerService:
+class BrokerService(PolicyListener):
     """Everything that serves clients, without the sockets."""
 
     def __init__(
@@ -61,7 +68,9 @@ class BrokerService:
         self.authorization = AuthorizationService(config, resources)
         self.addresses: AdvertisedAddresses
         """Set by the app once the ports are bound, before anybody is served."""
+        self.default_policies = _default_policies(config)
         self.topics: dict[str, Topic] = {}
+        self.maintenance = Maintenance(self)
         self.stats = BrokerStats()
         self.ready = False
         self.is_closing = False
@@ -74,6 +83,7 @@ class BrokerService:
         self._started_ms = clock.wall_ms()
         self._producer_serial = 0
         self._metadata_requests = 0
+        resources.listen(self)
 
     # --- lookups -----------------------------------------------------------------------------------------------------
 
@@ -156,8 +166,10 @@ class BrokerService:
                 path = paths.managed_ledger(name)
                 if not may_create and not await self.ledgers.exists(path):
                     raise TopicNotFound(f"Topic {name} not found")
-                topic = Topic(self, name, await self.ledgers.open(path))
-            self.topics[key] = topic
+                ledger = await self.ledgers.open(path)
+                # Last, and the topic is registered in the same turn of the loop: no change in between gets lost.
+                policies = await self.resources.topic_policies(name)
+            topic = self.topics[key] = Topic(self, name, ledger, policies)
             self.stats.topic_loads += 1
             logs.info(
                 "topic.loaded",
@@ -226,6 +238,30 @@ class BrokerService:
         self._producer_serial += 1
         return f"{self.config.cluster_name}-{self._started_ms}-{self._producer_serial}"
 
+    # --- policies ----------------------------------------------------------------------------------------------------
+
+    def effective_policies(self, namespace: NamespaceName, topic: TopicPolicies) -> EffectivePolicies:
+        """What holds for a topic of `namespace` that has `topic` set for itself."""
+        if not self.config.topic_level_policies_enabled:
+            topic = TopicPolicies()
+        # A namespace that is being deleted has none; its topics go next.
+        return effective_policies(topic, self.resources.namespace(namespace) or _NOTHING_SET, self.default_policies)
+
+    def namespace_changed(self, namespace: NamespaceName) -> None:
+        self.tasks.start(self._apply_policies(namespace), f"apply policies of {namespace}")
+
+    async def _apply_policies(self, namespace: NamespaceName) -> None:
+        for index, topic in enumerate(list(self.topics.values())):
+            if index % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
+                await asyncio.sleep(0)
+            if topic.name.namespace == namespace and not topic.is_fenced:
+                topic.policies_changed()
+
+    def topic_changed(self, topic: TopicName, policies: TopicPolicies) -> None:
+        loaded = self.topics.get(str(topic))
+        if loaded is not None and not loaded.is_fenced:
+            loaded.own_policies_changed(policies)
+
     # --- what subscriptions share ------------------------------------------------------------------------------------
 
     def new_dispatcher(self, kind: str, redelivery_counts: RedeliveryCounts) -> Dispatcher:
@@ -279,3 +315,21 @@ class BrokerService:
             await self.unload(topic)
         await self.tasks.close()
         await self.ledgers.close()
+
+
+def _default_policies(config: BrokerConfig) -> EffectivePolicies:
+    """What holds where neither topic nor namespace says anything."""
+    limit_bytes = config.backlog_quota_default_limit_bytes
+    if limit_bytes < 0 and config.backlog_quota_default_limit_gb > 0:
+        limit_bytes = int(config.backlog_quota_default_limit_gb * _BYTES_PER_GB)
+    quota = BacklogQuota(
+        policy=config.backlog_quota_default_retention_policy,
+        limitSize=limit_bytes,
+        limitTime=config.backlog_quota_default_limit_second,
+    )
+    return EffectivePolicies(
+        retention=RetentionPolicies(config.default_retention_time_in_minutes, config.default_retention_size_in_mb),
+        message_ttl_s=config.ttl_duration_default_in_seconds,
+        size_quota=quota,
+        age_quota=quota,
+    )

@@ -15,7 +15,16 @@ from pybroker import logs
 from pybroker.broker.consumer import Consumer
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan, Redelivery
 from pybroker.dispatch.replay import RedeliveryCounts
-from pybroker.errors import BrokerError, ConsumerBusy, NotAllowedError, PersistenceError, StoreError
+from pybroker.errors import (
+    BrokerError,
+    ConsumerBusy,
+    DamagedEntries,
+    NoSuchLedger,
+    NotAllowedError,
+    PersistenceError,
+    ServiceNotReady,
+    StoreError,
+)
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.model.ack_set import WORD_BITS
 from pybroker.model.events import Ack, PartialAck
@@ -42,6 +51,7 @@ class Subscription:
         self._service = topic.service
         self._redelivery_counts = RedeliveryCounts()
         self._is_reading = False
+        self._is_resetting = False
         self._read_failures = 0
 
     @property
@@ -64,6 +74,11 @@ class Subscription:
         return 0 if self.dispatcher is None else self.dispatcher.replay_entry_count
 
     @property
+    def is_reading(self) -> bool:
+        """Whether entries are being read from the store for its consumers."""
+        return self._is_reading
+
+    @property
     def is_blocked(self) -> bool:
         """Whether dispatch is stopped by the subscription's limit of unacknowledged messages."""
         return self.dispatcher is not None and self.dispatcher.blocked
@@ -71,7 +86,9 @@ class Subscription:
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: Consumer, kind: str) -> None:
-        """Attach `consumer` as one of type `kind`. Raises ConsumerBusy."""
+        """Attach `consumer` as one of type `kind`. Raises ConsumerBusy, ServiceNotReady."""
+        if self._is_resetting:
+            raise ServiceNotReady(f"subscription {self.name} is being moved, try again")
         dispatcher = self.dispatcher
         if dispatcher is None or (not self.consumers and dispatcher.kind != kind):
             dispatcher = self.dispatcher = self._service.new_dispatcher(kind, self._redelivery_counts)
@@ -92,7 +109,7 @@ class Subscription:
         self.consumers.remove(consumer)
         assert self.dispatcher is not None
         self._apply(self.dispatcher.remove_consumer(consumer.state))
-        if not self.is_durable and not self.consumers:
+        if not self.is_durable and not self.consumers and not self._is_resetting:
             self.topic.drop_non_durable(self)
 
     def close_consumers(self) -> None:
@@ -114,6 +131,7 @@ class Subscription:
         assert self.dispatcher is not None
         if self.dispatcher.flow(consumer.state, permits):
             self.wake()
+        self.tell_if_at_end()
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None:
         """`consumer` asks for `positions` again, or for all that it has not acknowledged."""
@@ -185,14 +203,69 @@ class Subscription:
             self._read_failures = 0
         except StoreError as error:
             dispatcher.give_back(plan)
-            self._read_failures += 1
-            if self._read_failures == 1:
-                logs.error("read.failed", topic=self.topic.name, subscription=self.name, error=str(error))
-            self._service.call_later(self._service.read_retry_delay_s(self._read_failures), self.wake)
+            damage = self._damage(error)
+            if damage is not None and self._pass_damage(damage):
+                self._read_failures = 0
+            else:
+                self._read_failed(error, is_lasting=damage is not None)
         finally:
             self._is_reading = False
         if not self._read_failures:
             self.wake()
+
+    def _read_failed(self, error: StoreError, *, is_lasting: bool) -> None:
+        """Try again after a while, with consumers at it: what cannot be read is not passed over silently."""
+        self._read_failures += 1
+        if self._read_failures == 1:
+            remedy = (
+                "; autoSkipNonRecoverableData=true goes on behind it, so does skipping by hand" if is_lasting else ""
+            )
+            logs.error("read.failed", topic=self.topic.name, subscription=self.name, error=f"{error}{remedy}")
+        self._service.call_later(self._service.read_retry_delay_s(self._read_failures), self.wake)
+
+    def _damage(self, error: StoreError) -> DamagedEntries | None:
+        """Which entries will never be read; None when the read may succeed later."""
+        if isinstance(error, NoSuchLedger):
+            position = self.cursor.ledger.ledgers.normalize(self.cursor.read_position)
+            return self._whole_ledger(position.ledger_id, error)
+        return error if isinstance(error, DamagedEntries) else None
+
+    def _whole_ledger(self, ledger_id: int, error: NoSuchLedger) -> DamagedEntries:
+        return DamagedEntries(ledger_id, 0, self.cursor.ledger.ledgers.entry_count_of(ledger_id) - 1, str(error))
+
+    def _pass_damage(self, damage: DamagedEntries) -> bool:
+        """Go on behind entries that cannot be read, if nobody waits for them or the configuration says so."""
+        ledger_id, first = damage.ledger_id, damage.first_entry_id
+        ledgers, cursor = self.cursor.ledger.ledgers, self.cursor
+        end = min(damage.last_entry_id + 1, ledgers.entry_count_of(ledger_id))
+        entry_ids = range(first, end)
+        if not entry_ids:
+            return False
+        if cursor.state.undeleted_in(ledger_id, first, len(entry_ids)) != []:
+            if not self._service.config.auto_skip_non_recoverable_data:
+                return False
+            self._skip_entries(ledger_id, entry_ids, damage)
+        position = ledgers.normalize(cursor.read_position)
+        if position.ledger_id == ledger_id and position.entry_id in entry_ids:
+            cursor.read_position = Position(ledger_id, end)
+        return True
+
+    def _skip_entries(self, ledger_id: int, entry_ids: range, damage: DamagedEntries) -> None:
+        assert self.dispatcher is not None
+        skipped = self.cursor.state.acknowledge(ledger_id, entry_ids)
+        self._service.stats.skipped_damaged_entries += skipped
+        self.dispatcher.acked(ledger_id, entry_ids)
+        self.cursor.changed(None)
+        logs.warning(
+            "entries.skipped",
+            topic=self.topic.name,
+            subscription=self.name,
+            first=Position(ledger_id, entry_ids.start),
+            last=Position(ledger_id, entry_ids.stop - 1),
+            entries=skipped,
+            reason=str(damage),
+        )
+        self.tell_if_at_end()
 
     def _assign_run(self, plan: ReadPlan, run: EntryRun) -> None:
         """Hand what was read from the cursor's position to the dispatcher, without what is acknowledged already."""
@@ -256,7 +329,10 @@ class Subscription:
                     assert self.dispatcher is not None
                     self.dispatcher.give_back(plan)
                     return
-                run = await self.topic.ledger.read(Position(ledger_id, first), last - first + 1, left_bytes)
+                try:
+                    run = await self.topic.ledger.read(Position(ledger_id, first), last - first + 1, left_bytes)
+                except NoSuchLedger as error:
+                    raise self._whole_ledger(ledger_id, error) from error
                 left_bytes -= sum(map(len, run.payloads))
                 first += len(run.payloads)
                 self._assign_run(plan, run)
@@ -273,6 +349,64 @@ class Subscription:
             else:
                 spans.append((ledger_id, entry_id, entry_id))
         return spans
+
+    # --- moving the cursor -------------------------------------------------------------------------------------------
+
+    async def skip(self, entry_count: int) -> int:
+        """Count the next `entry_count` entries as read; how many there were. Raises StoreError."""
+        skipped = await self.cursor.skip(entry_count)
+        self.moved_up()
+        return skipped
+
+    async def skip_all(self) -> None:
+        """Count everything as read. Raises StoreError."""
+        await self.cursor.skip_all()
+        self.moved_up()
+
+    async def expire(self, publish_time_ms: int) -> int:
+        """Count what was published before then as read; the number of entries. Raises StoreError."""
+        return self._expired(await self.cursor.expire(publish_time_ms))
+
+    async def expire_to(self, position: Position) -> int:
+        """Count what stands up to and including `position` as read; the number of entries. Raises StoreError."""
+        return self._expired(await self.cursor.expire_to(position))
+
+    def _expired(self, entry_count: int) -> int:
+        self.counters.last_expired_ms = self._service.clock.wall_ms()
+        if entry_count:
+            self.counters.expired_entries += entry_count
+            self.moved_up()
+        return entry_count
+
+    def moved_up(self) -> None:
+        """The mark-delete position went on without acknowledgements: nobody waits for what is before it."""
+        self.counters.last_mark_delete_advanced_ms = self._service.clock.wall_ms()
+        if self.dispatcher is not None and self.dispatcher.acked_up_to(self.cursor.mark_delete_position):
+            self.wake()
+        self.tell_if_at_end()
+
+    async def reset(self, position: Position) -> None:
+        """Go on at `position`, or the first entry behind it. Consumers are disconnected first; they subscribe again.
+
+        Raises ConsumerBusy while another reset is under way, and StoreError.
+        """
+        if self._is_resetting:
+            raise ConsumerBusy(f"subscription {self.name} is being moved already")
+        self._is_resetting = True
+        try:
+            self.close_consumers()
+            await self.cursor.reset(position)
+        finally:
+            if self.dispatcher is not None:
+                self.dispatcher.reset()
+            self._is_resetting = False
+        logs.info("cursor.reset", topic=self.topic.name, subscription=self.name, position=position)
+
+    def tell_if_at_end(self) -> None:
+        """Tell the consumers when everything is acknowledged that a terminated topic will ever hold."""
+        if self.topic.ledger.is_terminated and not self.cursor.backlog_entries:
+            for consumer in self.consumers:
+                consumer.reached_end()
 
     # --- acknowledgement ---------------------------------------------------------------------------------------------
 
@@ -296,6 +430,7 @@ class Subscription:
             self.cursor.changed(lambda error: self._ack_durable(consumer, request_id, error))
         if can_move:
             self.wake()
+        self.tell_if_at_end()
 
     def _refusal(self, ack: Ack) -> BrokerError | None:
         assert self.dispatcher is not None

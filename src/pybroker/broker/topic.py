@@ -11,22 +11,32 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pybroker import logs
+from pybroker.broker import backlog
+from pybroker.broker.backlog_quota import UNKNOWN_AGE_S
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.producer import Producer
 from pybroker.broker.subscription import Subscription
 from pybroker.errors import (
     BrokerError,
     ConsumerBusy,
+    LedgerTerminated,
     NotAllowedError,
     PersistenceError,
+    ProducerBlockedQuotaExceededException,
     ProducerBusy,
     ServiceNotReady,
+    StorageFull,
     StoreError,
     SubscriptionNotFound,
+    TopicTerminatedError,
 )
+from pybroker.managed_ledger.backlog import count_backlog
+from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerListener
+from pybroker.model.effective_policies import EffectivePolicies
 from pybroker.model.events import SendRun
 from pybroker.model.names import TopicName
+from pybroker.model.policies import TopicPolicies
 from pybroker.model.position import Position
 from pybroker.model.stats import TopicCounters
 from pybroker.storage.ledger_store import AppendRun
@@ -50,11 +60,17 @@ class Publish:
 class Topic(ManagedLedgerListener):
     """Owned by the broker service, under its canonical name, from load to close."""
 
-    def __init__(self, service: BrokerService, name: TopicName, ledger: ManagedLedger) -> None:
+    def __init__(
+        self, service: BrokerService, name: TopicName, ledger: ManagedLedger, own_policies: TopicPolicies
+    ) -> None:
         self.service = service
         self.name = name
         self.ledger = ledger
+        self._own_policies = own_policies
+        self.backlog_age_s = UNKNOWN_AGE_S
+        """Age of the oldest unread message when the backlog quotas were checked last."""
         self.producers: dict[str, Producer] = {}
+        self._refused_producers: set[str] = set()  # messages of these were refused because there is no space
         self.subscriptions: dict[str, Subscription] = {}
         self.counters = TopicCounters()
         self.is_fenced = False
@@ -64,6 +80,24 @@ class Topic(ManagedLedgerListener):
         ledger.listen(self)
         for cursor in ledger.cursors.values():
             self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
+        ledger.retention = backlog.retention_limits(self.policies.retention)
+
+    @property
+    def policies(self) -> EffectivePolicies:
+        """What is in force for this topic now."""
+        return self.service.effective_policies(self.name.namespace, self._own_policies)
+
+    def own_policies_changed(self, policies: TopicPolicies) -> None:
+        """`policies` are set for this topic alone now."""
+        self._own_policies = policies
+        self.policies_changed()
+
+    def policies_changed(self) -> None:
+        """Act on what is in force now. Expiry and quotas look it up with every check."""
+        limits = backlog.retention_limits(self.policies.retention)
+        if limits != self.ledger.retention:
+            self.ledger.retention = limits
+            self.ledger.trim_soon()
 
     def _require_open(self) -> None:
         if self.is_fenced:
@@ -72,8 +106,12 @@ class Topic(ManagedLedgerListener):
     # --- producers and publishing ------------------------------------------------------------------------------------
 
     def add_producer(self, producer: Producer) -> None:
-        """Attach `producer` under its name. Raises ProducerBusy."""
+        """Attach `producer` under its name. Raises ProducerBusy, TopicTerminatedError, and, without space on disk,
+        ProducerBlockedQuotaExceededException."""
         self._require_open()
+        if self.ledger.is_terminated:
+            raise TopicTerminatedError(f"Topic {self.name} was already terminated")
+        self._require_space(producer)
         present = self.producers.get(producer.name)
         if present is not None:
             is_successor = present.peer is producer.peer and producer.epoch > present.epoch
@@ -85,10 +123,28 @@ class Topic(ManagedLedgerListener):
             raise ProducerBusy(f"Topic '{self.name}' reached max producers limit (maxProducersPerTopic={limit})")
         self.producers[producer.name] = producer
 
+    def _require_space(self, producer: Producer) -> None:
+        """Refuse a producer while the disk is full: at that answer a client fails at once all that it has not sent yet.
+
+        A producer that comes back after a refused message is refused once and taken the next time: each refusal makes the
+        client wait twice as long before it tries again, and so it would go on late when there is space, and fail late before.
+        """
+        refusal = self.service.ledgers.store.refusal()
+        if refusal is None:
+            self._refused_producers.clear()
+        elif producer.epoch == 0 or producer.name in self._refused_producers:
+            self._refused_producers.discard(producer.name)
+            raise ProducerBlockedQuotaExceededException(refusal)
+
     def remove_producer(self, producer: Producer) -> None:
         """`producer` is gone."""
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
+
+    def disconnect_producers(self) -> None:
+        """Tell all producers to look the topic up again."""
+        for producer in list(self.producers.values()):
+            producer.close_from_broker()
 
     def publish(self, producer: Producer, run: SendRun) -> None:
         """Store a run of messages; the producer's peer is answered for each, now or later."""
@@ -101,7 +157,7 @@ class Topic(ManagedLedgerListener):
             self.ledger.append(run.payloads, run.message_counts, run.size_bytes, publish)
         except StoreError as error:
             producer.completed(len(run.payloads))
-            self._refuse(producer, run, PersistenceError(str(error)))
+            self._refuse(producer, run, self._publish_failure(error, producer))
 
     def _refuse(self, producer: Producer, run: SendRun, error: BrokerError) -> None:
         self.counters.publish_errors += len(run.payloads)
@@ -141,12 +197,19 @@ class Topic(ManagedLedgerListener):
             subscription.wake()
 
     def append_failed(self, runs: list[AppendRun], error: StoreError) -> None:
-        failure = PersistenceError(str(error))
         for appended in runs:
             publish = appended.context
             assert isinstance(publish, Publish)
-            publish.producer.completed(len(publish.run.payloads))
-            self._refuse(publish.producer, publish.run, failure)
+            producer = publish.producer
+            producer.completed(len(publish.run.payloads))
+            self._refuse(producer, publish.run, self._publish_failure(error, producer))
+
+    def _publish_failure(self, error: StoreError, producer: Producer) -> BrokerError:
+        if isinstance(error, StorageFull):
+            self._refused_producers.add(producer.name)
+        if isinstance(error, LedgerTerminated):
+            return TopicTerminatedError(f"Topic {self.name} was already terminated")
+        return PersistenceError(str(error))
 
     # --- subscriptions -----------------------------------------------------------------------------------------------
 
@@ -242,11 +305,31 @@ class Topic(ManagedLedgerListener):
             self.is_fenced = True
             self.service.start_unload(self, f"{type(bug).__name__}: {bug}")
 
+    async def terminate(self) -> Position:
+        """Take no more messages, for ever; the position of the last one. Raises StoreError."""
+        last = await self.ledger.terminate()
+        logs.info("topic.terminated", topic=self.name, position=last)
+        self.disconnect_producers()
+        for subscription in self.subscriptions.values():
+            subscription.tell_if_at_end()
+        return last
+
+    async def truncate(self) -> None:
+        """Drop what is stored, but for what is in the ledger that is written to: that is only skipped. Raises StoreError."""
+        await self.ledger.truncate()
+        for subscription in self.subscriptions.values():
+            subscription.moved_up()
+
+    async def bytes_behind(self, position: Position) -> int:
+        """Payload bytes of the entries behind `position`, which need not exist. Raises StoreError."""
+        ledgers = self.ledger.ledgers
+        behind = await count_backlog(ledgers, self.service.ledgers.store, CursorState(ledgers, position))
+        return behind.size_bytes
+
     def fence(self) -> None:
         """Take nobody and nothing more, and tell the clients to look the topic up again."""
         self.is_fenced = True
-        for producer in list(self.producers.values()):
-            producer.close_from_broker()
+        self.disconnect_producers()
         for subscription in list(self.subscriptions.values()):
             subscription.is_closed = True
             subscription.close_consumers()
@@ -261,4 +344,6 @@ class Topic(ManagedLedgerListener):
         """Fence and drop everything that is stored."""
         self.fence()
         await self.tasks.close()
+        # First: a topic of that name that is made later must not inherit them.
+        await self.service.resources.delete_topic_policies(self.name)
         await self.service.ledgers.delete(self.ledger)

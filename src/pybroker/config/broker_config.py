@@ -221,8 +221,11 @@ class BrokerConfig:
     journal_direct_io: bool
     journal_max_batch_bytes: int
     journal_file_size_mb: int
+    ledger_read_threads: int
     checkpoint_max_bytes: int
     checkpoint_max_entries: int
+    storage_min_free_space_mb: int
+    storage_reserve_mb: int
     cursor_flush_interval_ms: int
     managed_ledger_max_entries_per_ledger: int
     managed_ledger_min_ledger_rollover_time_minutes: int
@@ -259,7 +262,7 @@ class BrokerConfig:
     default_retention_size_in_mb: int
     retention_check_interval_in_seconds: int
     ttl_duration_default_in_seconds: int
-    message_expiry_check_interval_in_minutes: int
+    message_expiry_check_interval_in_minutes: float
     backlog_quota_check_enabled: bool
     backlog_quota_check_interval_in_seconds: int
     backlog_quota_default_limit_bytes: int
@@ -526,8 +529,11 @@ class BrokerConfig:
         journal_direct_io: bool = True,
         journal_max_batch_bytes: int = 4194304,
         journal_file_size_mb: int = 64,
+        ledger_read_threads: int = 2,
         checkpoint_max_bytes: int = 50331648,
         checkpoint_max_entries: int = 100000,
+        storage_min_free_space_mb: int = 64,
+        storage_reserve_mb: int = 16,
         cursor_flush_interval_ms: int = 500,
         managed_ledger_max_entries_per_ledger: int = 50000,
         managed_ledger_min_ledger_rollover_time_minutes: int = 10,
@@ -564,7 +570,7 @@ class BrokerConfig:
         default_retention_size_in_mb: int = 0,
         retention_check_interval_in_seconds: int = 120,
         ttl_duration_default_in_seconds: int = 0,
-        message_expiry_check_interval_in_minutes: int = 5,
+        message_expiry_check_interval_in_minutes: float = 5.0,
         backlog_quota_check_enabled: bool = True,
         backlog_quota_check_interval_in_seconds: int = 60,
         backlog_quota_default_limit_bytes: int = -1,
@@ -830,8 +836,11 @@ class BrokerConfig:
         assign(self, "journal_direct_io", journal_direct_io)
         assign(self, "journal_max_batch_bytes", journal_max_batch_bytes)
         assign(self, "journal_file_size_mb", journal_file_size_mb)
+        assign(self, "ledger_read_threads", ledger_read_threads)
         assign(self, "checkpoint_max_bytes", checkpoint_max_bytes)
         assign(self, "checkpoint_max_entries", checkpoint_max_entries)
+        assign(self, "storage_min_free_space_mb", storage_min_free_space_mb)
+        assign(self, "storage_reserve_mb", storage_reserve_mb)
         assign(self, "cursor_flush_interval_ms", cursor_flush_interval_ms)
         assign(self, "managed_ledger_max_entries_per_ledger", managed_ledger_max_entries_per_ledger)
         assign(self, "managed_ledger_min_ledger_rollover_time_minutes", managed_ledger_min_ledger_rollover_time_minutes)
@@ -1047,7 +1056,7 @@ _KEYS: Final = (
     KeyInfo("forceDeleteNamespaceAllowed", "force_delete_namespace_allowed", ValueType.BOOL, False, "Allow force=true when a namespace is deleted.", dynamic=True),
     KeyInfo("forceDeleteTenantAllowed", "force_delete_tenant_allowed", ValueType.BOOL, False, "Allow force=true when a tenant is deleted.", dynamic=True),
     KeyInfo("systemTopicEnabled", "system_topic_enabled", ValueType.BOOL, True, "Keep topic policies and other events in system topics.", supported=False),
-    KeyInfo("topicLevelPoliciesEnabled", "topic_level_policies_enabled", ValueType.BOOL, True, "Policies of single topics.", supported=False),
+    KeyInfo("topicLevelPoliciesEnabled", "topic_level_policies_enabled", ValueType.BOOL, True, "Policies of single topics."),
     KeyInfo("defaultNumberOfNamespaceBundles", "default_number_of_namespace_bundles", ValueType.INT, 4, "Bundles of a new namespace.", minimum=1, dynamic=True),
     KeyInfo("topicFencingTimeoutSeconds", "topic_fencing_timeout_seconds", ValueType.INT, 0, "A fenced topic is opened again after this long. 0: never by itself.", minimum=0, supported=False),
     KeyInfo("maxProducersPerTopic", "max_producers_per_topic", ValueType.INT, 0, "Most producers of one topic; one more gets ProducerBusy. 0: no limit.", minimum=0),
@@ -1141,14 +1150,17 @@ _KEYS: Final = (
     KeyInfo("journalDirectIo", "journal_direct_io", ValueType.BOOL, True, "Let the kernel write the journal in the background, past the page cache, instead of a thread. Used where system and file system can do it (Linux) and journalSyncData is on; elsewhere without effect."),
     KeyInfo("journalMaxBatchBytes", "journal_max_batch_bytes", ValueType.INT, 4194304, "Most bytes of one journal batch, which is one durable write.", minimum=4096),
     KeyInfo("journalFileSizeMB", "journal_file_size_mb", ValueType.INT, 64, "Size of a journal file; files are written in advance and used again.", minimum=1),
+    KeyInfo("ledgerReadThreads", "ledger_read_threads", ValueType.INT, 2, "Threads that read entries which are no longer in memory. Cursors at different places wait for each other beyond this.", minimum=1),
     KeyInfo("checkpointMaxBytes", "checkpoint_max_bytes", ValueType.INT, 50331648, "Journal bytes after which entries are moved to the segment files of their ledgers.", minimum=65536),
     KeyInfo("checkpointMaxEntries", "checkpoint_max_entries", ValueType.INT, 100000, "Journal entries after which that happens. Both limit the time of recovery.", minimum=1),
+    KeyInfo("storageMinFreeSpaceMB", "storage_min_free_space_mb", ValueType.INT, 64, "Messages are refused when less would be free on the file system of the data directory; consuming and acknowledging go on. At most a sixteenth of the file system, however small that is.", minimum=1),
+    KeyInfo("storageReserveMB", "storage_reserve_mb", ValueType.INT, 16, "A file that keeps room for acknowledgements and checkpoints. It is given up when a write finds no room, and made again when there is some. At most a thirty-second of the file system.", minimum=1),
     KeyInfo("cursorFlushIntervalMs", "cursor_flush_interval_ms", ValueType.INT, 500, "Acknowledgements that ask for no receipt are on disk after this long at the latest. Those that ask are, before they are answered.", minimum=1),
     KeyInfo("managedLedgerMaxEntriesPerLedger", "managed_ledger_max_entries_per_ledger", ValueType.INT, 50000, "A ledger is closed and a new one begun after this many entries, once it has reached the minimum age.", minimum=1),
     KeyInfo("managedLedgerMinLedgerRolloverTimeMinutes", "managed_ledger_min_ledger_rollover_time_minutes", ValueType.INT, 10, "That minimum age. A ledger that reaches its size limit is closed at any age.", minimum=0),
-    KeyInfo("managedLedgerMaxLedgerRolloverTimeMinutes", "managed_ledger_max_ledger_rollover_time_minutes", ValueType.INT, 240, "Age at which a ledger is closed in any case.", minimum=1, supported=False),
+    KeyInfo("managedLedgerMaxLedgerRolloverTimeMinutes", "managed_ledger_max_ledger_rollover_time_minutes", ValueType.INT, 240, "Age at which a ledger is closed in any case, unless it is empty.", minimum=1),
     KeyInfo("managedLedgerMaxSizePerLedgerMbytes", "managed_ledger_max_size_per_ledger_mbytes", ValueType.INT, 2048, "Size at which a ledger is closed.", minimum=1),
-    KeyInfo("managedLedgerInactiveLedgerRolloverTimeSeconds", "managed_ledger_inactive_ledger_rollover_time_seconds", ValueType.INT, 0, "Close a ledger nothing was written to for this long. 0: no.", minimum=0, dynamic=True, supported=False),
+    KeyInfo("managedLedgerInactiveLedgerRolloverTimeSeconds", "managed_ledger_inactive_ledger_rollover_time_seconds", ValueType.INT, 0, "Close a ledger nothing was written to for this long. 0: no.", minimum=0, dynamic=True),
     KeyInfo("managedLedgerCacheSizeMB", "managed_ledger_cache_size_mb", ValueType.INT, 64, "Bytes of recent entries kept in memory for all topics together.", minimum=0, dynamic=True),
     KeyInfo("managedLedgerCacheEvictionWatermark", "managed_ledger_cache_eviction_watermark", ValueType.FLOAT, 0.9, "How full the cache is after entries were thrown out.", minimum=0, maximum=1, dynamic=True, supported=False),
     KeyInfo("managedLedgerCacheEvictionIntervalMs", "managed_ledger_cache_eviction_interval_ms", ValueType.INT, 10, "How often the cache is looked at.", minimum=1, supported=False),
@@ -1171,22 +1183,22 @@ _KEYS: Final = (
     KeyInfo("managedLedgerAddEntryTimeoutSeconds", "managed_ledger_add_entry_timeout_seconds", ValueType.INT, 0, "Longest wait for a write. 0: no limit.", minimum=0, supported=False),
     KeyInfo("managedLedgerNewEntriesCheckDelayInMillis", "managed_ledger_new_entries_check_delay_in_millis", ValueType.INT, 10, "Wait before looking again after a read that found too little.", minimum=0, supported=False),
     KeyInfo("managedLedgerStatsPeriodSeconds", "managed_ledger_stats_period_seconds", ValueType.INT, 60, "Window of the storage statistics.", minimum=1, supported=False),
-    KeyInfo("autoSkipNonRecoverableData", "auto_skip_non_recoverable_data", ValueType.BOOL, False, "Go on behind data that is damaged beyond repair.", dynamic=True, supported=False),
+    KeyInfo("autoSkipNonRecoverableData", "auto_skip_non_recoverable_data", ValueType.BOOL, False, "Go on behind stored entries that are damaged beyond repair: they count as acknowledged, are logged and counted. Off: the subscription stays in front of them until somebody skips them.", dynamic=True),
     KeyInfo("lazyCursorRecovery", "lazy_cursor_recovery", ValueType.BOOL, False, "Open cursors when they are first used.", supported=False),
     KeyInfo("brokerEntryMetadataInterceptors", "broker_entry_metadata_interceptors", ValueType.LIST, (), "What the broker adds to each entry, such as its time and index.", supported=False),
     KeyInfo("exposingBrokerEntryMetadataToClientEnabled", "exposing_broker_entry_metadata_to_client_enabled", ValueType.BOOL, False, "Send that to clients that understand it.", supported=False),
-    KeyInfo("defaultRetentionTimeInMinutes", "default_retention_time_in_minutes", ValueType.INT, 0, "How long acknowledged messages are kept; -1: for ever.", minimum=-1, supported=False),
-    KeyInfo("defaultRetentionSizeInMB", "default_retention_size_in_mb", ValueType.INT, 0, "How much of them is kept; -1: everything.", minimum=-1, supported=False),
-    KeyInfo("retentionCheckIntervalInSeconds", "retention_check_interval_in_seconds", ValueType.INT, 120, "How often ledgers that may go are deleted.", minimum=1, supported=False),
-    KeyInfo("ttlDurationDefaultInSeconds", "ttl_duration_default_in_seconds", ValueType.INT, 0, "Age at which unacknowledged messages expire. 0: never.", minimum=0, supported=False),
-    KeyInfo("messageExpiryCheckIntervalInMinutes", "message_expiry_check_interval_in_minutes", ValueType.INT, 5, "How often expired messages are looked for.", minimum=1, supported=False),
-    KeyInfo("backlogQuotaCheckEnabled", "backlog_quota_check_enabled", ValueType.BOOL, True, "Enforce limits on the backlog.", supported=False),
-    KeyInfo("backlogQuotaCheckIntervalInSeconds", "backlog_quota_check_interval_in_seconds", ValueType.INT, 60, "How often the backlogs are measured.", minimum=1, supported=False),
-    KeyInfo("backlogQuotaDefaultLimitBytes", "backlog_quota_default_limit_bytes", ValueType.INT, -1, "Largest backlog of a topic in bytes; -1: no limit.", supported=False),
-    KeyInfo("backlogQuotaDefaultLimitGB", "backlog_quota_default_limit_gb", ValueType.FLOAT, -1.0, "The same in GB, used when the limit in bytes is unset.", supported=False),
-    KeyInfo("backlogQuotaDefaultLimitSecond", "backlog_quota_default_limit_second", ValueType.INT, -1, "Oldest message of a backlog; -1: no limit.", supported=False),
-    KeyInfo("backlogQuotaDefaultRetentionPolicy", "backlog_quota_default_retention_policy", ValueType.STR, "producer_request_hold", "What happens above the limit.", choices=("producer_request_hold", "producer_exception", "consumer_backlog_eviction"), supported=False),
-    KeyInfo("preciseTimeBasedBacklogQuotaCheck", "precise_time_based_backlog_quota_check", ValueType.BOOL, False, "Read the oldest message to learn its age.", supported=False),
+    KeyInfo("defaultRetentionTimeInMinutes", "default_retention_time_in_minutes", ValueType.INT, 0, "How long acknowledged messages are kept; -1: for ever.", minimum=-1),
+    KeyInfo("defaultRetentionSizeInMB", "default_retention_size_in_mb", ValueType.INT, 0, "How much of them is kept; -1: everything.", minimum=-1),
+    KeyInfo("retentionCheckIntervalInSeconds", "retention_check_interval_in_seconds", ValueType.INT, 120, "How often ledgers that may go are deleted.", minimum=1),
+    KeyInfo("ttlDurationDefaultInSeconds", "ttl_duration_default_in_seconds", ValueType.INT, 0, "Age at which unacknowledged messages expire. 0: never.", minimum=0),
+    KeyInfo("messageExpiryCheckIntervalInMinutes", "message_expiry_check_interval_in_minutes", ValueType.FLOAT, 5.0, "How often expired messages are looked for; a part of a minute will do.", minimum=0.001),
+    KeyInfo("backlogQuotaCheckEnabled", "backlog_quota_check_enabled", ValueType.BOOL, True, "Enforce limits on the backlog."),
+    KeyInfo("backlogQuotaCheckIntervalInSeconds", "backlog_quota_check_interval_in_seconds", ValueType.INT, 60, "How often the backlogs are measured.", minimum=1),
+    KeyInfo("backlogQuotaDefaultLimitBytes", "backlog_quota_default_limit_bytes", ValueType.INT, -1, "Largest backlog of a topic in bytes; -1: no limit.", minimum=-1),
+    KeyInfo("backlogQuotaDefaultLimitGB", "backlog_quota_default_limit_gb", ValueType.FLOAT, -1.0, "The same in GB, used when the limit in bytes is unset."),
+    KeyInfo("backlogQuotaDefaultLimitSecond", "backlog_quota_default_limit_second", ValueType.INT, -1, "Oldest message of a backlog; -1: no limit.", minimum=-1),
+    KeyInfo("backlogQuotaDefaultRetentionPolicy", "backlog_quota_default_retention_policy", ValueType.STR, "producer_request_hold", "What happens above the limit.", choices=("producer_request_hold", "producer_exception", "consumer_backlog_eviction")),
+    KeyInfo("preciseTimeBasedBacklogQuotaCheck", "precise_time_based_backlog_quota_check", ValueType.BOOL, False, "Read the oldest message to learn its age."),
     KeyInfo("brokerServiceCompactionMonitorIntervalInSeconds", "broker_service_compaction_monitor_interval_in_seconds", ValueType.INT, 60, "How often topics are looked at for compaction.", minimum=1, supported=False),
     KeyInfo("brokerServiceCompactionThresholdInBytes", "broker_service_compaction_threshold_in_bytes", ValueType.INT, 0, "Backlog at which a topic is compacted. 0: only when asked.", minimum=0, supported=False),
     KeyInfo("brokerServiceCompactionPhaseOneLoopTimeInSeconds", "broker_service_compaction_phase_one_loop_time_in_seconds", ValueType.INT, 30, "Longest wait for one read while compacting.", minimum=1, supported=False),

@@ -11,35 +11,20 @@ backlog is exact without a scan.
 
 Durability belongs to others. They take what changed since the last take as a delta, or everything as a snapshot; a
 snapshot and the deltas taken after it give the state back, even when the snapshot already holds what the deltas say.
-One layout serves for both (little-endian):
-
-    version u8 | kind u8 | mark-delete ledger i64, entry i64 | ledger count u32 | ack set count u32
-    for each ledger:    ledger id i64 | length u32 | roaring bitmap of deleted entries, portable format
-    for each ack set:   ledger id i64 | entry id u32 | word count u32 | words u64, least significant first
-
-Kind WHOLE replaces the state, kind CHANGES adds to it: mark-delete only moves forward, deleted entries are united, ack
-sets replace older ones of the same entry.
+Their bytes are in `cursor_record.py`.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from pyroaring import BitMap
 
-from pybroker.errors import StoreError
+from pybroker.managed_ledger.cursor_record import CursorRecord, encode_changes, encode_whole
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.model import ack_set
 from pybroker.model.position import Position
-
-FORMAT_VERSION = 1
-_WHOLE = 0
-_CHANGES = 1
-_HEADER = struct.Struct("<BBqqII")
-_LEDGER = struct.Struct("<qI")
-_ACK_SET = struct.Struct("<qII")
-_WORD = struct.Struct("<Q")
 
 MAX_ENTRY_ID = (1 << 32) - 1
 """What a bitmap can hold; ledgers end long before."""
@@ -48,12 +33,23 @@ DEFAULT_MAX_RANGES_SHOWN = 10_000
 AckSets = dict[int, dict[int, int]]  # ledger id → entry id → bits; no inner dict is empty
 
 
+@dataclass(frozen=True, slots=True)
+class AcknowledgedPart:
+    """What of one ledger is acknowledged behind the mark-delete position: whole entries, and parts of batches, of which
+    `remaining_messages` are left together."""
+
+    ledger_id: int
+    deleted: BitMap
+    partial: BitMap
+    remaining_messages: int
+
+
 class CursorState:
     """Owned by a managed cursor. `ledgers` is the managed ledger's own list: which entries exist, in which order."""
 
     def __init__(self, ledgers: LedgerList, mark_delete_position: Position) -> None:
         self._ledgers = ledgers
-        self._mark_ledger_id = mark_delete_position.ledger_id
+        self.mark_ledger_id = mark_delete_position.ledger_id
         self._mark_entry_id = mark_delete_position.entry_id
         self._holes: dict[int, BitMap] = {}  # none is empty
         self._hole_count = 0
@@ -67,7 +63,7 @@ class CursorState:
 
     @property
     def mark_delete_position(self) -> Position:
-        return Position(self._mark_ledger_id, self._mark_entry_id)
+        return Position(self.mark_ledger_id, self._mark_entry_id)
 
     @property
     def backlog_entries(self) -> int:
@@ -139,7 +135,7 @@ class CursorState:
 
     def reset(self, mark_delete_position: Position) -> None:
         """Everything behind `mark_delete_position` is unacknowledged again, everything up to it is deleted."""
-        self._mark_ledger_id, self._mark_entry_id = mark_delete_position
+        self.mark_ledger_id, self._mark_entry_id = mark_delete_position
         self._holes.clear()
         self._hole_count = 0
         self._ack_sets.clear()
@@ -164,9 +160,9 @@ class CursorState:
         """Which of `count` consecutive entries are not deleted; None, the usual case, when all of them are not."""
         end = first_entry_id + count
         start = first_entry_id
-        if ledger_id < self._mark_ledger_id:
+        if ledger_id < self.mark_ledger_id:
             return []
-        if ledger_id == self._mark_ledger_id and first_entry_id <= self._mark_entry_id:
+        if ledger_id == self.mark_ledger_id and first_entry_id <= self._mark_entry_id:
             start = min(end, self._mark_entry_id + 1)
         holes = self._holes.get(ledger_id)
         if holes is None or not holes.range_cardinality(start, end):
@@ -198,6 +194,30 @@ class CursorState:
         """Unacknowledged messages of a partly acknowledged batch, 0 for any other entry."""
         sets = self._ack_sets.get(ledger_id)
         return 0 if sets is None else sets.get(entry_id, 0).bit_count()
+
+    def nth_undeleted(self, count: int) -> Position:
+        """The `count`-th entry behind the mark-delete position that is not deleted; the last entry when there are fewer."""
+        left = count
+        for row in self._ledgers.rows():
+            if row.ledger_id < self.mark_ledger_id:
+                continue
+            start = self._mark_entry_id + 1 if row.ledger_id == self.mark_ledger_id else 0
+            holes = self._holes.get(row.ledger_id, BitMap())
+            undeleted = max(0, row.entry_count - start - len(holes))
+            if undeleted >= left:
+                return Position(row.ledger_id, _nth_missing(holes, start, row.entry_count, left))
+            left -= undeleted
+        return self._ledgers.last_position
+
+    def acknowledged_behind(self) -> list[AcknowledgedPart]:
+        """What is acknowledged behind the mark-delete position, for each ledger with something of it; a copy."""
+        parts = []
+        for ledger_id in self._holes.keys() | self._ack_sets.keys():
+            sets = self._ack_sets.get(ledger_id, {})
+            remaining_messages = sum(bits.bit_count() for bits in sets.values())
+            deleted = self._holes.get(ledger_id, BitMap()).copy()
+            parts.append(AcknowledgedPart(ledger_id, deleted, BitMap(sets), remaining_messages))
+        return parts
 
     @property
     def deleted_range_count(self) -> int:
@@ -247,7 +267,7 @@ class CursorState:
                 for position in sorted(self._new_ack_sets)
                 if position.entry_id in self._ack_sets.get(position.ledger_id, {})
             }
-            delta = _encode(_CHANGES, self.mark_delete_position, self._new_holes, sets)
+            delta = encode_changes(self.mark_delete_position, self._new_holes, sets)
         self._is_changed = False
         self._is_replaced = False
         self._new_holes = {}
@@ -268,7 +288,7 @@ class CursorState:
             for ledger_id, by_entry in self._ack_sets.items()
             for entry_id, bits in by_entry.items()
         }
-        return _encode(_WHOLE, self.mark_delete_position, self._holes, sets)
+        return encode_whole(self.mark_delete_position, self._holes, sets)
 
     @staticmethod
     def restore(
@@ -278,11 +298,11 @@ class CursorState:
 
         What the records say about entries that are not there is dropped. Raises StoreError.
         """
-        records = [] if snapshot is None else [_Record(snapshot)]
-        records.extend([_Record(delta) for delta in deltas])
         state = CursorState(ledgers, created_at)
-        for record in records:
-            state._apply(record)
+        if snapshot is not None:
+            state._apply(CursorRecord(snapshot))
+        for delta in deltas:
+            state._apply(CursorRecord(delta))
         state._settle()
         return state
 
@@ -292,7 +312,7 @@ class CursorState:
         """As `acknowledge`, without the sets that several entries need."""
         if entry_id >= self._ledgers.entry_count_of(ledger_id):
             return 0
-        if ledger_id == self._mark_ledger_id and entry_id == self._mark_entry_id + 1:
+        if ledger_id == self.mark_ledger_id and entry_id == self._mark_entry_id + 1:
             if self._holes or self._ack_sets:
                 self._move_mark(Position(ledger_id, entry_id))
                 self._advance()
@@ -301,9 +321,9 @@ class CursorState:
                 self._mark_entry_id = entry_id
                 self._is_changed = True
             return 1
-        if entry_id < 0 or ledger_id < self._mark_ledger_id:
+        if entry_id < 0 or ledger_id < self.mark_ledger_id:
             return 0
-        if ledger_id == self._mark_ledger_id and entry_id <= self._mark_entry_id:
+        if ledger_id == self.mark_ledger_id and entry_id <= self._mark_entry_id:
             return 0
         holes = self._holes.get(ledger_id)
         if holes is None:
@@ -324,9 +344,9 @@ class CursorState:
 
     def _existing(self, ledger_id: int, entry_ids: Sequence[int]) -> BitMap:
         """Those of the entries that exist behind the mark-delete position."""
-        if ledger_id < self._mark_ledger_id:
+        if ledger_id < self.mark_ledger_id:
             return BitMap()
-        first = self._mark_entry_id + 1 if ledger_id == self._mark_ledger_id else 0
+        first = self._mark_entry_id + 1 if ledger_id == self.mark_ledger_id else 0
         end = self._ledgers.entry_count_of(ledger_id)
         if min(entry_ids, default=end) < first or max(entry_ids, default=end) >= end:
             return BitMap([entry_id for entry_id in entry_ids if first <= entry_id < end])
@@ -372,27 +392,44 @@ class CursorState:
             self._move_mark(Position(following.ledger_id, _end_of_run(holes, following.entry_id)))
 
     def _move_mark(self, position: Position) -> None:
-        """Set the mark-delete position and forget what is kept about entries up to it."""
-        self._mark_ledger_id, self._mark_entry_id = position
+        """Set the mark-delete position, which moves forward, and forget what is kept about entries up to it."""
+        before = self.mark_delete_position
+        self.mark_ledger_id, self._mark_entry_id = position
         self._is_changed = True
         if self._holes:
             self._hole_count -= _drop_bitmaps(self._holes, position)
         if self._new_holes:
             _drop_bitmaps(self._new_holes, position)
         if self._ack_sets:
-            for ledger_id in [ledger_id for ledger_id in self._ack_sets if ledger_id <= position.ledger_id]:
-                sets = self._ack_sets[ledger_id]
-                if ledger_id == position.ledger_id:
-                    for entry_id in [entry_id for entry_id in sets if entry_id <= position.entry_id]:
-                        del sets[entry_id]
-                if ledger_id < position.ledger_id or not sets:
-                    del self._ack_sets[ledger_id]
+            self._drop_ack_sets_up_to(position, before)
 
-    def _apply(self, record: _Record) -> None:
-        """Add a stored record; `_settle` must follow the last one."""
-        if record.kind == _WHOLE:
+    def _drop_ack_sets_up_to(self, position: Position, before: Position) -> None:
+        """Forget ack sets up to and including `position`; up to `before` there are none."""
+        if position.ledger_id == before.ledger_id:
+            sets = self._ack_sets.get(position.ledger_id)
+            if sets is None:
+                return
+            # Batch after batch acknowledged in parts and in order: the few that the mark passes, not all that are left.
+            if position.entry_id - before.entry_id < len(sets):
+                for entry_id in range(before.entry_id + 1, position.entry_id + 1):
+                    sets.pop(entry_id, None)
+            else:
+                _drop_up_to(sets, position.entry_id)
+            if not sets:
+                del self._ack_sets[position.ledger_id]
+            return
+        for ledger_id in [ledger_id for ledger_id in self._ack_sets if ledger_id <= position.ledger_id]:
+            sets = self._ack_sets[ledger_id]
+            if ledger_id == position.ledger_id:
+                _drop_up_to(sets, position.entry_id)
+            if ledger_id < position.ledger_id or not sets:
+                del self._ack_sets[ledger_id]
+
+    def _apply(self, record: CursorRecord) -> None:
+        """Add a stored record; `_settle` must follow the last one, and forgets what lies before the mark: once for all."""
+        if record.is_whole:
             self.reset(record.mark_delete_position)
-        self._move_mark(max(self.mark_delete_position, record.mark_delete_position))
+        self.mark_ledger_id, self._mark_entry_id = max(self.mark_delete_position, record.mark_delete_position)
         for ledger_id, deleted in record.holes.items():
             _unite(self._holes, ledger_id, deleted)
         for (ledger_id, entry_id), bits in record.ack_sets.items():
@@ -400,6 +437,8 @@ class CursorState:
 
     def _settle(self) -> None:
         """Make the invariants hold after records were added as they are; what was stored is no change to store."""
+        _drop_bitmaps(self._holes, self.mark_delete_position)
+        self._drop_ack_sets_up_to(self.mark_delete_position, Position(-1, -1))
         for ledger_id in list(self._holes):
             holes = self._holes[ledger_id]
             end = self._ledgers.entry_count_of(ledger_id)
@@ -416,65 +455,9 @@ class CursorState:
             if not sets:
                 del self._ack_sets[ledger_id]
         self._hole_count = sum(len(holes) for holes in self._holes.values())
-        self._move_mark(self.mark_delete_position)
         self._advance()
         self._is_changed = False
         self._is_replaced = False
-
-
-class _Record:
-    """A snapshot or delta, read. Raises StoreError when it is damaged or of a version that this code does not know."""
-
-    __slots__ = ("ack_sets", "holes", "kind", "mark_delete_position")
-
-    def __init__(self, data: bytes) -> None:
-        if data and data[0] > FORMAT_VERSION:
-            raise StoreError(
-                f"a cursor record has format version {data[0]}, this broker reads up to {FORMAT_VERSION}: "
-                "it was written by a newer one"
-            )
-        try:
-            self._parse(data)
-        except (struct.error, ValueError, IndexError) as error:
-            raise StoreError(f"a cursor record of {len(data)} bytes is damaged: {error}") from error
-
-    def _parse(self, data: bytes) -> None:
-        _version, self.kind, mark_ledger_id, mark_entry_id, ledger_count, ack_set_count = _HEADER.unpack_from(data)
-        self.mark_delete_position = Position(mark_ledger_id, mark_entry_id)
-        self.holes: dict[int, BitMap] = {}
-        self.ack_sets: dict[Position, int] = {}
-        offset = _HEADER.size
-        for _ in range(ledger_count):
-            ledger_id, length = _LEDGER.unpack_from(data, offset)
-            offset += _LEDGER.size
-            if offset + length > len(data):
-                raise ValueError("a bitmap is cut off")
-            self.holes[ledger_id] = BitMap.deserialize(data[offset : offset + length])
-            offset += length
-        for _ in range(ack_set_count):
-            ledger_id, entry_id, word_count = _ACK_SET.unpack_from(data, offset)
-            offset += _ACK_SET.size
-            if offset + word_count * _WORD.size > len(data):
-                raise ValueError("an ack set is cut off")
-            words = [_WORD.unpack_from(data, offset + index * _WORD.size)[0] for index in range(word_count)]
-            self.ack_sets[Position(ledger_id, entry_id)] = ack_set.from_words(words)
-            offset += word_count * _WORD.size
-        if offset != len(data) or self.kind not in (_WHOLE, _CHANGES):
-            raise ValueError("bytes left over" if offset != len(data) else f"kind {self.kind}")
-
-
-def _encode(kind: int, mark: Position, holes: dict[int, BitMap], ack_sets: dict[Position, int]) -> bytes:
-    parts = [_HEADER.pack(FORMAT_VERSION, kind, mark.ledger_id, mark.entry_id, len(holes), len(ack_sets))]
-    for ledger_id, deleted in holes.items():
-        deleted.run_optimize()
-        bitmap = deleted.serialize()
-        parts.append(_LEDGER.pack(ledger_id, len(bitmap)))
-        parts.append(bitmap)
-    for position, bits in ack_sets.items():
-        word_count = -(-bits.bit_length() // ack_set.WORD_BITS)
-        parts.append(_ACK_SET.pack(position.ledger_id, position.entry_id, word_count))
-        parts.append(bits.to_bytes(word_count * _WORD.size, "little"))
-    return b"".join(parts)
 
 
 def _add(bitmaps: dict[int, BitMap], ledger_id: int, entry_id: int) -> None:
@@ -509,6 +492,19 @@ def _end_of_run(holes: BitMap, entry_id: int) -> int:
     return low
 
 
+def _nth_missing(holes: BitMap, start: int, end: int, count: int) -> int:
+    """The `count`-th of the entries [start, end) that is not in `holes`; there are so many."""
+    low = start + count - 1
+    high = end - 1
+    while low < high:
+        middle = (low + high) // 2
+        if middle + 1 - start - holes.range_cardinality(start, middle + 1) >= count:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
 def _drop_bitmaps(bitmaps: dict[int, BitMap], position: Position) -> int:
     """Forget entries up to and including `position`; returns how many there were."""
     dropped = 0
@@ -523,6 +519,11 @@ def _drop_bitmaps(bitmaps: dict[int, BitMap], position: Position) -> int:
         if not bitmap:
             del bitmaps[ledger_id]
     return dropped
+
+
+def _drop_up_to(sets: dict[int, int], last_entry_id: int) -> None:
+    for entry_id in [entry_id for entry_id in sets if entry_id <= last_entry_id]:
+        del sets[entry_id]
 
 
 def _drop_ack_sets(sets: dict[int, int], entries: BitMap) -> None:

@@ -1,15 +1,12 @@
 """Opens managed ledgers by name and owns what they share: the stores, the cache, the flush timer of cursors.
 
-What the metadata store keeps of a managed ledger is one value, versioned: its ledgers and its durable cursors' names. It is
-written before anything that it names is used, so that after a crash nothing receipted hangs in the air:
-
-    {"version": 1, "ledgers": [...], "cursors": {"sub": {"id": "...", "position": "l:e", "properties": {}}}, "serial": 3}
+What the metadata store keeps of a managed ledger is in `info.py`. Every change of it goes through `save`, one at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -17,9 +14,10 @@ import msgspec
 
 from pybroker import logs
 from pybroker.clock import Clock
-from pybroker.errors import StoreError
+from pybroker.errors import BadVersionError, StoreError
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.entry_cache import EntryCache
+from pybroker.managed_ledger.info import FORMAT_VERSION, CursorInfo, ManagedLedgerInfo, decode_info
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
@@ -29,24 +27,8 @@ from pybroker.storage.cursor_store import CursorStore
 from pybroker.storage.ledger_store import LedgerStore
 from pybroker.tasks import TaskOwner
 
-FORMAT_VERSION = 1
-
-
-class CursorInfo(msgspec.Struct):
-    """A durable cursor as the metadata store names it; `position` is its mark-delete position when it was made."""
-
-    id: str
-    position: tuple[int, int]
-    properties: dict[str, str] = {}
-
-
-class ManagedLedgerInfo(msgspec.Struct):
-    """The value in the metadata store."""
-
-    version: int
-    ledgers: msgspec.Raw
-    cursors: dict[str, CursorInfo]
-    serial: int
+RESTORE_ON_LOOP_DELTAS = 1000
+"""A cursor with fewer records is restored on the loop, others in a thread: no callback holds the loop for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +38,11 @@ class LedgerLimits:
     max_entries_per_ledger: int = 50_000
     max_bytes_per_ledger: int = 2048 * 1024 * 1024
     min_rollover_ms: int = 10 * 60_000
+    """A younger ledger is not closed for its number of entries."""
+    max_rollover_ms: int = 240 * 60_000
+    """An older ledger is closed, unless it is empty."""
+    inactive_rollover_ms: int = 0
+    """A ledger without an append for so long is closed, unless it is empty; 0: it is not."""
 
 
 class ManagedLedgerFactory:
@@ -70,95 +57,125 @@ class ManagedLedgerFactory:
         limits: LedgerLimits,
         clock: Clock,
         cursor_flush_interval_ms: int,
+        publish_time_of: Callable[[bytes], int],
     ) -> None:
+        """`publish_time_of` reads the publish time, in milliseconds, out of an entry; it never raises."""
         self.store = store
         self.cursor_store = cursor_store
         self.metadata = metadata
         self.cache = cache
         self.limits = limits
         self.clock = clock
+        self.publish_time_of = publish_time_of
         self.tasks = TaskOwner("managed ledgers")
         self._open: dict[str, ManagedLedger] = {}
-        self._infos: dict[str, dict[str, CursorInfo]] = {}
-        self._saving: dict[str, asyncio.Lock] = {}
         self._dirty: list[ManagedCursor] = []
         self._flush_interval_s = cursor_flush_interval_ms / 1000
 
     # --- open, save, delete ------------------------------------------------------------------------------------------
 
     async def exists(self, path: str) -> bool:
-        """Whether there is a managed ledger at metadata path `path`."""
-        return path in self._open or await self.metadata.get(path) is not None
+        """Whether there is a managed ledger at metadata path `path`. One whose deletion a crash has cut off is none any more."""
+        if path in self._open:
+            return True
+        found = await self.metadata.get(path)
+        return found is not None and not decode_info(path, found.value).deleted
 
     async def open(self, path: str) -> ManagedLedger:
-        """Open, or make, the managed ledger at `path`, recovering what an earlier run left open. Raises StoreError."""
+        """Open, or make, the managed ledger at `path`, recovering what an earlier run left open. Raises StoreError.
+
+        Nothing of it is trimmed by retention before its `retention` is set.
+        """
         assert path not in self._open, f"{path} is open already"
         found = await self.metadata.get(path)
-        cursors: dict[str, CursorInfo] = {}
-        ledgers = LedgerList()
-        serial = 0
-        if found is not None:
-            info = self._decode(path, found.value)
-            cursors = info.cursors
-            serial = info.serial
-            ledgers = LedgerList.decode(bytes(info.ledgers))
-            for ledger_id in ledgers.open_ledger_ids():
-                # An earlier run did not close it: what it holds now is what it will always hold.
-                ledgers.close_ledger(await self.store.recover(ledger_id))
-        ledger_id = await self.store.create_ledger()
-        ledgers.add_ledger(ledger_id)
-        managed = ManagedLedger(path, self, ledgers, ledger_id)
-        managed.metadata_version = found.version if found is not None else NOT_EXISTING
-        managed.cursor_serial = serial
-        self._infos[path] = cursors
-        self._saving[path] = asyncio.Lock()
+        info = None if found is None else decode_info(path, found.value)
+        if info is not None and info.deleted:
+            await self._delete_stored(path, info)
+            found = info = None
+        if found is None or info is None:
+            managed = await self._make(path, LedgerList())
+            managed.metadata_version = NOT_EXISTING
+        else:
+            managed = await self._restore(path, info)
+            managed.metadata_version = found.version
         await self.save(managed)
-        for name, cursor in cursors.items():
+        for name, cursor in managed.cursor_infos.items():
             managed.cursors[name] = await self._restore_cursor(managed, name, cursor)
         self._open[path] = managed
+        if managed.trimmed_ledger_ids:
+            managed.trim_soon()
         return managed
 
-    def _decode(self, path: str, value: bytes) -> ManagedLedgerInfo:
-        try:
-            info = msgspec.json.decode(value, type=ManagedLedgerInfo)
-        except msgspec.DecodeError as error:
-            raise StoreError(f"metadata of {path} is damaged: {error}") from error
-        if info.version > FORMAT_VERSION:
-            raise StoreError(f"metadata of {path} has version {info.version}, this broker knows up to {FORMAT_VERSION}")
-        return info
+    async def _make(self, path: str, ledgers: LedgerList) -> ManagedLedger:
+        ledger_id = await self.store.create_ledger()
+        ledgers.add_ledger(ledger_id)
+        return ManagedLedger(path, self, ledgers, ledger_id)
+
+    async def _restore(self, path: str, info: ManagedLedgerInfo) -> ManagedLedger:
+        now_ms = self.clock.wall_ms()
+        ledgers = LedgerList.decode(bytes(info.ledgers), now_ms)
+        for ledger_id in ledgers.open_ledger_ids():
+            # An earlier run did not close it: what it holds now is what it will always hold.
+            ledgers.close_ledger(await self.store.recover(ledger_id), now_ms)
+        if info.terminated:
+            managed = ManagedLedger(path, self, ledgers, ledgers.last_position.ledger_id)
+            managed.is_terminated = True
+        else:
+            managed = await self._make(path, ledgers)
+        managed.cursor_serial = info.serial
+        managed.cursor_infos = info.cursors
+        managed.trimmed_ledger_ids = info.trimmed + managed.remove_empty_ledgers()
+        return managed
 
     async def save(self, managed: ManagedLedger) -> None:
-        """Write the ledger list and the cursors' names; durable when it returns. Raises StoreError."""
-        async with self._saving[managed.name]:
-            ledgers = msgspec.Raw(managed.ledgers.encode())
-            info = ManagedLedgerInfo(FORMAT_VERSION, ledgers, self._infos[managed.name], managed.cursor_serial)
-            managed.metadata_version = await self.metadata.put(
-                managed.name, msgspec.json.encode(info), managed.metadata_version
-            )
+        """Write what the metadata store keeps of `managed`; durable when it returns. Raises StoreError."""
+        async with managed.saving:
+            version = managed.metadata_version
+            if version is None:
+                found = await self.metadata.get(managed.name)
+                version = NOT_EXISTING if found is None else found.version
+            value = msgspec.json.encode(_info_of(managed))
+            # Who waits for the answer may be cancelled: then the next one has to look which version it is.
+            managed.metadata_version = None
+            try:
+                managed.metadata_version = await self.metadata.put(managed.name, value, version)
+            except BadVersionError:
+                managed.metadata_version = version  # Somebody else owns it now: every later attempt must fail too.
+                raise
 
     def forget(self, managed: ManagedLedger) -> None:
         """`managed` is closed: it may be opened again."""
         self._open.pop(managed.name, None)
-        self._infos.pop(managed.name, None)
-        self._saving.pop(managed.name, None)
 
     async def delete(self, managed: ManagedLedger) -> None:
-        """Drop the managed ledger with its entries and cursors. The metadata goes first: what it does not name is garbage."""
-        cursors = list(self._infos[managed.name].values())
-        ledger_ids = managed.ledgers.ledger_ids()
+        """Drop the managed ledger with its entries and cursors. Raises StoreError.
+
+        That it is to be deleted is durable before anything goes: a crash or an error in between is made up for by the next
+        `open` or `delete`.
+        """
+        managed.is_deleted = True
         await managed.close()
-        await self.metadata.delete(managed.name)
-        for cursor in cursors:
+        await self._delete_stored(managed.name, _info_of(managed))
+
+    async def _delete_stored(self, path: str, info: ManagedLedgerInfo) -> None:
+        for cursor in info.cursors.values():
             await self.cursor_store.delete(cursor.id)
-        for ledger_id in ledger_ids:
+        ledgers = LedgerList.decode(bytes(info.ledgers), 0)
+        for ledger_id in (*ledgers.ledger_ids(), *info.trimmed):
             self.cache.drop_ledger(ledger_id)
             await self.store.delete_ledger(ledger_id)
+        await self.metadata.delete(path)
 
     # --- cursors -----------------------------------------------------------------------------------------------------
 
     async def _restore_cursor(self, managed: ManagedLedger, name: str, info: CursorInfo) -> ManagedCursor:
         snapshot, deltas = await self.cursor_store.load(info.id)
-        state = CursorState.restore(managed.ledgers, Position(*info.position), snapshot, deltas)
+        position = Position(*info.position)
+        if len(deltas) < RESTORE_ON_LOOP_DELTAS:
+            state = CursorState.restore(managed.ledgers, position, snapshot, deltas)
+        else:
+            # After an unclean stop there may be 250,000, which take two seconds; nobody else knows `managed` yet.
+            state = await asyncio.to_thread(CursorState.restore, managed.ledgers, position, snapshot, deltas)
         return ManagedCursor(managed, name, info.id, state, self.cursor_store, info.properties)
 
     async def create_cursor(
@@ -167,17 +184,20 @@ class ManagedLedgerFactory:
         """Make a durable cursor whose next entry is the one behind `mark_delete`; durable when it returns."""
         managed.cursor_serial += 1
         cursor_id = f"{managed.name}/{quote(name, safe='')}#{managed.current_ledger_id}.{managed.cursor_serial}"
-        self._infos[managed.name][name] = CursorInfo(
+        state = CursorState(managed.ledgers, mark_delete)
+        cursor = ManagedCursor(managed, name, cursor_id, state, self.cursor_store, properties)
+        # Before it is stored: from now on nothing that it shall read is trimmed.
+        managed.cursors[name] = cursor
+        managed.cursor_infos[name] = CursorInfo(
             cursor_id, (mark_delete.ledger_id, mark_delete.entry_id), dict(properties)
         )
         try:
             await self.save(managed)
         except StoreError:
-            self._infos[managed.name].pop(name, None)
+            managed.cursor_infos.pop(name, None)
+            managed.cursors.pop(name, None)
+            await cursor.close()
             raise
-        state = CursorState(managed.ledgers, mark_delete)
-        cursor = ManagedCursor(managed, name, cursor_id, state, self.cursor_store, properties)
-        managed.cursors[name] = cursor
         return cursor
 
     def create_non_durable_cursor(self, managed: ManagedLedger, name: str, mark_delete: Position) -> ManagedCursor:
@@ -188,13 +208,33 @@ class ManagedLedgerFactory:
         return cursor
 
     async def delete_cursor(self, managed: ManagedLedger, cursor: ManagedCursor) -> None:
-        """Forget a cursor for ever."""
-        managed.cursors.pop(cursor.name, None)
-        if cursor.is_durable:
-            self._infos[managed.name].pop(cursor.name, None)
+        """Forget a cursor for ever. Raises StoreError, and then it is still there."""
+        if not cursor.is_durable:
+            managed.cursors.pop(cursor.name, None)
+            return
+        info = managed.cursor_infos.pop(cursor.name)
+        try:
             await self.save(managed)
-            await cursor.close()
-            await self.cursor_store.delete(cursor.cursor_id)
+        except StoreError:
+            managed.cursor_infos.setdefault(cursor.name, info)
+            raise
+        if managed.cursors.get(cursor.name) is cursor:  # else one of the same name was made meanwhile
+            del managed.cursors[cursor.name]
+        managed.trim_soon()
+        await cursor.close()
+        await self.cursor_store.delete(cursor.cursor_id)
+
+    async def set_cursor_properties(self, cursor: ManagedCursor, properties: Mapping[str, str]) -> None:
+        """Replace the properties of a durable cursor; durable when it returns. Raises StoreError, and then nothing changed."""
+        info = cursor.ledger.cursor_infos.get(cursor.name)
+        if info is None or info.id != cursor.cursor_id:
+            raise StoreError(f"cursor {cursor.name} of {cursor.ledger.name} is deleted")
+        before, info.properties = info.properties, dict(properties)
+        try:
+            await self.save(cursor.ledger)
+        except StoreError:
+            info.properties = before
+            raise
 
     def cursor_dirty(self, cursor: ManagedCursor) -> None:
         """Write `cursor` within the flush interval."""
@@ -216,3 +256,15 @@ class ManagedLedgerFactory:
             except StoreError as error:
                 logs.error("managed_ledger.close_failed", managed_ledger=managed.name, error=str(error))
         await self.tasks.close()
+
+
+def _info_of(managed: ManagedLedger) -> ManagedLedgerInfo:
+    return ManagedLedgerInfo(
+        FORMAT_VERSION,
+        msgspec.Raw(managed.ledgers.encode()),
+        managed.cursor_infos,
+        managed.cursor_serial,
+        managed.is_terminated,
+        managed.trimmed_ledger_ids,
+        managed.is_deleted,
+    )

@@ -1,38 +1,44 @@
-"""The ledgers of one managed ledger in order, with what each holds: neighbours of positions, exact counts, what may go.
+"""The ledgers of one managed ledger in order, with what each holds: neighbours of positions, exact counts.
 
 Positions are dense within a ledger (entry ids 0 to count - 1) and ledgers follow each other by id, so a list of counts
 answers every question about distance and neighbourhood without looking at an entry. Entries arrive in order; while the
 next ledger is in the list already, appends under way may still go to the one before.
 
 "The position behind the last entry" is spelled in the ledger of the last entry, not in an empty one after it: it stays
-right whichever of the two the next entry goes to.
+right whichever of the two the next entry goes to. Positions in ledgers that are gone stay right too: they stand in front
+of the next ledger that is there.
 
 Invariants: ledger ids rise; the totals are the sums over the ledgers; `_entries_before[i]` is the number of entries in
-front of ledger i, counted from the oldest ledger that this list ever held, so that trimming changes no other number.
+front of ledger i, counted from the oldest ledger that this list ever held, so that trimming changes no other number. There
+is always a ledger once one was added.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
 from pybroker.errors import StoreError
 from pybroker.model.position import EARLIEST, Position
-from pybroker.storage.ledger_store import LedgerSummary
+from pybroker.storage.ledger_store import LedgerSummary, LedgerTotals
 
 FORMAT_VERSION = 1
 
 
 class _StoredLedger(msgspec.Struct, omit_defaults=True):
-    """One ledger as metadata keeps it; one that is not sealed is kept without counts, since they are not final."""
+    """One ledger as metadata keeps it; one that is not sealed is kept without counts, since they are not final.
+
+    `closed` is when it was sealed, in milliseconds since 1970; documents of earlier versions do not say.
+    """
 
     id: int
     sealed: bool = True
     entries: int = 0
     messages: int = 0
     bytes: int = 0
+    closed: int = 0
 
 
 class _StoredVersion(msgspec.Struct):
@@ -47,14 +53,15 @@ class _StoredList(_StoredVersion):
     ledgers: list[_StoredLedger]
 
 
-class _Ledger:
-    """One row of the list."""
+class LedgerRow:
+    """One row of the list, which alone changes it. `closed_ms` counts once the ledger is sealed."""
 
-    __slots__ = ("entry_count", "is_sealed", "ledger_id", "message_count", "size_bytes")
+    __slots__ = ("closed_ms", "entry_count", "is_sealed", "ledger_id", "message_count", "size_bytes")
 
     def __init__(self, ledger_id: int) -> None:
         self.ledger_id = ledger_id
         self.is_sealed = False
+        self.closed_ms = 0
         self.entry_count = 0
         self.message_count = 0
         self.size_bytes = 0
@@ -66,13 +73,13 @@ class LedgerList:
     def __init__(self, sealed: Iterable[LedgerSummary] = ()) -> None:
         self._ids: list[int] = []
         self._entries_before: list[int] = []
-        self._ledgers: list[_Ledger] = []
+        self._ledgers: list[LedgerRow] = []
         self.entry_count = 0
         self.message_count = 0
         self.size_bytes = 0
         for summary in sealed:
             self.add_ledger(summary.ledger_id)
-            self.close_ledger(summary)
+            self.close_ledger(summary, 0)
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -84,7 +91,7 @@ class LedgerList:
         assert not self._ids or ledger_id > self._ids[-1], "ledger ids must rise"
         self._entries_before.append(self._entries_before[-1] + self._ledgers[-1].entry_count if self._ids else 0)
         self._ids.append(ledger_id)
-        self._ledgers.append(_Ledger(ledger_id))
+        self._ledgers.append(LedgerRow(ledger_id))
 
     def added(self, ledger_id: int, entry_count: int, message_count: int, size_bytes: int) -> None:
         """Entries were appended to an open ledger."""
@@ -94,8 +101,8 @@ class LedgerList:
         if not self._ledgers[index].is_sealed:  # a summary told already
             self._grow(index, entry_count, message_count, size_bytes)
 
-    def close_ledger(self, summary: LedgerSummary) -> None:
-        """The ledger is sealed and holds what `summary` says, for ever. Idempotent."""
+    def close_ledger(self, summary: LedgerSummary, closed_ms: int) -> None:
+        """The ledger is sealed and holds what `summary` says, for ever; it was closed at that time. Idempotent."""
         index = self._index_of(summary.ledger_id)
         ledger = self._ledgers[index]
         assert summary.entry_count >= ledger.entry_count, "entries that were visible are gone"
@@ -105,20 +112,25 @@ class LedgerList:
             summary.message_count - ledger.message_count,
             summary.size_bytes - ledger.size_bytes,
         )
-        ledger.is_sealed = True
+        if not ledger.is_sealed:
+            ledger.is_sealed = True
+            ledger.closed_ms = closed_ms
 
-    def remove_first(self, count: int) -> list[int]:
-        """Drop the oldest ledgers, never the last one; returns their ids."""
-        assert 0 <= count < max(1, len(self._ids)), "the last ledger stays"
-        removed = self._ids[:count]
-        for ledger in self._ledgers[:count]:
-            self.entry_count -= ledger.entry_count
-            self.message_count -= ledger.message_count
-            self.size_bytes -= ledger.size_bytes
-        del self._ids[:count]
-        del self._entries_before[:count]
-        del self._ledgers[:count]
-        return removed
+    def remove(self, ledger_ids: Collection[int]) -> None:
+        """Drop sealed ledgers: the oldest ones, and empty ones anywhere, but never all. Unknown ids are ignored."""
+        dropped = set(ledger_ids)
+        kept = [index for index, ledger_id in enumerate(self._ids) if ledger_id not in dropped]
+        assert kept, "one ledger stays"
+        for index, ledger in enumerate(self._ledgers):
+            if ledger.ledger_id in dropped:
+                assert ledger.is_sealed, "a ledger that takes appends stays"
+                assert index < kept[0] or not ledger.entry_count, "entries between others stay"
+                self.entry_count -= ledger.entry_count
+                self.message_count -= ledger.message_count
+                self.size_bytes -= ledger.size_bytes
+        self._ids = [self._ids[index] for index in kept]
+        self._entries_before = [self._entries_before[index] for index in kept]
+        self._ledgers = [self._ledgers[index] for index in kept]
 
     def _grow(self, index: int, entry_count: int, message_count: int, size_bytes: int) -> None:
         ledger = self._ledgers[index]
@@ -145,6 +157,15 @@ class LedgerList:
     def open_ledger_ids(self) -> list[int]:
         """Those that are not sealed, rising."""
         return [ledger.ledger_id for ledger in self._ledgers if not ledger.is_sealed]
+
+    def rows(self) -> Sequence[LedgerRow]:
+        """All, oldest first; to look at before the list changes."""
+        return self._ledgers
+
+    def row_of(self, ledger_id: int) -> LedgerRow | None:
+        """That ledger; None when it is not in the list."""
+        index = bisect_left(self._ids, ledger_id)
+        return self._ledgers[index] if self._ids[index : index + 1] == [ledger_id] else None
 
     def summaries(self) -> list[LedgerSummary]:
         """What each ledger holds now, oldest first."""
@@ -227,15 +248,10 @@ class LedgerList:
             return 0
         return self._entries_before[-1] + self._ledgers[-1].entry_count - self._rank(position)
 
-    def ledgers_up_to(self, position: Position) -> list[int]:
-        """The sealed ledgers in front, oldest first, of which no entry is behind `position`; never the last ledger."""
-        ids: list[int] = []
-        for ledger in self._ledgers[:-1]:
-            last = Position(ledger.ledger_id, ledger.entry_count - 1)
-            if not ledger.is_sealed or (ledger.entry_count and last > position):
-                break
-            ids.append(ledger.ledger_id)
-        return ids
+    def totals_behind(self, ledger_id: int) -> LedgerTotals:
+        """Messages and bytes in the ledgers that follow `ledger_id`, which need not be in the list."""
+        behind = self._ledgers[bisect_right(self._ids, ledger_id) :]
+        return LedgerTotals(sum(ledger.message_count for ledger in behind), sum(ledger.size_bytes for ledger in behind))
 
     def _rank(self, position: Position) -> int:
         """Entries up to and including `position`, counted like `_entries_before`."""
@@ -256,7 +272,11 @@ class LedgerList:
         """The document for metadata, JSON."""
         rows = [
             _StoredLedger(
-                ledger.ledger_id, entries=ledger.entry_count, messages=ledger.message_count, bytes=ledger.size_bytes
+                ledger.ledger_id,
+                entries=ledger.entry_count,
+                messages=ledger.message_count,
+                bytes=ledger.size_bytes,
+                closed=ledger.closed_ms,
             )
             if ledger.is_sealed
             else _StoredLedger(ledger.ledger_id, sealed=False)
@@ -265,8 +285,11 @@ class LedgerList:
         return msgspec.json.encode(_StoredList(FORMAT_VERSION, rows))
 
     @staticmethod
-    def decode(data: bytes) -> LedgerList:
-        """The stored list; what its open ledgers hold is not known before `close_ledger`. Raises StoreError."""
+    def decode(data: bytes, now_ms: int) -> LedgerList:
+        """The stored list; what its open ledgers hold is not known before `close_ledger`. Raises StoreError.
+
+        A ledger of which it is not known when it was closed counts as closed at `now_ms`: rather kept too long than too short.
+        """
         try:
             version = msgspec.json.decode(data, type=_StoredVersion).version
             if version > FORMAT_VERSION:
@@ -283,5 +306,5 @@ class LedgerList:
                 raise StoreError(f"the list of ledgers is out of order at ledger {row.id}")
             ledgers.add_ledger(row.id)
             if row.sealed:
-                ledgers.close_ledger(LedgerSummary(row.id, row.entries, row.messages, row.bytes))
+                ledgers.close_ledger(LedgerSummary(row.id, row.entries, row.messages, row.bytes), row.closed or now_ms)
         return ledgers

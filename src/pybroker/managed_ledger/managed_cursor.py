@@ -4,18 +4,24 @@ Durable cursors are written as deltas, at most one in flight for each cursor: wh
 burst of acknowledgements costs a few records. Whoever asks for a receipt is answered once a delta that covers it is durable;
 what nobody asked about is written by the factory's flush timer.
 
-Invariants: the mark-delete position never moves back; `read_position` lies behind the mark-delete position.
+Operations of an administrator (reset, skip, expire) change the state at once and return when that is durable: the record that they
+write follows every one that was in flight, and a reset's holds the whole state, so that nothing older undoes it.
+
+Invariants: the mark-delete position never moves back but by `reset`; what is read lies behind the mark-delete position.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from pybroker.errors import StoreError
+from pybroker.managed_ledger.backlog import Backlog
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.entry_cache import part_of
-from pybroker.model.position import Position
+from pybroker.managed_ledger.publish_time_search import first_published_at, first_readable
+from pybroker.model.position import EARLIEST, Position
 from pybroker.storage.cursor_store import CursorOwner, CursorStore
 from pybroker.storage.ledger_store import EntryRun
 
@@ -48,8 +54,11 @@ class ManagedCursor(CursorOwner):
         self.cursor_id = cursor_id
         self.state = state
         self.properties = dict(properties)
-        self.read_position = Position(-1, -1)
+        self.is_durable = store is not None
+        self.read_position = EARLIEST
         self._store = store
+        self._is_closed = False
+        self._mark_ledger_id = state.mark_ledger_id
         self._is_writing = False
         self._is_dirty = False
         self._waiting: list[PersistDone] = []
@@ -57,10 +66,6 @@ class ManagedCursor(CursorOwner):
         self.rewind()
         if store is not None:
             store.attach(cursor_id, self)
-
-    @property
-    def is_durable(self) -> bool:
-        return self._store is not None
 
     @property
     def mark_delete_position(self) -> Position:
@@ -107,14 +112,22 @@ class ManagedCursor(CursorOwner):
         return part_of(ahead, index, max_entries, max_bytes)
 
     async def read(self, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """The next entries from the store, advancing; None when the cursor was moved meanwhile (read again then).
+        """The next entries from the store, advancing; None when the cursor was moved, or the entries were trimmed, meanwhile
+        (read again then).
 
         Raises StoreError when they cannot be read.
         """
         before = self.read_position
         position = self.ledger.ledgers.normalize(before)
-        ahead = await self.ledger.read(position, max(max_entries, READ_AHEAD_ENTRIES), max(max_bytes, READ_AHEAD_BYTES))
-        if self.read_position != before:
+        try:
+            ahead = await self.ledger.read(
+                position, max(max_entries, READ_AHEAD_ENTRIES), max(max_bytes, READ_AHEAD_BYTES)
+            )
+        except StoreError:
+            if self.ledger.ledgers.has_entry(position):
+                raise
+            return None
+        if self.read_position != before or not self.ledger.ledgers.has_entry(position):
             return None
         run = part_of(ahead, 0, max_entries, max_bytes)
         self._ahead = ahead if len(run.payloads) < len(ahead.payloads) else None
@@ -125,9 +138,14 @@ class ManagedCursor(CursorOwner):
 
     def changed(self, done: PersistDone | None) -> None:
         """The state changed. With `done`: write it now and tell when it is durable; else the flush timer writes it."""
-        if self._store is None:
+        mark_ledger_id = self.state.mark_ledger_id
+        if mark_ledger_id != self._mark_ledger_id:
+            self._mark_ledger_id = mark_ledger_id
+            if self.is_durable:
+                self.ledger.trim_soon()
+        if self._store is None or self._is_closed:
             if done is not None:
-                done(None)
+                done(StoreError(f"cursor {self.name} is closed") if self._is_closed else None)
             return
         if done is not None:
             self._waiting.append(done)
@@ -139,7 +157,7 @@ class ManagedCursor(CursorOwner):
 
     def flush(self) -> None:
         """Write what changed since the last delta, unless one is in flight: then the next one takes it along."""
-        if self._is_writing or not self._is_dirty or self._store is None:
+        if self._is_writing or not self._is_dirty or self._store is None or self._is_closed:
             return
         self._is_dirty = False
         delta = self.state.take_delta()
@@ -157,19 +175,118 @@ class ManagedCursor(CursorOwner):
             # What it held is no longer in the state's list of changes: the next one carries the whole state.
             self.state.forget_deltas()
             self._is_dirty = True
-            self.ledger.cursor_dirty(self)
+            if not self._is_closed:
+                self.ledger.cursor_dirty(self)
         for done in waiting:
             done(error)
         if self._waiting:
             self.flush()
+        elif self._is_dirty and error is None and not self._is_closed:
+            self.ledger.cursor_dirty(self)  # the timer may have come while this was on its way
 
     def snapshot(self) -> bytes:
         return self.state.snapshot()
 
+    async def _persist(self) -> None:
+        """Return once the state of now is durable. Raises StoreError."""
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: StoreError | None) -> None:
+            if written.done():
+                return  # who waited was cancelled
+            if error is None:
+                written.set_result(None)
+            else:
+                written.set_exception(error)
+
+        self.changed(done)
+        await written
+
+    # --- what an administrator does ----------------------------------------------------------------------------------
+
+    async def reset(self, position: Position) -> None:
+        """Make the entry at `position`, or the first one behind it, the next one, forgetting all acknowledgements behind it.
+
+        Durable when it returns. Raises StoreError: then it counts now, but may not after a restart.
+        """
+        ledgers = self.ledger.ledgers
+        self.state.reset(ledgers.previous_position(ledgers.normalize(position)))
+        self.rewind()
+        await self._persist()
+
+    async def skip(self, entry_count: int) -> int:
+        """Acknowledge the next entries that are not acknowledged; how many there were. Durable when it returns."""
+        return await self._delete_up_to(self.state.nth_undeleted(entry_count)) if entry_count > 0 else 0
+
+    async def skip_all(self) -> int:
+        """Acknowledge everything; how many entries that were. Durable when it returns."""
+        return await self._delete_up_to(self.ledger.ledgers.last_position)
+
+    async def expire(self, publish_time_ms: int) -> int:
+        """Acknowledge what was published before that time; how many entries that were. Durable when it returns.
+
+        Publish times that do not rise make it stop early, but never before the first entry that is not acknowledged.
+        """
+        first = self.state.first_undeleted(EARLIEST)
+        found = await self._first_readable(first)
+        if found is None or found[1] >= publish_time_ms:
+            return 0
+        ledgers = self.ledger.ledgers
+        end = await first_published_at(self.ledger, publish_time_ms, ledgers.next_position(found[0]))
+        return await self._delete_up_to(ledgers.previous_position(end))
+
+    async def expire_to(self, position: Position) -> int:
+        """Acknowledge everything up to and including `position`; how many entries that were. Durable when it returns."""
+        return await self._delete_up_to(self.ledger.ledgers.floor(position))
+
+    async def _delete_up_to(self, position: Position) -> int:
+        deleted = self.state.mark_delete_to(position)
+        self.read_position = max(self.read_position, self.ledger.ledgers.next_position(self.mark_delete_position))
+        await self._persist()
+        return deleted
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Replace the properties; durable when it returns. Raises StoreError."""
+        if self.is_durable:
+            await self.ledger.set_cursor_properties(self, properties)
+        self.properties = dict(properties)
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    async def backlog(self) -> Backlog:
+        """What is not acknowledged now, exact. Raises StoreError."""
+        return await self.ledger.backlog_of(self)
+
+    async def oldest_publish_time(self) -> int | None:
+        """When the first entry that is not acknowledged (and can be read) was published; None without one. Raises StoreError."""
+        found = await self._first_readable(self.state.first_undeleted(EARLIEST))
+        return None if found is None else found[1]
+
+    async def _first_readable(self, position: Position) -> tuple[Position, int] | None:
+        while True:
+            position = self.ledger.ledgers.normalize(position)
+            try:
+                return await first_readable(self.ledger, position)
+            except StoreError:
+                if self.ledger.ledgers.has_entry(position):
+                    raise
+                # It was trimmed meanwhile: this is a reader's cursor.
+
     async def close(self) -> None:
-        """Write what is left and forget the live cursor."""
+        """Write what is left and forget the live cursor. Raises StoreError; it is closed all the same."""
         self._ahead = None
-        if self._store is not None:
-            self.flush()  # The store writes a snapshot only for a cursor of which it has seen a delta.
+        if self._store is None or self._is_closed:
+            return
+        self.flush()  # The store writes a snapshot only for a cursor of which it has seen a delta.
+        self._is_closed = True
+        failure: StoreError | None = None
+        try:
             await self._store.detach(self.cursor_id)
-            self._store = None
+        except StoreError as error:
+            failure = error
+        # What waits behind a delta in flight is in the snapshot.
+        waiting, self._waiting = self._waiting, []
+        for done in waiting:
+            done(failure)
+        if failure is not None:
+            raise failure

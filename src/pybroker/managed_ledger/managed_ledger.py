@@ -1,29 +1,44 @@
-"""Append and read of one topic's endless stream of entries, kept in numbered ledgers.
+"""Append and read of one topic's endless stream of entries, kept in numbered ledgers, and trim of what nobody needs any more.
 
 Operation: `append` numbers entries at once and hands them to the store; `append_completed` comes back when they are durable, and
-only then do they exist for readers. The next ledger is made before it is needed, in the background: appends never wait for it.
+only then do they exist for readers. The next ledger is made before it is needed, in the background, so that the switch at a limit
+is one assignment; the ledger that was left is sealed in the background too. `trim` drops whole ledgers: out of the list in the
+metadata store first, then out of the cache and the store.
+
+Concurrency: what changes the list of ledgers runs one at a time, under `_changing`, and so never beside `close`.
 
 Failure: when the store refuses an append, everything numbered after it in that ledger is refused too. The ledger is sealed at its
-last durable entry, and appends go on in a new one; until that is ready, appends are answered with the error.
+last durable entry, and appends go on in the next one; until that is ready, appends are answered with the error.
 
 Invariants: `last_confirmed` never moves back; entry ids of a ledger have no gaps; the ledger list in the metadata store names a
-ledger before its first append.
+ledger before its first append and does not name it any more when it is deleted.
 """
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pybroker import logs
-from pybroker.errors import LedgerFenced, StoreError
+from pybroker.errors import LedgerFenced, LedgerTerminated, StorageFull, StoreError
+from pybroker.managed_ledger.backlog import Backlog, count_backlog
+from pybroker.managed_ledger.info import CursorInfo
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
-from pybroker.model.position import Position
+from pybroker.managed_ledger.publish_time_search import first_published_at
+from pybroker.managed_ledger.retention import KEEP_ALL, RetentionLimits, removable
+from pybroker.model.position import LATEST, Position
 from pybroker.storage.ledger_store import AppendListener, AppendRun, EntryRun
 
 if TYPE_CHECKING:
     from pybroker.managed_ledger.factory import ManagedLedgerFactory
+
+PREPARE_AT = 0.9
+"""How full a ledger is when the next one is made."""
+PREPARE_RETRY_MS = 200
+"""After a failure, the next ledger is tried again not before this time."""
 
 
 class ManagedLedgerListener(ABC):
@@ -42,17 +57,25 @@ class ManagedLedger(AppendListener):
     """Owned by the factory, under its name; used by one topic."""
 
     def __init__(self, name: str, factory: ManagedLedgerFactory, ledgers: LedgerList, ledger_id: int) -> None:
-        """`ledger_id` is a new, empty ledger, the last one of `ledgers`."""
+        """`ledger_id`, one of `ledgers`, is new and empty, or holds the last entry of a terminated managed ledger."""
         self.name = name
         self.ledgers = ledgers
         self.cursors: dict[str, ManagedCursor] = {}
-        self.metadata_version = 0
-        self.cursor_serial = 0
+        self.retention: RetentionLimits = KEEP_ALL
+        """Set by the topic; until then nothing that was published is trimmed."""
         self.is_write_failed = False
+        self.is_terminated = False
         self.is_closed = False
         self.pending_entries = 0
         self.entries_added_total = 0
         self.bytes_added_total = 0
+        # What the factory stores of it, besides the ledgers.
+        self.cursor_infos: dict[str, CursorInfo] = {}
+        self.cursor_serial = 0
+        self.trimmed_ledger_ids: list[int] = []
+        self.is_deleted = False
+        self.metadata_version: int | None = None
+        self.saving = asyncio.Lock()
         self._factory = factory
         self._store = factory.store
         self._cache = factory.cache
@@ -60,8 +83,18 @@ class ManagedLedger(AppendListener):
         self._ledger_id = ledger_id
         self._next_entry_id = 0
         self._ledger_bytes = 0
-        self._ledger_opened_ms = factory.clock.monotonic_ms()
-        self._is_rolling = False
+        self._ledger_opened_ms = self._last_append_ms = factory.clock.monotonic_ms()
+        self._prepare_at_entries = int(factory.limits.max_entries_per_ledger * PREPARE_AT)
+        self._prepare_at_bytes = int(factory.limits.max_bytes_per_ledger * PREPARE_AT)
+        self._made_ledger_id: int | None = None  # in the list, perhaps not in the metadata store's
+        self._next_ledger_id: int | None = None  # ready for appends
+        self._left_ledger_ids: list[int] = []  # not sealed yet
+        self._changing = asyncio.Lock()
+        self._is_preparing = False
+        self._is_sealing = False
+        self._is_trim_due = False
+        self._is_trim_stored = True  # the metadata store names none of `trimmed_ledger_ids` as a ledger
+        self._prepare_not_before_ms = 0.0
 
     def listen(self, listener: ManagedLedgerListener) -> None:
         """From now on `listener` is told about appends."""
@@ -71,11 +104,12 @@ class ManagedLedger(AppendListener):
 
     @property
     def current_ledger_id(self) -> int:
+        """The ledger that takes appends, or took the last ones."""
         return self._ledger_id
 
     @property
     def last_confirmed(self) -> Position:
-        """The last entry that readers may see; before the first one of the newest ledger when there is none."""
+        """The last entry that readers may see; before the first one of the oldest ledger when there is none."""
         return self.ledgers.last_position
 
     @property
@@ -90,55 +124,55 @@ class ManagedLedger(AppendListener):
         run = self.read_cached(position, 1, 0)
         return 0 if run is None else run.message_counts[0]
 
+    async def publish_time_of(self, position: Position) -> int:
+        """When the entry was published, in milliseconds by its client's clock. Raises StoreError."""
+        run = self.read_cached(position, 1, 0) if self.ledgers.has_entry(position) else None
+        if run is None:
+            run = await self.read(position, 1, 0)
+        return self._factory.publish_time_of(run.payloads[0])
+
+    async def find_by_publish_time(self, publish_time_ms: int) -> Position:
+        """The first entry published at that time or later; `ledgers.end_position` when there is none. Raises StoreError.
+
+        A search by bisection: where publish times do not rise, it finds one that is so late and follows one that is not.
+        """
+        return await first_published_at(self, publish_time_ms, self.ledgers.first_position)
+
+    async def publish_time_span(self, ledger_id: int, publish_time_ms: int) -> tuple[int, int]:
+        """Where in a ledger the first entry published at that time or later is, as the store's index knows. Raises StoreError."""
+        return await self._store.publish_time_span(ledger_id, publish_time_ms)
+
+    async def backlog_of(self, cursor: ManagedCursor) -> Backlog:
+        """What `cursor` has not acknowledged now, exact. Raises StoreError."""
+        return await count_backlog(self.ledgers, self._store, cursor.state)
+
     # --- appending ---------------------------------------------------------------------------------------------------
 
     def append(self, payloads: list[bytes], message_counts: list[int], size_bytes: int, context: object) -> None:
-        """Store entries; the listener is told about the run. Raises LedgerFenced when closed or after a failed write."""
-        if self.is_closed or self.is_write_failed:
-            raise LedgerFenced(f"{self.name} takes no appends now, try again")
+        """Store entries; the listener is told about the run. Raises LedgerTerminated, StorageFull, and LedgerFenced when closed
+        or after a failed write."""
+        if self.is_closed or self.is_write_failed or self.is_terminated:
+            raise self._refusal()
         run = AppendRun(self, self._ledger_id, self._next_entry_id, payloads, message_counts, size_bytes, context)
+        self._store.append(run)  # first: without space it raises, and nothing has happened
         count = len(payloads)
         self._next_entry_id += count
         self._ledger_bytes += size_bytes
         self.pending_entries += count
-        self._store.append(run)
-        if not self._is_rolling and (
-            self._next_entry_id >= self._factory.limits.max_entries_per_ledger
-            or self._ledger_bytes >= self._factory.limits.max_bytes_per_ledger
+        now_ms = self._last_append_ms = self._factory.clock.monotonic_ms()
+        if (
+            self._next_entry_id >= self._prepare_at_entries
+            or self._ledger_bytes >= self._prepare_at_bytes
+            or now_ms - self._ledger_opened_ms >= self._factory.limits.max_rollover_ms
         ):
-            self._roll_if_due()
+            self._roll_if_due(now_ms)
 
-    def _roll_if_due(self) -> None:
-        limits = self._factory.limits
-        age_ms = self._factory.clock.monotonic_ms() - self._ledger_opened_ms
-        # By size always; by entries only once the ledger is old enough, so that small messages do not make many ledgers.
-        if self._ledger_bytes >= limits.max_bytes_per_ledger or age_ms >= limits.min_rollover_ms:
-            self._roll()
-
-    def _roll(self) -> None:
-        self._is_rolling = True
-        self._factory.tasks.start(self._roll_over(), f"roll {self.name}")
-
-    async def _roll_over(self) -> None:
-        """Make the next ledger, switch to it, and seal the one before."""
-        try:
-            ledger_id = await self._store.create_ledger()
-            if self.is_closed:
-                return
-            old_ledger_id = self._ledger_id
-            self.ledgers.add_ledger(ledger_id)
-            await self._factory.save(self)
-            self._ledger_id = ledger_id
-            self._next_entry_id = 0
-            self._ledger_bytes = 0
-            self._ledger_opened_ms = self._factory.clock.monotonic_ms()
-            self.is_write_failed = False
-            self.ledgers.close_ledger(await self._store.seal(old_ledger_id))
-            await self._factory.save(self)
-        except StoreError as error:
-            logs.error("ledger.rollover_failed", managed_ledger=self.name, error=str(error))
-        finally:
-            self._is_rolling = False
+    def _refusal(self) -> StoreError:
+        if self.is_terminated:
+            return LedgerTerminated(f"{self.name} is terminated")
+        self._go_on()
+        reason = self._store.refusal()
+        return StorageFull(reason) if reason else LedgerFenced(f"{self.name} takes no appends now, try again")
 
     def append_completed(self, runs: list[AppendRun], error: StoreError | None) -> None:
         listener = self._listener
@@ -146,11 +180,9 @@ class ManagedLedger(AppendListener):
         entries = sum(len(run.payloads) for run in runs)
         self.pending_entries -= entries
         if error is not None:
-            self.is_write_failed = True
-            if not self._is_rolling and not self.is_closed:
-                logs.error("append.failed", managed_ledger=self.name, ledger_id=self._ledger_id, error=str(error))
-                self._roll()
+            self._write_failed(runs, error)
             listener.append_failed(runs, error)
+            self._go_on()
             return
         keep = bool(self.cursors)
         for run in runs:
@@ -160,6 +192,206 @@ class ManagedLedger(AppendListener):
                 self._cache.insert(run)
         self.entries_added_total += entries
         listener.entries_added(runs)
+        self._go_on()
+
+    def _write_failed(self, runs: list[AppendRun], error: StoreError) -> None:
+        if self.is_closed or self.is_terminated or all(run.ledger_id != self._ledger_id for run in runs):
+            return  # of a ledger that takes no more appends anyway
+        if not self.is_write_failed:
+            logs.error("append.failed", managed_ledger=self.name, ledger_id=self._ledger_id, error=str(error))
+        self.is_write_failed = True
+
+    def _go_on(self) -> None:
+        """After a failed write: take appends again as soon as there is a ledger for them and all older ones are answered."""
+        if not self.is_write_failed or self.is_closed:
+            return
+        if self._next_ledger_id is None:
+            self._prepare()
+        elif not self.pending_entries:
+            self._switch(self._next_ledger_id)
+
+    # --- the next ledger ---------------------------------------------------------------------------------------------
+
+    def roll_if_old(self) -> None:
+        """Begin the next ledger when the present one has been open, or without an append, for too long. Called periodically."""
+        if self.is_closed or self.is_terminated:
+            return
+        if self._left_ledger_ids:
+            self._seal()
+        self._go_on()
+        if self._next_entry_id and not self.is_write_failed:
+            self._roll_if_due(self._factory.clock.monotonic_ms())
+
+    def _roll_if_due(self, now_ms: float) -> None:
+        """The present ledger holds something: switch when it is full or old, and see to it that the next one is ready."""
+        limits = self._factory.limits
+        age_ms = now_ms - self._ledger_opened_ms
+        is_idle = 0 < limits.inactive_rollover_ms <= now_ms - self._last_append_ms
+        is_old = age_ms >= limits.max_rollover_ms or is_idle
+        # By size always; by entries only once the ledger is old enough, so that small messages do not make many ledgers.
+        is_full = self._ledger_bytes >= limits.max_bytes_per_ledger or (
+            self._next_entry_id >= limits.max_entries_per_ledger and age_ms >= limits.min_rollover_ms
+        )
+        is_nearly_full = self._next_entry_id >= self._prepare_at_entries or self._ledger_bytes >= self._prepare_at_bytes
+        if self._next_ledger_id is not None:
+            if is_full or is_old:
+                self._switch(self._next_ledger_id)
+        elif is_nearly_full or is_old:
+            self._prepare()
+
+    def _prepare(self) -> None:
+        """Make the next ledger in the background, unless that is going on or has just failed."""
+        is_too_soon = self._factory.clock.monotonic_ms() < self._prepare_not_before_ms
+        if not (self._is_preparing or self.is_closed or is_too_soon):
+            self._is_preparing = True
+            self._factory.tasks.start(self._make_next(), f"prepare {self.name}")
+
+    async def _make_next(self) -> None:
+        try:
+            async with self._changing:
+                if self.is_closed or self.is_terminated or self._next_ledger_id is not None:
+                    return
+                if self._made_ledger_id is None:
+                    self._made_ledger_id = await self._store.create_ledger()
+                    self.ledgers.add_ledger(self._made_ledger_id)
+                await self._factory.save(self)
+                self._next_ledger_id, self._made_ledger_id = self._made_ledger_id, None
+        except StoreError as error:
+            self._prepare_not_before_ms = self._factory.clock.monotonic_ms() + PREPARE_RETRY_MS
+            logs.error("ledger.rollover_failed", managed_ledger=self.name, error=str(error))
+            return
+        finally:
+            self._is_preparing = False
+        if self.is_write_failed:
+            self._go_on()
+        elif self._next_entry_id and not self.is_closed:
+            self._roll_if_due(self._factory.clock.monotonic_ms())
+
+    def _switch(self, ledger_id: int) -> None:
+        """Appends go into the next ledger from now on."""
+        self._left_ledger_ids.append(self._ledger_id)
+        self._ledger_id = ledger_id
+        self._next_ledger_id = None
+        self._next_entry_id = 0
+        self._ledger_bytes = 0
+        self._ledger_opened_ms = self._last_append_ms = self._factory.clock.monotonic_ms()
+        self.is_write_failed = False
+        self._seal()
+
+    def _seal(self) -> None:
+        if not self._is_sealing:
+            self._is_sealing = True
+            self._factory.tasks.start(self._seal_left(), f"seal {self.name}")
+
+    async def _seal_left(self) -> None:
+        """Seal the ledgers that appends have left; what is under way in them completes first."""
+        try:
+            async with self._changing:
+                if self.is_closed or not self._left_ledger_ids:
+                    return
+                while self._left_ledger_ids:
+                    await self._close_ledger(self._left_ledger_ids[0])
+                    del self._left_ledger_ids[0]
+                await self._factory.save(self)
+        except StoreError as error:
+            logs.error("ledger.seal_failed", managed_ledger=self.name, error=str(error))
+        finally:
+            self._is_sealing = False
+        self.trim_soon()
+
+    async def _close_ledger(self, ledger_id: int) -> None:
+        self.ledgers.close_ledger(await self._store.seal(ledger_id), self._factory.clock.wall_ms())
+
+    # --- what goes ---------------------------------------------------------------------------------------------------
+
+    async def trim(self) -> list[int]:
+        """Drop the ledgers that no durable cursor needs and `retention` does not keep; their ids. Raises StoreError.
+
+        What could not be finished because of an error is finished by the next call.
+        """
+        self.roll_if_old()
+        return await self._trim(self.retention)
+
+    def trim_soon(self) -> None:
+        """Trim in the background."""
+        if not self._is_trim_due and not self.is_closed:
+            self._is_trim_due = True
+            self._factory.tasks.start(self._trim_in_background(), f"trim {self.name}")
+
+    async def _trim_in_background(self) -> None:
+        try:
+            await self._trim(self.retention)
+        except StoreError as error:
+            logs.error("ledger.trim_failed", managed_ledger=self.name, error=str(error))
+
+    async def _trim(self, retention: RetentionLimits) -> list[int]:
+        async with self._changing:
+            self._is_trim_due = False
+            if self.is_closed:
+                return []
+            slowest = min((c.mark_delete_position for c in self.cursors.values() if c.is_durable), default=LATEST)
+            ids = removable(self.ledgers, self._ledger_id, slowest, retention, self._factory.clock.wall_ms())
+            if ids:
+                self._remove(ids)
+                self.trimmed_ledger_ids += ids
+                self._is_trim_stored = False
+            if not self._is_trim_stored:
+                await self._factory.save(self)
+                self._is_trim_stored = True
+            while self.trimmed_ledger_ids:
+                ledger_id = self.trimmed_ledger_ids[0]
+                self._cache.drop_ledger(ledger_id)
+                await self._store.delete_ledger(ledger_id)
+                self.trimmed_ledger_ids.remove(ledger_id)
+            return ids
+
+    def remove_empty_ledgers(self) -> list[int]:
+        """Take the sealed ledgers without entries out of the list; their ids, which remain to be deleted."""
+        ids = removable(self.ledgers, self._ledger_id, LATEST, KEEP_ALL, 0)
+        self._remove(ids)
+        return ids
+
+    def _remove(self, ledger_ids: list[int]) -> None:
+        self.ledgers.remove(ledger_ids)
+        first = self.ledgers.first_position
+        for cursor in self.cursors.values():
+            if not cursor.is_durable:  # a durable one has acknowledged all that goes
+                cursor.state.trim_before(first)
+
+    async def truncate(self) -> None:
+        """Acknowledge everything on all cursors and drop every closed ledger, whatever retention says. Raises StoreError."""
+        for cursor in list(self.cursors.values()):
+            await cursor.skip_all()
+        await self._trim(RetentionLimits())
+
+    async def terminate(self) -> Position:
+        """Take no more appends, for ever; durable when it returns. Those under way complete. The last position.
+
+        Raises StoreError, and then appends go on.
+        """
+        async with self._changing:
+            if self.is_closed:
+                raise LedgerFenced(f"{self.name} is closed")
+            if self.is_terminated:
+                return self.last_confirmed
+            self.is_terminated = True
+            # The next ledger is sealed as well: it is one of the empty ones now.
+            self._left_ledger_ids += [i for i in (self._next_ledger_id, self._made_ledger_id) if i is not None]
+            self._next_ledger_id = self._made_ledger_id = None
+            try:
+                for ledger_id in self.ledgers.open_ledger_ids():
+                    await self._close_ledger(ledger_id)
+                await self._factory.save(self)
+                self._left_ledger_ids.clear()
+                self._ledger_id = self.ledgers.last_position.ledger_id  # the one that stays, whatever is trimmed
+            except BaseException:
+                # Its ledgers may be sealed: appends can only go on in a new one.
+                self.is_terminated = False
+                self.is_write_failed = True
+                self._go_on()
+                raise
+        self.trim_soon()
+        return self.last_confirmed
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -189,14 +421,21 @@ class ManagedLedger(AppendListener):
         """The flush timer will write `cursor`."""
         self._factory.cursor_dirty(cursor)
 
+    async def set_cursor_properties(self, cursor: ManagedCursor, properties: Mapping[str, str]) -> None:
+        """Replace the properties of a durable cursor; durable when it returns. Raises StoreError."""
+        await self._factory.set_cursor_properties(cursor, properties)
+
     async def close(self) -> None:
-        """Take no more appends, write what cursors have left. Entries stay."""
+        """Take no more appends, write what cursors have left. Entries stay. Raises StoreError; it is closed all the same."""
         if self.is_closed:
             return
         self.is_closed = True
-        for cursor in self.cursors.values():
-            await cursor.close()
-        for ledger_id in self.ledgers.open_ledger_ids():
-            self.ledgers.close_ledger(await self._store.seal(ledger_id))
-        await self._factory.save(self)
-        self._factory.forget(self)
+        async with self._changing:
+            try:
+                for cursor in list(self.cursors.values()):
+                    await cursor.close()
+                for ledger_id in self.ledgers.open_ledger_ids():
+                    await self._close_ledger(ledger_id)
+                await self._factory.save(self)
+            finally:
+                self._factory.forget(self)

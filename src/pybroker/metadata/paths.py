@@ -12,6 +12,7 @@ from pybroker.model.names import NamespaceName, TopicName
 CLUSTERS = "/admin/clusters"
 TENANTS = "/admin/tenants"
 POLICIES = "/admin/policies"
+TOPIC_POLICIES = "/admin/topic-policies"
 PARTITIONED_TOPICS = "/admin/partitioned-topics"
 MANAGED_LEDGERS = "/managed-ledgers"
 
@@ -34,6 +35,11 @@ def tenant_policies(name: str) -> str:
 def policies(namespace: NamespaceName) -> str:
     """A namespace's NamespacePolicies; a namespace exists as long as this does."""
     return f"{POLICIES}/{namespace.tenant}/{namespace.local_name}"
+
+
+def topic_policies(topic: TopicName) -> str:
+    """A topic's TopicPolicies; missing while nothing is set for it alone."""
+    return f"{TOPIC_POLICIES}/{topic.storage_path}"
 
 
 def partitioned_topics(namespace: NamespaceName, domain: str) -> str:

@@ -1,15 +1,17 @@
-"""Clusters, tenants and namespaces: read from memory, written through to the metadata store.
+"""Clusters, tenants and namespaces: read from memory, written through to the metadata store. Policies of single topics.
 
 What must hold: what a write method changed is durable when it returns, and only then visible to reads; the cache
 never holds what the store does not. Refusals are AdminErrors with the codes that Pulsar's REST clients know.
 
 Reads are synchronous, because every lookup makes several. What they return belongs to the cache: callers must not
-change it. Whether a namespace still holds topics is for the broker to find out before it asks for the deletion.
+change it. Policies of single topics are read from the store: a loaded topic keeps its own, and is told of changes by
+the listener. Whether a namespace still holds topics is for the broker to find out before it asks for the deletion.
 """
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -19,14 +21,26 @@ from pybroker.errors import AdminError, BadVersionError, StoreError
 from pybroker.metadata import paths
 from pybroker.metadata.store import NOT_EXISTING, MetadataStore
 from pybroker.model import policies as documents
-from pybroker.model.names import DEFAULT_NAMESPACE, PUBLIC_TENANT, NamespaceName, is_valid_entity
-from pybroker.model.policies import ClusterData, NamespacePolicies, TenantInfo
+from pybroker.model.names import DEFAULT_NAMESPACE, PUBLIC_TENANT, NamespaceName, TopicName, is_valid_entity
+from pybroker.model.policies import ClusterData, NamespacePolicies, TenantInfo, TopicPolicies
 
 DEFAULT_CLUSTER = "standalone"
 SYSTEM_NAMESPACE = NamespaceName("pulsar", "system")
 _UPDATE_ATTEMPTS = 5  # At a value that other brokers change too.
 
 T = TypeVar("T")
+
+
+class PolicyListener(ABC):
+    """Told of changed policies once they are durable and visible."""
+
+    @abstractmethod
+    def namespace_changed(self, namespace: NamespaceName) -> None:
+        """The policies of a namespace that exists are others than before."""
+
+    @abstractmethod
+    def topic_changed(self, topic: TopicName, policies: TopicPolicies) -> None:
+        """The topic's own policies are `policies` now."""
 
 
 class Resources:
@@ -42,6 +56,11 @@ class Resources:
         self._namespaces: dict[str, dict[NamespaceName, NamespacePolicies]] = {}
         # Writes check, store and then change the cache: one at a time, or two could pass the same check.
         self._writing = asyncio.Lock()
+        self._listener: PolicyListener | None = None
+
+    def listen(self, listener: PolicyListener) -> None:
+        """From now on `listener` is told about changed policies."""
+        self._listener = listener
 
     async def load(self) -> None:
         """Fill the cache from the store."""
@@ -204,6 +223,8 @@ class Resources:
                 except BadVersionError:
                     continue
                 self._namespaces.setdefault(namespace.tenant, {})[namespace] = policies
+                if self._listener is not None:
+                    self._listener.namespace_changed(namespace)
                 return
         raise AdminError(409, f"Namespace {namespace} is being changed by others, try again")
 
@@ -213,6 +234,38 @@ class Resources:
             if not await self._store.delete(paths.policies(namespace)):
                 raise AdminError(404, f"Namespace {namespace} does not exist")
             self._forget(namespace)
+
+    async def topic_policies(self, topic: TopicName) -> TopicPolicies:
+        """What is set for `topic` alone. Whoever keeps it, and was registered with the listener at once, misses no change."""
+        path = paths.topic_policies(topic)
+        async with self._writing:
+            found = await self._store.get(path)
+        return TopicPolicies() if found is None else _decoded(path, found.value, TopicPolicies)
+
+    async def update_topic_policies(self, topic: TopicName, change: Callable[[TopicPolicies], None]) -> None:
+        """Apply `change` to what is set for `topic` alone, as `update_namespace` does. Refused: 409."""
+        path = paths.topic_policies(topic)
+        async with self._writing:
+            for _ in range(_UPDATE_ATTEMPTS):
+                found = await self._store.get(path)
+                policies = TopicPolicies() if found is None else _decoded(path, found.value, TopicPolicies)
+                change(policies)
+                expected = NOT_EXISTING if found is None else found.version
+                try:
+                    await self._store.put(path, documents.encode(policies), expected)
+                except BadVersionError:
+                    continue
+                if self._listener is not None:
+                    self._listener.topic_changed(topic, policies)
+                return
+        raise AdminError(409, f"The policies of {topic} are being changed by others, try again")
+
+    async def delete_topic_policies(self, topic: TopicName) -> None:
+        """Nothing is set for `topic` alone any more."""
+        async with self._writing:
+            await self._store.delete(paths.topic_policies(topic))
+            if self._listener is not None:
+                self._listener.topic_changed(topic, TopicPolicies())
 
     def _forget(self, namespace: NamespaceName) -> None:
         self._namespaces.get(namespace.tenant, {}).pop(namespace, None)

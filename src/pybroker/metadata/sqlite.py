@@ -9,6 +9,7 @@ they were called.
 
 What must hold: no answer is given before the transaction that holds it is committed; when the commit fails, every
 operation of the batch fails and none of it took effect. A version mismatch fails only the operation that met it.
+Failure: without space an operation fails with StorageFull, and the next one is tried as ever.
 """
 
 from __future__ import annotations
@@ -20,13 +21,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pybroker.errors import BadVersionError, StoreError
+from pybroker.errors import BadVersionError, StorageFull, StoreError
 from pybroker.metadata.memory import require_version
 from pybroker.metadata.store import ANY_VERSION, MetadataStore, Versioned, Watch
 from pybroker.metadata.watches import Watches, prefix_below
 
 LAYOUT_VERSION = 1
 MAX_BATCH_OPERATIONS = 1000
+
+
+# What SQLite calls no space: for the file itself, and for the memory that its processes share.
+_NO_SPACE_CODES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})
+
+OpenDatabase = Callable[[Path], sqlite3.Connection]
 
 
 class _Outcome(NamedTuple):
@@ -61,11 +68,16 @@ class SqliteMetadataStore(MetadataStore):
         self._closing: asyncio.Future[None] | None = None
 
     @staticmethod
-    async def open(path: Path) -> SqliteMetadataStore:
-        """Open or create the file at `path`, whose directory exists. Raises StoreError."""
+    async def open(path: Path, open_database: OpenDatabase | None = None) -> SqliteMetadataStore:
+        """Open or create the file at `path`, whose directory exists. Raises StoreError.
+
+        Tests give `open_database`, for a file that fails when it is told to.
+        """
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
         try:
-            connection = await asyncio.get_running_loop().run_in_executor(thread, _connect, path)
+            connection = await asyncio.get_running_loop().run_in_executor(
+                thread, _connect, path, open_database or _open_file
+            )
         except BaseException:
             thread.shutdown(wait=False)
             raise
@@ -196,9 +208,13 @@ class SqliteMetadataStore(MetadataStore):
             self._closing.set_exception(StoreError(f"closing the metadata store failed: {error}"))
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _open_file(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, isolation_level=None)
+
+
+def _connect(path: Path, open_database: OpenDatabase) -> sqlite3.Connection:
     try:
-        connection = sqlite3.connect(path, isolation_level=None)
+        connection = open_database(path)
         try:
             _prepare(connection)
         except BaseException:
@@ -247,7 +263,8 @@ def _run_batch(connection: sqlite3.Connection, operations: list[_Operation]) -> 
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         if isinstance(error, sqlite3.Error):
-            raise StoreError(f"the metadata store failed: {error}") from error
+            is_full = getattr(error, "sqlite_errorcode", None) in _NO_SPACE_CODES
+            raise (StorageFull if is_full else StoreError)(f"the metadata store failed: {error}") from error
         raise
 
 

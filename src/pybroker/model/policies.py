@@ -1,7 +1,7 @@
-"""Documents of clusters, tenants and namespaces: the JSON that REST shows and the metadata store keeps.
+"""Documents of clusters, tenants, namespaces and topics: the JSON that REST shows and the metadata store keeps.
 
 Attributes are spelled exactly as the JSON properties, so that a document reads the same in Python, in the store and
-on the wire.
+on the wire. Topics have a document of their own, kept in the metadata store only.
 
 What must hold: the document of a fresh namespace equals Pulsar's property by property. Optional properties are None
 and then absent from the JSON; JSON nulls and unknown properties of a request are ignored. Which values are legal for
@@ -93,17 +93,34 @@ class BundlesData(msgspec.Struct):
     numBundles: int = 0
 
 
+class BacklogQuotaType(StrEnum):
+    """What of a backlog a quota limits: its bytes, or the age of its oldest message. A topic has one quota of each."""
+
+    SIZE = "destination_storage"
+    AGE = "message_age"
+
+
+class BacklogQuotaPolicy(StrEnum):
+    """What happens above the limit: new producers wait, or fail; or the oldest messages go unread."""
+
+    HOLD = "producer_request_hold"
+    FAIL = "producer_exception"
+    EVICT = "consumer_backlog_eviction"
+
+
 class BacklogQuota(msgspec.Struct):
-    """What happens when a backlog grows past a size or an age. `limit` is the old name of `limitSize`."""
+    """A limit in bytes (negative: none), one in seconds (0 or less: none), and what happens above it.
+
+    `limit` is the old name of `limitSize`. A limit that a request leaves out is 0, as in Pulsar.
+    """
 
     policy: str | None = None
     limit: int | None = None
-    limitSize: int | None = None
-    limitTime: int = -1
+    limitSize: int = 0
+    limitTime: int = 0
 
     def __post_init__(self) -> None:
-        if self.limitSize is None:
-            self.limitSize = self.limit if self.limit is not None else -1
+        self.limitSize = self.limitSize or self.limit or 0
         self.limit = self.limitSize
 
 
@@ -235,6 +252,14 @@ class NamespacePolicies(msgspec.Struct):
     resource_group_name: str | None = None
     dispatcherPauseOnAckStatePersistentEnabled: bool | None = None
     allowed_topic_property_keys_for_metrics: list[str] | None = None
+
+
+class TopicPolicies(msgspec.Struct):
+    """What is set for one topic alone; whatever is unset comes from its namespace, else from the broker."""
+
+    backlogQuotaMap: dict[str, BacklogQuota] = {}
+    retentionPolicies: RetentionPolicies | None = None
+    messageTTLInSeconds: int | None = None
 
 
 def encode(value: object) -> bytes:

@@ -81,7 +81,7 @@ class TopicRates:
 class DeliveryRates:
     """What one subscription or consumer was sent, and acknowledged, during the last window."""
 
-    __slots__ = ("acked_messages", "bytes_out", "messages_out", "redelivered_messages")
+    __slots__ = ("acked_messages", "bytes_out", "expired_entries", "messages_out", "redelivered_messages")
 
     def __init__(self, now_ms: float) -> None:
         """A window that begins at `now_ms`, when all counters stood at 0."""
@@ -89,12 +89,14 @@ class DeliveryRates:
         self.bytes_out = Rate(now_ms)
         self.redelivered_messages = Rate(now_ms)
         self.acked_messages = Rate(now_ms)
+        self.expired_entries = Rate(now_ms)
 
     def update(self, counters: DeliveryCounters, now_ms: float) -> None:
         self.messages_out.update(counters.messages_out, now_ms)
         self.bytes_out.update(counters.bytes_out, now_ms)
         self.redelivered_messages.update(counters.redelivered_messages, now_ms)
         self.acked_messages.update(counters.acked_messages, now_ms)
+        self.expired_entries.update(counters.expired_entries, now_ms)
 
 
 def quantile(counts: list[int], bounds: tuple[float, ...], fraction: float) -> float:

@@ -42,6 +42,7 @@ class TopicCounters:
     """Of one loaded topic, since it was loaded."""
 
     __slots__ = (
+        "age_evictions",
         "bytes_in",
         "bytes_out_of_removed",
         "entries_in",
@@ -51,6 +52,7 @@ class TopicCounters:
         "messages_out_of_removed",
         "publish_errors",
         "publish_latency_ms",
+        "size_evictions",
     )
 
     def __init__(self) -> None:
@@ -59,6 +61,9 @@ class TopicCounters:
         self.entries_in = 0
         self.publish_errors = 0
         self.last_publish_ms = 0
+        # How often entries were skipped unread because a backlog was too large, or too old.
+        self.size_evictions = 0
+        self.age_evictions = 0
         # What subscriptions that are gone have delivered: the topic's totals never go down.
         self.messages_out_of_removed = 0
         self.bytes_out_of_removed = 0
@@ -83,9 +88,11 @@ class DeliveryCounters:
         "acked_messages",
         "bytes_out",
         "entries_out",
+        "expired_entries",
         "last_acked_ms",
         "last_consumed_flow_ms",
         "last_consumed_ms",
+        "last_expired_ms",
         "last_mark_delete_advanced_ms",
         "messages_out",
         "redelivered_messages",
@@ -97,6 +104,8 @@ class DeliveryCounters:
         self.entries_out = 0
         self.redelivered_messages = 0
         self.acked_messages = 0
+        self.expired_entries = 0
+        self.last_expired_ms = 0
         self.last_acked_ms = 0
         self.last_consumed_ms = 0
         self.last_consumed_flow_ms = 0
@@ -118,6 +127,7 @@ class BrokerStats:
         "loop_lag_ms",
         "pending_publish_bytes",
         "publish_latency_ms",
+        "skipped_damaged_entries",
         "throttled_connections",
         "topic_load_failures",
         "topic_loads",
@@ -137,4 +147,5 @@ class BrokerStats:
         self.loop_lag_ms = 0.0
         self.loop_lag_max_ms = 0.0
         self.bugs = 0
+        self.skipped_damaged_entries = 0
         self.publish_latency_ms = Buckets(LATENCY_BOUNDS_MS)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pybroker.server.listener import ServerContext
 
 MAX_RECENTLY_CLOSED_PRODUCERS = 1000
+END_OF_TOPIC_VERSION = 9  # of the protocol, from which on a client knows REACHED_END_OF_TOPIC
 
 
 # Why nothing is read from the socket at the moment: bits, as plain ints since an enum's operators cost more than the work.
@@ -348,6 +349,10 @@ class Connection(Peer, asyncio.BufferedProtocol):
     def close_consumer(self, consumer_id: int) -> None:
         self.consumers.pop(consumer_id, None)
         self.send(replies.close_consumer(consumer_id))
+
+    def reached_end_of_topic(self, consumer_id: int) -> None:
+        if self.session.protocol_version >= END_OF_TOPIC_VERSION:
+            self.send(replies.reached_end_of_topic(consumer_id))
 
     async def is_alive(self) -> bool:
         if self.session.state is not SessionState.CONNECTED:

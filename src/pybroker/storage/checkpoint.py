@@ -42,15 +42,17 @@ class CheckpointJob:
     change: TableChange
     works: list[LedgerWork] = field(default_factory=list)
     deleted_ledgers: list[int] = field(default_factory=list)
+    syncs_slices: bool = True  # False when nobody appends meanwhile: one sync of a file is faster than many
     written_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Where a ledger is now."""
+    """Where a ledger is now. `is_end_known` is False when damage hides how many entries it has: at least those of `extent`."""
 
     extent: LedgerExtent
     index: SegmentIndex
+    is_end_known: bool = True
 
 
 def run_checkpoint(disk: Disk, directory: Path, table: CheckpointTable, job: CheckpointJob) -> dict[int, Moved]:
@@ -65,7 +67,7 @@ def run_checkpoint(disk: Disk, directory: Path, table: CheckpointTable, job: Che
                 continue
             must_sync_directory |= work.extent.end_offset == 0
             path = segment_path(directory, work.ledger_id)
-            moved[work.ledger_id] = _write_ledger(disk, path, work, must_sync=all_files is None)
+            moved[work.ledger_id] = _write_ledger(disk, path, work, job.syncs_slices, must_sync=all_files is None)
             job.written_bytes += moved[work.ledger_id].extent.end_offset - work.extent.end_offset
             _forget_if_deleted(disk, path, work)
         for ledger_id in job.deleted_ledgers:
@@ -98,10 +100,12 @@ def _describe(job: CheckpointJob, moved: dict[int, Moved]) -> None:
             job.change.extents[work.ledger_id] = moved[work.ledger_id].extent
 
 
-def _write_ledger(disk: Disk, path: Path, work: LedgerWork, *, must_sync: bool) -> Moved:
+def _write_ledger(disk: Disk, path: Path, work: LedgerWork, syncs_slices: bool, *, must_sync: bool) -> Moved:
     with disk.open_for_write(path) as file:
         # A copy, so that a job that is run again starts from the same index.
-        writer = SegmentWriter(file, work.ledger_id, work.extent, work.index.copy(), syncs_slices=must_sync)
+        writer = SegmentWriter(
+            file, work.ledger_id, work.extent, work.index.copy(), syncs_slices=must_sync and syncs_slices
+        )
         if work.payloads:
             writer.write(work.payloads, work.message_counts)
         if work.is_sealed:

@@ -25,6 +25,9 @@ from pybroker.storage.layout.segment import LedgerExtent
 
 TABLE_VERSION = 1
 
+# What SQLite calls no space: for the file itself, and for the memory that its processes share.
+_NO_SPACE_CODES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})
+
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts(name TEXT PRIMARY KEY, value INTEGER NOT NULL, checksum INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS unsealed(
@@ -90,7 +93,7 @@ class CheckpointTable:
     def load_facts(self) -> Facts:
         facts = Facts()
         for name, value, checksum in self._query("SELECT name, value, checksum FROM facts"):
-            self._check(checksum, _row_checksum(name, value), f"fact {name}")
+            self._check(checksum, row_checksum(name, value), f"fact {name}")
             if name == "version" and value != TABLE_VERSION:
                 raise StoreError(f"{self._path.name} has version {value}, this program knows {TABLE_VERSION}")
             setattr(facts, name, value)
@@ -100,7 +103,7 @@ class CheckpointTable:
         """How far each unsealed ledger was stored."""
         extents = {}
         for ledger_id, *values, checksum in self._query("SELECT * FROM unsealed"):
-            self._check(checksum, _row_checksum(ledger_id, *values), f"extent of ledger {ledger_id}")
+            self._check(checksum, row_checksum(ledger_id, *values), f"extent of ledger {ledger_id}")
             extents[ledger_id] = LedgerExtent(*values)
         return extents
 
@@ -112,12 +115,12 @@ class CheckpointTable:
         for number, data, checksum in self._query(
             "SELECT number, data, checksum FROM snapshots WHERE cursor_id = ?", cursor_id
         ):
-            self._check(checksum, _row_checksum(cursor_id, number, data), what)
+            self._check(checksum, row_checksum(cursor_id, number, data), what)
             snapshot = (number, data)
         for number, data, checksum in self._query(
             "SELECT number, data, checksum FROM deltas WHERE cursor_id = ? ORDER BY number", cursor_id
         ):
-            self._check(checksum, _row_checksum(cursor_id, number, data), what)
+            self._check(checksum, row_checksum(cursor_id, number, data), what)
             deltas.append((number, data))
         return snapshot, deltas
 
@@ -134,7 +137,7 @@ class CheckpointTable:
                         self._connection.execute("ROLLBACK")
                     raise
             except sqlite3.Error as error:
-                if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+                if getattr(error, "sqlite_errorcode", None) in _NO_SPACE_CODES:
                     raise OSError(errno.ENOSPC, str(error)) from error
                 raise StoreError(f"{self._path.name} cannot be written: {error}") from error
 
@@ -144,14 +147,14 @@ class CheckpointTable:
 
     def _apply(self, change: TableChange) -> None:
         execute, execute_many = self._connection.execute, self._connection.executemany
-        facts = [(*fact, _row_checksum(*fact)) for fact in change.facts.items()]
+        facts = [(*fact, row_checksum(*fact)) for fact in change.facts.items()]
         execute_many("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", facts)
         rows = [
             (ledger_id, extent.end_offset, extent.entry_count, extent.message_count, extent.size_bytes)
             for ledger_id, extent in change.extents.items()
         ]
         execute_many(
-            "INSERT OR REPLACE INTO unsealed VALUES (?, ?, ?, ?, ?, ?)", [(*row, _row_checksum(*row)) for row in rows]
+            "INSERT OR REPLACE INTO unsealed VALUES (?, ?, ?, ?, ?, ?)", [(*row, row_checksum(*row)) for row in rows]
         )
         execute_many("DELETE FROM unsealed WHERE ledger_id = ?", [(ledger_id,) for ledger_id in change.closed_ledgers])
         for cursor in change.cursors:
@@ -161,11 +164,11 @@ class CheckpointTable:
                 execute("DELETE FROM deltas WHERE cursor_id = ?", (cursor_id,))
             if cursor.snapshot is not None:
                 row = (cursor_id, *cursor.snapshot)
-                execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)", (*row, _row_checksum(*row)))
+                execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)", (*row, row_checksum(*row)))
                 execute("DELETE FROM deltas WHERE cursor_id = ? AND number <= ?", (cursor_id, cursor.snapshot[0]))
             execute_many(
                 "INSERT OR REPLACE INTO deltas VALUES (?, ?, ?, ?)",
-                [(cursor_id, number, data, _row_checksum(cursor_id, number, data)) for number, data in cursor.deltas],
+                [(cursor_id, number, data, row_checksum(cursor_id, number, data)) for number, data in cursor.deltas],
             )
 
     def _query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
@@ -180,7 +183,8 @@ class CheckpointTable:
             raise StoreError(f"{self._path.name} is damaged: wrong checksum of {what}")
 
 
-def _row_checksum(*values: object) -> int:
+def row_checksum(*values: object) -> int:
+    """What the last column of a row must hold: a checksum of those before it."""
     checksum = 0
     for value in values:
         checksum = crc32c(value if isinstance(value, bytes) else f"{value}|".encode(), checksum)

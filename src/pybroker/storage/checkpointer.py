@@ -4,7 +4,8 @@ Operation: what is appended is counted; at a threshold everything buffered is fr
 the same turn. When the mark comes back, every append before it is durable or refused, so the frozen entries are exactly the
 journal before the mark; they are written by the checkpoint's thread while appends go on behind the mark.
 What must always hold: one checkpoint at a time; the journal before the mark is released only after the commit.
-Failure: without space the same job is tried again, the journal stays; any other error ends the process.
+Failure: without space the same job is tried again, the journal stays, and what is reserved is given up for it; any other
+error ends the process.
 """
 
 from __future__ import annotations
@@ -25,8 +26,14 @@ from pybroker.storage.journal import Journal, JournalMark
 from pybroker.storage.journal_files import JournalFiles
 from pybroker.storage.live_ledger import LedgerState, LiveLedger
 from pybroker.storage.options import LocalStoreOptions
+from pybroker.storage.space import StorageSpace
 from pybroker.storage.stats import StoreStats
 from pybroker.tasks import TaskOwner
+
+# What a ledger's part of a checkpoint takes beside its payloads, at most: half-filled blocks of the file system, an index.
+_LEDGER_BYTES = 8192
+# The same for an entry: its share of the columns and of a block's header.
+_ENTRY_BYTES = 16
 
 # Taking snapshots gives way to other work of the loop after this time.
 _SNAPSHOT_TURN_S = 0.002
@@ -49,8 +56,10 @@ class Checkpointer:
         on_sealed: Callable[[int, Moved], None],
         on_ended: Callable[[], None],
         on_fatal: Callable[[BaseException], None],
+        space: StorageSpace,
     ) -> None:
         self._disk = disk
+        self._space = space
         self._directory = directory
         self._table = table
         self._journal = journal
@@ -67,7 +76,9 @@ class Checkpointer:
         self._lock = asyncio.Lock()
         self._closing = asyncio.Event()
         self._is_scheduled = False
+        self._is_requested = False
         self._failed: BaseException | None = None
+        self._has_given_up = False
         self._marked: asyncio.Future[CheckpointJob] | None = None
         self._job: CheckpointJob | None = None
         # What the journal holds since the mark, and before it as long as that is not committed.
@@ -83,6 +94,14 @@ class Checkpointer:
     def live_bytes(self) -> int:
         """What recovery would have to read now."""
         return self._bytes + self._bytes_before_mark
+
+    def unstored_bytes(self) -> int:
+        """What segment files still have to take of it, at most."""
+        job = self._job
+        works, written_bytes = (0, 0) if job is None else (len(job.works), job.written_bytes)
+        records = self._records + self._records_before_mark
+        ledgers = len(self._dirty) + works
+        return max(0, self.live_bytes + _ENTRY_BYTES * records + _LEDGER_BYTES * ledgers - written_bytes)
 
     @property
     def is_full(self) -> bool:
@@ -104,6 +123,11 @@ class Checkpointer:
         if not self._is_scheduled and self._is_due():
             self._is_scheduled = True
             self._tasks.start(self._run_scheduled(), "checkpoint")
+
+    def request(self) -> None:
+        """Make one soon although it is not time: there is no room, and journal files would be free afterwards."""
+        self._is_requested = True
+        self.recorded(0, 0)
 
     def created(self, ledger_id: int) -> None:
         """The record of its creation is durable."""
@@ -131,9 +155,10 @@ class Checkpointer:
     async def run(self, *, is_last: bool = False) -> bool:
         """Make a checkpoint now; False when it could not be committed."""
         async with self._lock:
-            if self._failed is not None:
+            if self._failed is not None or self._has_given_up:
                 return False
             start_s = perf_counter()
+            self._is_requested = False
             try:
                 job = await self._freeze()
             except StoreError:
@@ -149,6 +174,8 @@ class Checkpointer:
             finally:
                 self._job = None
             if moved is None:
+                # What it held is in the journal alone: no later one may commit that this is covered.
+                self._has_given_up = True
                 return False
             self._apply(job, moved)
             self._stats.checkpoints += 1
@@ -184,6 +211,7 @@ class Checkpointer:
         return (
             self._bytes >= self._options.checkpoint_max_bytes
             or self._records >= self._options.checkpoint_max_entries
+            or (self._is_requested and self._records > 0)
             or self.is_full  # whatever the thresholds are: appends wait for this checkpoint
         )
 
@@ -253,19 +281,26 @@ class Checkpointer:
         is_delayed = False
         while True:
             try:
-                return await loop.run_in_executor(
-                    self._thread, run_checkpoint, self._disk, self._directory, self._table, job
-                )
+                moved = await loop.run_in_executor(self._thread, self._work, job)
+                self._space.is_checkpoint_waiting = False
+                return moved
             except (OSError, StoreError) as error:
                 if not (isinstance(error, OSError) and is_out_of_space(error)):
                     self._on_fatal(error)
                     return None
                 if not is_delayed:
                     logs.warning("checkpoint.delayed", reason=error)
-                is_delayed = True
+                is_delayed = self._space.is_checkpoint_waiting = True
                 self._stats.checkpoint_retries += 1
+                await loop.run_in_executor(self._thread, self._space.no_room)
             if await self._is_closing_after(self._options.checkpoint_retry_s):
                 return None
+
+    def _work(self, job: CheckpointJob) -> dict[int, Moved]:
+        """In the thread."""
+        moved = run_checkpoint(self._disk, self._directory, self._table, job)
+        self._space.measure()
+        return moved
 
     async def _is_closing_after(self, delay_s: float) -> bool:
         try:

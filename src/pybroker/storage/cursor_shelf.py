@@ -69,7 +69,9 @@ class CursorShelf:
             cursor.snapshot = (record.number, record.data)
             cursor.deltas.clear()
         else:
-            cursor.deleted_number = record.number
+            # A number of now: a checkpoint that began before the deletion was durable does not cover it.
+            cursor.deleted_number = self.next_number
+            self.next_number += 1
             cursor.owner = None
             cursor.snapshot = None
             cursor.deltas.clear()
@@ -78,7 +80,10 @@ class CursorShelf:
         """The journal did not take this delta, which had been applied."""
         cursor = self._cursors.get(record.cursor_id)
         if cursor is not None:
-            cursor.deltas = [delta for delta in cursor.deltas if delta[0] != record.number]
+            for index in reversed(range(len(cursor.deltas))):  # it is one of the newest
+                if cursor.deltas[index][0] == record.number:
+                    del cursor.deltas[index]
+                    break
             self._drop_if_clean(cursor)
 
     def shelved(self, cursor_id: str) -> tuple[bool, tuple[int, bytes] | None, list[tuple[int, bytes]]]:

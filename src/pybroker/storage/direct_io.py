@@ -27,6 +27,16 @@ _GROW_BYTES = 1 << 20
 _CALLS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
 
 
+class DirectFile:
+    """A file that is open for writes past the page cache."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
 class _ControlBlock(ctypes.Structure):
     """struct iocb of linux/aio_abi.h, little-endian."""
 
@@ -87,7 +97,7 @@ class DirectWriter:
         self._locate_buffer()
         self.is_busy = False
 
-    def submit(self, descriptor: int, pieces: Sequence[bytes], offset: int) -> None:
+    def submit(self, file: DirectFile, pieces: Sequence[bytes], offset: int) -> None:
         """Begin to write `pieces`, filled up with zeros to the alignment, at `offset`. Raises OSError."""
         assert not self.is_busy, "one write at a time"
         assert offset % ALIGNMENT == 0
@@ -102,7 +112,7 @@ class DirectWriter:
             end += len(piece)
         self._buffer[end:padded] = bytes(padded - end)
         block = self._block
-        block.descriptor = descriptor
+        block.descriptor = file.descriptor
         block.buffer = self._address
         block.length = padded
         block.offset = offset
@@ -152,8 +162,8 @@ class DirectWriter:
         return result
 
 
-def open_direct(path: Path) -> int | None:
-    """A descriptor for `DirectWriter.submit`; None where the file system or the device's sectors do not allow it."""
+def open_direct(path: Path) -> DirectFile | None:
+    """A file for `DirectWriter.submit`; None where the file system or the device's sectors do not allow it."""
     flag = getattr(os, "O_DIRECT", None)
     if flag is None:
         return None
@@ -167,4 +177,4 @@ def open_direct(path: Path) -> int | None:
     except OSError:
         os.close(descriptor)
         return None
-    return descriptor
+    return DirectFile(descriptor)

@@ -2,7 +2,7 @@
 
 What must always hold: a call that promises durability returns only when the device has the bytes, or raises. Nothing is
 retried here: after a failed sync the kernel may have dropped the bytes, so only the caller can know what that means.
-`fault_disk.py` is the twin that loses, tears and refuses; both are used through these two classes.
+`fault_disk.py` is the twin that loses, tears, refuses and is slow; both are used through these classes.
 
 Concurrency: every method may be called from any thread; one handle is written by one thread at a time.
 """
@@ -16,10 +16,11 @@ import os
 import sqlite3
 import sys
 from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
-from pybroker.storage.direct_io import open_direct
+from pybroker.storage.direct_io import DirectFile, DirectWriter, open_direct
 
 Pieces = Sequence["bytes | memoryview"]
 
@@ -27,7 +28,10 @@ Pieces = Sequence["bytes | memoryview"]
 _MAX_PIECES = 1000
 _DURABLE_WRITE = getattr(os, "RWF_DSYNC", None)
 _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)
+_WILL_NEED = getattr(os, "POSIX_FADV_WILLNEED", None)
 _HAS_SYNC_FILE_SYSTEM = sys.platform == "linux"
+_ALLOCATE = getattr(os, "posix_fallocate", None)
+_ZEROS = bytes(1 << 20)
 
 
 def is_out_of_space(error: OSError) -> bool:
@@ -68,12 +72,32 @@ class DiskFile:
             done += len(data)
         return b"".join(parts)
 
+    def read_into(self, buffer: bytearray) -> int:
+        """Fill `buffer` from the start of the file; how many bytes came, fewer only at the end of the file.
+
+        For large files one after the other: touching new memory costs more than the copy.
+        """
+        view = memoryview(buffer)
+        done = 0
+        while done < len(view) and (count := os.preadv(self._descriptor, (view[done:],), done)):
+            done += count
+        return done
+
     def sync(self) -> None:
         """Everything written so far is on the device, and the size with it."""
         if _FULL_SYNC is not None:
             fcntl.fcntl(self._descriptor, _FULL_SYNC)
         else:
             os.fdatasync(self._descriptor)
+
+    def allocate(self, size: int) -> None:
+        """Take `size` bytes of the file system, whatever they hold."""
+        if _ALLOCATE is not None:
+            _ALLOCATE(self._descriptor, 0, size)
+        else:
+            for offset in range(0, size, len(_ZEROS)):
+                self.write_at((_ZEROS[: size - offset],), offset, durable=False)
+        self.sync()
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
@@ -91,6 +115,13 @@ class DiskFile:
         self.close()
 
 
+class SpaceFigures(NamedTuple):
+    """How large a file system is, and how much of it this process may still use."""
+
+    total_bytes: int
+    free_bytes: int
+
+
 class Disk:
     """The file system."""
 
@@ -101,9 +132,31 @@ class Disk:
     def open_for_read(self, path: Path) -> DiskFile:
         return DiskFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
-    def open_direct(self, path: Path) -> int | None:
-        """A descriptor for writes past the page cache (see `direct_io.py`); None where the file system has no such thing."""
+    def open_direct(self, path: Path) -> DirectFile | None:
+        """For writes past the page cache (see `direct_io.py`); None where the file system has no such thing."""
         return open_direct(path)
+
+    def direct_writer(self) -> DirectWriter:
+        """What writes files of `open_direct` in the background. Raises OSError when this system has no such IO."""
+        return DirectWriter()
+
+    def space(self, directory: Path) -> SpaceFigures | None:
+        """Of the file system that holds `directory`; None when it has no such figures."""
+        figures = os.statvfs(directory)
+        return SpaceFigures(figures.f_blocks * figures.f_frsize, figures.f_bavail * figures.f_frsize)
+
+    def expect_read(self, path: Path) -> None:
+        """A hint: the whole file will be read soon, the system may begin now."""
+        if _WILL_NEED is not None:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, _WILL_NEED)
+            finally:
+                os.close(descriptor)
+
+    def make_thread(self, name: str) -> Executor:
+        """One thread for operations beside those of the caller."""
+        return ThreadPoolExecutor(1, thread_name_prefix=name)
 
     def make_directory(self, path: Path) -> None:
         """Make the directory and those above it, durably; an existing one is fine."""

@@ -3,21 +3,26 @@
 It keeps, apart from each other, what a process sees (the page cache) and what the device has. `after_power_loss` gives the
 disk that a machine finds afterwards: synced bytes, and of the rest whatever the random source says, torn at any byte;
 `after_kill` the one that only the process lost. `plan` is asked before every operation and may raise: no space, IO errors, or
-the end of power in the middle of one.
+the end of power in the middle of one; it may also wait, as a slow disk does. With `capacity_bytes` the disk is full by itself.
+With `writes_direct` the journal is written in the background, as by a kernel with direct IO; the faults are the same.
 What must always hold: nothing that was promised durable is ever forgotten, or the tests would prove nothing.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import sqlite3
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any, NoReturn
 
-from pybroker.storage.disk import Disk, DiskFile, FileSystemSync, Pieces
+from pybroker.storage.direct_io import ALIGNMENT, DirectFile, DirectWriter
+from pybroker.storage.disk import Disk, DiskFile, FileSystemSync, Pieces, SpaceFigures, is_out_of_space
 
 # Operation and file name; raises to make the operation fail.
 FaultPlan = Callable[[str, str], None]
@@ -26,8 +31,18 @@ FaultPlan = Callable[[str, str], None]
 class PowerLoss(OSError):
     """The machine is off; every later operation of this disk fails as well."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept_bytes: int | None = None) -> None:
+        """Of the write under way so many bytes have arrived; None leaves that to chance."""
         super().__init__(errno.EIO, "power lost")
+        self.kept_bytes = kept_bytes
+
+
+class PartialWrite(OSError):
+    """For plans: the write ends with an error after so many bytes."""
+
+    def __init__(self, number: int, kept_bytes: int) -> None:
+        super().__init__(number, os.strerror(number))
+        self.kept_bytes = kept_bytes
 
 
 class _Content:
@@ -38,6 +53,11 @@ class _Content:
         self.durable = bytearray()
         # Offset, bytes, whether durable; offset -1: a truncation to the length that the bytes tell.
         self.pending: list[tuple[int, bytes, bool]] = []
+        self.allocated_bytes = 0  # taken without content; a crash of the machine forgets it
+
+    @property
+    def size_bytes(self) -> int:
+        return max(len(self.cached), self.allocated_bytes)
 
     def copy_as_durable(self) -> _Content:
         other = _Content()
@@ -49,8 +69,11 @@ class _Content:
 class FaultDisk(Disk):
     """A file system with one flat table of names."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, writes_direct: bool = False, capacity_bytes: int | None = None) -> None:
         self.plan: FaultPlan | None = None
+        self.capacity_bytes = capacity_bytes
+        self.delay_s = 0.0  # of every operation but those on names
+        self._writes_direct = writes_direct
         self._lock = threading.RLock()
         self._names: dict[Path, _Content] = {}
         self._durable_names: dict[Path, _Content] = {}
@@ -58,23 +81,37 @@ class FaultDisk(Disk):
         self._databases: dict[Path, bytes] = {}
         self._is_off = False
 
-    def cut_power(self) -> NoReturn:
+    def cut_power(self, kept_bytes: int | None = None) -> NoReturn:
         """To be called by a plan: this operation does not return, and no later one does anything."""
         self._is_off = True
-        raise PowerLoss
+        raise PowerLoss(kept_bytes)
 
     def step(self, operation: str, path: Path) -> None:
         """Every operation passes here first."""
-        if self._is_off:
-            raise PowerLoss
+        self.require_power()
+        if self.delay_s:
+            time.sleep(self.delay_s)
         if self.plan is not None:
             self.plan(operation, path.name)
+
+    def require_power(self) -> None:
+        """Raises PowerLoss once the machine is off."""
+        if self._is_off:
+            raise PowerLoss
+
+    def require_space(self, growth_bytes: int) -> None:
+        """Raises ENOSPC when a file cannot grow so much."""
+        if self.capacity_bytes is not None and growth_bytes > self.capacity_bytes - self._used_bytes():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _used_bytes(self) -> int:
+        return sum(content.size_bytes for content in self._names.values())
 
     def after_kill(self) -> FaultDisk:
         """The disk as the next process finds it: everything that was written, synced or not."""
         self._is_off = True
         with self._lock:
-            other = FaultDisk()
+            other = FaultDisk(writes_direct=self._writes_direct, capacity_bytes=self.capacity_bytes)
             other._names = dict(self._names)
             other._durable_names = dict(self._durable_names)
             other._pending_names = list(self._pending_names)
@@ -91,7 +128,7 @@ class FaultDisk(Disk):
             for path, content in kept:
                 _set_name(names, path, content)
             contents = {id(content): _survivor(content, random) for content in names.values()}
-            other = FaultDisk()
+            other = FaultDisk(writes_direct=self._writes_direct, capacity_bytes=self.capacity_bytes)
             other._names = {path: contents[id(content)] for path, content in names.items()}
             other._durable_names = dict(other._names)
             other._databases = dict(self._databases)
@@ -112,9 +149,11 @@ class FaultDisk(Disk):
 
     def open_for_write(self, path: Path) -> DiskFile:
         self.step("open", path)
+        if path not in self._names:
+            self.step("create", path)
         with self._lock:
             if path not in self._names:
-                self.step("create", path)
+                self.require_power()
                 self._change_name(path, _Content())
             return FaultFile(self, path, self._names[path], self._lock)
 
@@ -125,8 +164,29 @@ class FaultDisk(Disk):
                 raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
             return FaultFile(self, path, self._names[path], self._lock)
 
-    def open_direct(self, path: Path) -> None:
-        """There is no kernel below that could write in the background."""
+    def open_direct(self, path: Path) -> DirectFile | None:
+        if not self._writes_direct:
+            return None
+        self.step("open", path)
+        with self._lock:
+            return FaultDirectFile(FaultFile(self, path, self._names[path], self._lock))
+
+    def direct_writer(self) -> DirectWriter:
+        return FaultDirectWriter()
+
+    def space(self, directory: Path) -> SpaceFigures | None:
+        if self.capacity_bytes is None:
+            return None
+        self.require_power()
+        with self._lock:
+            return SpaceFigures(self.capacity_bytes, max(0, self.capacity_bytes - self._used_bytes()))
+
+    def expect_read(self, path: Path) -> None:
+        """A hint changes nothing."""
+
+    def make_thread(self, name: str) -> Executor:
+        """No thread: one order of operations, so that a plan means the same every time."""
+        return _NoThread()
 
     def make_directory(self, path: Path) -> None:
         self.step("make_directory", path)
@@ -192,38 +252,121 @@ class FaultFile(DiskFile):
 
     def write_at(self, pieces: Pieces, offset: int, *, durable: bool) -> None:
         data = b"".join(pieces)
+        try:
+            # Not under the lock: a slow operation holds up nobody else.
+            self._disk.step("write_durably" if durable else "write", self._path)
+        except PowerLoss as loss:
+            # The bytes were on their way: any part of them may arrive.
+            with self._lock:
+                self._content.pending.append((offset, data[: loss.kept_bytes], loss.kept_bytes is not None))
+            raise
+        except PartialWrite as fault:
+            self._put(offset, data[: fault.kept_bytes], durable=False)
+            raise
+        self._put(offset, data, durable=durable)
+
+    def _put(self, offset: int, data: bytes, *, durable: bool) -> None:
         with self._lock:
-            try:
-                self._disk.step("write_durably" if durable else "write", self._path)
-            except PowerLoss:
-                # The bytes were on their way: any part of them may arrive.
-                self._content.pending.append((offset, data, False))
-                raise
+            self._disk.require_power()
+            self._disk.require_space(max(0, offset + len(data) - len(self._content.cached)))
             _write(self._content.cached, offset, data)
             self._content.pending.append((offset, data, durable))
+
+    def allocate(self, size: int) -> None:
+        self._disk.step("write", self._path)
+        with self._lock:
+            self._disk.require_power()
+            self._disk.require_space(size - self._content.size_bytes)
+            self._content.allocated_bytes = size
+        self.sync()
 
     def read_at(self, length: int, offset: int) -> bytes:
         self._disk.step("read", self._path)
         with self._lock:
             return bytes(self._content.cached[offset : offset + length])
 
+    def read_into(self, buffer: bytearray) -> int:
+        data = self.read_at(len(buffer), 0)
+        buffer[: len(data)] = data
+        return len(data)
+
     def sync(self) -> None:
+        self._disk.step("sync", self._path)
         with self._lock:
-            self._disk.step("sync", self._path)
+            self._disk.require_power()
             self._content.durable[:] = self._content.cached
             self._content.pending.clear()
 
     def size(self) -> int:
-        return len(self._content.cached)
+        return self._content.size_bytes
 
     def truncate(self, size: int) -> None:
+        self._disk.step("truncate", self._path)
         with self._lock:
-            self._disk.step("truncate", self._path)
+            self._disk.require_power()
+            self._disk.require_space(size - len(self._content.cached))
             _truncate(self._content.cached, size)
             self._content.pending.append((-1, size.to_bytes(8, "little"), False))
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+class FaultDirectFile(DirectFile):
+    """A file of a FaultDisk for writes in the background."""
+
+    def __init__(self, file: FaultFile) -> None:
+        super().__init__(-1)
+        self.file = file
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class FaultDirectWriter(DirectWriter):
+    """A thread in place of the kernel: `plan` is asked there, and what it raises is the result of the write."""
+
+    def __init__(self) -> None:
+        self.event_descriptor, self._told = os.pipe()
+        os.set_blocking(self.event_descriptor, False)
+        self.is_busy = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="fault-disk")
+        self._write: Future[None]
+
+    def submit(self, file: DirectFile, pieces: Sequence[bytes], offset: int) -> None:
+        assert isinstance(file, FaultDirectFile)
+        assert not self.is_busy, "one write at a time"
+        data = b"".join(pieces)
+        padded = data.ljust(-(-len(data) // ALIGNMENT) * ALIGNMENT, b"\0")
+        self.is_busy = True
+        self._write = self._thread.submit(file.file.write_at, (padded,), offset, durable=True)
+        self._write.add_done_callback(lambda _: os.write(self._told, b"."))
+
+    def finish(self) -> bool:
+        try:
+            os.read(self.event_descriptor, 1)
+        except BlockingIOError:
+            return False
+        self.is_busy = False
+        self._write.result()
+        return True
+
+    def close(self) -> None:
+        self._thread.shutdown()
+        os.close(self.event_descriptor)
+        os.close(self._told)
+
+
+class _NoThread(Executor):
+    """Works when it is told to."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - as an executor does
+            future.set_exception(error)
+        return future
 
 
 class _FaultConnection(sqlite3.Connection):
@@ -237,19 +380,25 @@ class _FaultConnection(sqlite3.Connection):
         self._path = path
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        if sql != "COMMIT" or self._disk is None:
+        if self._disk is None:
             return super().execute(sql, parameters)
-        try:
-            self._disk.step("commit", self._path)
-        except OSError as error:
-            raise sqlite3.OperationalError(str(error)) from error
+        if sql.startswith("SELECT"):
+            self._step(self._disk, "read")
+        if sql != "COMMIT":
+            return super().execute(sql, parameters)
+        self._step(self._disk, "commit")
         cursor = super().execute(sql, parameters)
         self._disk.committed(self._path, self.serialize())
-        try:
-            self._disk.step("committed", self._path)
-        except OSError as error:
-            raise sqlite3.OperationalError(str(error)) from error
+        self._step(self._disk, "committed")
         return cursor
+
+    def _step(self, disk: FaultDisk, operation: str) -> None:
+        try:
+            disk.step(operation, self._path)
+        except OSError as error:
+            failure = sqlite3.OperationalError(str(error))
+            failure.sqlite_errorcode = sqlite3.SQLITE_FULL if is_out_of_space(error) else sqlite3.SQLITE_IOERR
+            raise failure from error
 
 
 def _set_name(names: dict[Path, _Content], path: Path, content: _Content | None) -> None:

@@ -6,8 +6,9 @@ Operation: the loop puts runs and records into a queue; the writer takes what is
 What must always hold: a completion without error means that the batch is as durable as `sync_data` promises; batches are
 written in queue order and their sequence numbers have no gaps; after an append of a ledger was refused, no later one of it
 is written.
-Failure: no space refuses the batch and goes on. Any other error of a write is told to `on_fatal`, once, on the loop; nothing
-is completed after it, and nothing retried, because a retried sync can report success for bytes that are gone.
+Failure: what finds no room is refused, and the journal goes on: first the runs, then, if what was reserved for them does not
+help either, the other records. Any other error of a write is told to `on_fatal`, once, on the loop; nothing is completed
+after it, and nothing retried, because a retried sync can report success for bytes that are gone.
 
 Concurrency: `put`, `mark` and `forget_fenced` on the loop; everything with "writer" in its comment on the writer thread.
 """
@@ -23,7 +24,7 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import TypeVar
 
-from pybroker.errors import StoreError
+from pybroker.errors import StorageFull, StoreError
 from pybroker.storage.disk import is_out_of_space
 from pybroker.storage.journal_files import JournalFile, JournalFiles
 from pybroker.storage.layout.journal import (
@@ -38,6 +39,9 @@ from pybroker.storage.ledger_store import AppendRun
 from pybroker.storage.stats import StoreStats
 
 _T = TypeVar("_T")
+
+# Over the header of a batch: there is none.
+ERASED = bytes(BATCH_ALIGNMENT)
 
 RecordDone = Callable[[StoreError | None], None]
 
@@ -68,15 +72,28 @@ JournalItem = AppendRun | JournalRecord | JournalMark
 class JournalBatch:
     """What one durable write holds, on its way to the disk and back."""
 
-    __slots__ = ("entry_count", "error", "fenced_runs", "mark", "parts", "records", "runs", "size_bytes", "submitted_s")
+    __slots__ = (
+        "error",
+        "fenced_runs",
+        "mark",
+        "parts",
+        "records",
+        "refused_records",
+        "refused_runs",
+        "runs",
+        "size_bytes",
+        "submitted_s",
+    )
 
     def __init__(self) -> None:
         self.parts: list[bytes | array[int]] = []
         self.runs: list[AppendRun] = []
         self.records: list[JournalRecord] = []
         self.fenced_runs: list[AppendRun] = []  # refused, because an earlier append of their ledger was
+        self.refused_runs: list[AppendRun] = []
+        self.refused_records: list[JournalRecord] = []
+        self.error: StorageFull | None = None  # why there are refused ones
         self.mark: JournalMark | None = None
-        self.error: StoreError | None = None
         self.size_bytes = 0
         self.submitted_s = 0.0
 
@@ -187,16 +204,30 @@ class Journal:
                 return True
 
     def _write(self, batch: JournalBatch) -> None:
-        """Writer: put the batch on disk, or refuse it when there is no room."""
-        start_s = perf_counter()
+        """Writer: put the batch on disk, or refuse what finds no room."""
         try:
-            pieces = self._encode(batch)
-            self._file.file.write_at(pieces, self._file.offset, durable=self._sync_data)
-        except OSError as error:
-            if not is_out_of_space(error):
-                raise
-            self._refuse(batch, error)
+            self._put_on_disk(batch)
             return
+        except OSError as error:
+            self._refuse_runs(batch, error)
+        self._files.make_room().result()
+        if batch.parts:
+            try:
+                self._put_on_disk(batch)
+                return
+            except OSError as error:
+                self._refuse_records(batch, error)
+        if self._must_erase():
+            try:
+                self._file.file.write_at((ERASED,), self._file.offset, durable=True)
+            except OSError as error:
+                if not is_out_of_space(error):
+                    raise
+
+    def _put_on_disk(self, batch: JournalBatch) -> None:
+        start_s = perf_counter()
+        pieces = self._encode(batch)
+        self._file.file.write_at(pieces, self._file.offset, durable=self._sync_data)
         self._stats.journal_sync_s += perf_counter() - start_s
         self._advance(batch)
 
@@ -216,22 +247,34 @@ class Journal:
         self._next_sequence += 1
 
     def _file_with_room(self, size_bytes: int) -> JournalFile:
-        file = self._file
-        # A batch larger than a whole file makes an empty file longer; it is the only one that does.
-        if file.offset + size_bytes > file.capacity_bytes and file.offset > FILE_HEADER_BYTES:
-            self._file = file = self._files.take_next()
-        return file
+        if self._needs_next_file(size_bytes):
+            self._file = self._files.take_next()
+        return self._file
 
-    def _refuse(self, batch: JournalBatch, error: OSError) -> None:
-        batch.error = StoreError(f"journal cannot be written: {error.strerror}")
+    def _needs_next_file(self, size_bytes: int) -> bool:
+        # A batch larger than a whole file makes an empty file longer; it is the only one that does.
+        file = self._file
+        return file.offset + size_bytes > file.capacity_bytes and file.offset > FILE_HEADER_BYTES
+
+    def _refuse_runs(self, batch: JournalBatch, error: OSError) -> None:
+        """Writer: there is no room for the batch; its records are left and may find some. Raises any other `error`."""
+        if not is_out_of_space(error):
+            raise error
+        batch.error = StorageFull(f"the journal cannot be written: {error.strerror}")
         batch.error.__cause__ = error
         self._fenced.update(run.ledger_id for run in batch.runs)
-        # The bytes may be there although the write failed: what was refused must not come back after a crash.
-        try:
-            self._file.file.write_at((bytes(BATCH_ALIGNMENT),), self._file.offset, durable=True)
-        except OSError as erase_error:
-            if not is_out_of_space(erase_error):
-                raise
+        batch.refused_runs, batch.runs = batch.runs, []
+        batch.parts = [record.data for record in batch.records]
+
+    def _refuse_records(self, batch: JournalBatch, error: OSError) -> None:
+        """Writer: there is no room for the records either. Raises any other `error`."""
+        if not is_out_of_space(error):
+            raise error
+        batch.refused_records, batch.records = batch.records, []
+
+    def _must_erase(self) -> bool:
+        """Writer: whether bytes of a refused batch may be in the file: what was refused must not come back after a crash."""
+        return self._file.offset < self._file.capacity_bytes
 
     def _tell(self, callback: Callable[[_T], None], value: _T) -> None:
         try:

@@ -6,23 +6,30 @@
 What must always hold: a file named by its generation has a valid header of that generation; generations rise and are never
 given twice; a file becomes spare only when every batch in it is covered by a committed checkpoint.
 
-Concurrency: `take_next` and `release` may be called from any thread; files are made and retired by one background thread,
-because writing 64 MiB of zeros must not delay an append.
+Without room a short file is made, in the end in the place of what is reserved: acknowledgements need little.
+Failure: an error other than no space is raised by the next `take_next`; it ends the journal.
+
+Concurrency: everything public may be called from any thread; files are made and retired by one background thread, because
+writing 64 MiB of zeros must not delay an append.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
+import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from pybroker.storage.disk import Disk, DiskFile
+from pybroker import logs
+from pybroker.storage.direct_io import DirectFile
+from pybroker.storage.disk import Disk, DiskFile, is_out_of_space
 from pybroker.storage.layout.journal import FILE_HEADER_BYTES, FileHeader, encode_file_header
+from pybroker.storage.space import StorageSpace
 
-# The very first file of a data directory is short, so that a cold start does not wait for a long one.
-FIRST_FILE_BYTES = 4 << 20
+# The very first file of a data directory is short, so that a cold start does not wait for a long one; so are those that are
+# made where room is scarce.
+SHORT_FILE_BYTES = 4 << 20
 MAX_SPARE_FILES = 2
 _SUFFIX = ".journal"
 _SPARE_PREFIX = "spare-"
@@ -43,15 +50,15 @@ def parse_journal_file_name(name: str) -> int | None:
 class JournalFile:
     """A file that takes batches: the writer owns `offset` and `last_sequence`."""
 
-    __slots__ = ("capacity_bytes", "direct_descriptor", "file", "header", "last_sequence", "offset", "path")
+    __slots__ = ("capacity_bytes", "direct", "file", "header", "last_sequence", "offset", "path")
 
     def __init__(
-        self, path: Path, file: DiskFile, direct_descriptor: int | None, header: FileHeader, capacity_bytes: int
+        self, path: Path, file: DiskFile, direct: DirectFile | None, header: FileHeader, capacity_bytes: int
     ) -> None:
-        """`direct_descriptor` is for writes past the page cache; None where the disk has no such thing."""
+        """`direct` is for writes past the page cache; None where the disk has no such thing."""
         self.path = path
         self.file = file
-        self.direct_descriptor = direct_descriptor
+        self.direct = direct
         self.header = header
         self.capacity_bytes = capacity_bytes
         self.offset = FILE_HEADER_BYTES
@@ -59,17 +66,17 @@ class JournalFile:
 
     def close(self) -> None:
         """No more batches."""
-        if self.direct_descriptor is not None:
-            os.close(self.direct_descriptor)
-            self.direct_descriptor = None
+        if self.direct is not None:
+            self.direct.close()
         self.file.close()
 
 
 class JournalFiles:
     """Gives the writer its next file, and takes files back."""
 
-    def __init__(self, disk: Disk, directory: Path, file_bytes: int, next_generation: int) -> None:
-        self._disk = disk
+    def __init__(self, disk: Disk, directory: Path, file_bytes: int, next_generation: int, space: StorageSpace) -> None:
+        self.disk = disk
+        self._space = space
         self._directory = directory
         self._file_bytes = file_bytes
         self._next_generation = next_generation
@@ -77,7 +84,9 @@ class JournalFiles:
         self._full: deque[JournalFile] = deque()
         self._current: JournalFile | None = None
         self._background = ThreadPoolExecutor(1, thread_name_prefix="journal-files")
+        self._lock = threading.Lock()
         self._next: Future[JournalFile] | None = None
+        self._failure: OSError | None = None
 
     def adopt(self, names: list[str]) -> None:
         """Files of earlier runs whose batches are all covered: keep some as spares, remove the others."""
@@ -86,7 +95,7 @@ class JournalFiles:
             if not name.endswith(_SUFFIX):
                 continue
             self._retire(path, self._size(path))
-        self._disk.sync_directory(self._directory)
+        self.disk.sync_directory(self._directory)
 
     @property
     def current(self) -> JournalFile:
@@ -96,25 +105,42 @@ class JournalFiles:
 
     def start(self) -> None:
         """Make the first file of this run, now; the next one is made ready behind it."""
-        size = self._file_bytes if self._spares else min(FIRST_FILE_BYTES, self._file_bytes)
-        self._current = self._prepare(size)
-        self._next = self._background.submit(self._prepare, self._file_bytes)
+        self._current = self._prepare(min(SHORT_FILE_BYTES, self._file_bytes))
+        self.next_file()
+
+    def next_file(self) -> Future[JournalFile]:
+        """The file after the current one, being made or ready for `take_next`."""
+        with self._lock:
+            if self._next is None:
+                self._next = self._background.submit(self._prepare, self._file_bytes)
+            return self._next
 
     def take_next(self) -> JournalFile:
         """The file after the current one; waits until it is ready. Raises OSError when it cannot be made (now)."""
-        current = self.current
-        ready = self._next or self._background.submit(self._prepare, self._file_bytes)
-        self._next = None
-        # After an error the next call tries again: space may have come back.
+        ready = self.next_file()
+        with self._lock:
+            # After an error the next call tries again: space may have come back.
+            self._next = None
         file = ready.result()
-        self._full.append(current)
+        self._full.append(self.current)
         self._current = file
-        self._next = self._background.submit(self._prepare, self._file_bytes)
+        self.next_file()
         return file
+
+    def make_room(self) -> Future[None]:
+        """A batch has found no room: give up what is reserved for it, and done is the future."""
+        return self._background.submit(self._space.no_room)
+
+    def try_again(self) -> None:
+        """There is room: a next file that could not be made may be made now."""
+        with self._lock:
+            if self._next is not None and self._next.done() and self._next.exception() is not None:
+                self._next = self._background.submit(self._prepare, self._file_bytes)
 
     def release(self, sequence: int) -> None:
         """A checkpoint covers every batch before `sequence`: files that hold nothing else are free."""
         self._background.submit(self._release, sequence)
+        self.try_again()
 
     def close(self) -> None:
         """Finish what runs and close the files. Called when no writer and no checkpoint is left."""
@@ -127,47 +153,74 @@ class JournalFiles:
         self._current = None
 
     def _release(self, sequence: int) -> None:
+        spare_count = len(self._spares)
         freed = 0
-        while self._full and self._full[0].last_sequence < sequence:
-            file = self._full.popleft()
-            file.close()
-            self._retire(file.path, file.capacity_bytes)
-            freed += 1
-        if freed:
-            # Before a spare gets a new header: no name of a generation may ever stand over the header of another.
-            self._disk.sync_directory(self._directory)
+        try:
+            while self._full and self._full[0].last_sequence < sequence:
+                file = self._full.popleft()
+                file.close()
+                self._retire(file.path, file.capacity_bytes)
+                freed += 1
+            if freed:
+                # Before a spare gets a new header: no name of a generation may ever stand over the header of another.
+                self.disk.sync_directory(self._directory)
+                self._space.measure()
+        except OSError as error:
+            logs.error("journal.release_failed", error=str(error))
+            # Whether the new names would be there after a crash is not known.
+            del self._spares[spare_count:]
+            if not is_out_of_space(error):
+                self._failure = error
 
     def _retire(self, path: Path, size_bytes: int) -> None:
         if size_bytes != self._file_bytes or len(self._spares) >= MAX_SPARE_FILES:
-            self._disk.unlink(path)
+            self.disk.unlink(path)
             return
         spare = self._directory / (_SPARE_PREFIX + path.name.removeprefix(_SPARE_PREFIX))
         if spare != path:
-            self._disk.rename(path, spare)
+            self.disk.rename(path, spare)
         self._spares.append(spare)
 
     def _prepare(self, size_bytes: int) -> JournalFile:
+        """A file of that size, or, without room, a short one."""
+        if self._failure is not None:
+            raise self._failure
+        if not self._spares and not self._space.has_room_for(size_bytes):
+            size_bytes = min(size_bytes, SHORT_FILE_BYTES)
+        try:
+            return self._make(size_bytes)
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+        self._space.no_room()
+        return self._make(min(size_bytes, SHORT_FILE_BYTES))
+
+    def _make(self, size_bytes: int) -> JournalFile:
         generation = self._next_generation
         self._next_generation += 1
         path = self._directory / journal_file_name(generation)
         is_reused = bool(self._spares)
         spare = self._spares.pop() if is_reused else self._directory / (_SPARE_PREFIX + path.name)
-        file = self._disk.open_for_write(spare)
+        file = self.disk.open_for_write(spare)
         try:
-            if not is_reused:
+            if is_reused:
+                size_bytes = self._file_bytes
+            else:
                 self._fill(file, size_bytes)
             # The salt makes an old batch invalid even if its generation were seen again.
             header = FileHeader(generation, secrets.randbits(32))
             file.write_at((encode_file_header(header),), 0, durable=False)
             file.sync()
-            self._disk.rename(spare, path)
-            self._disk.sync_directory(self._directory)
-            direct_descriptor = self._disk.open_direct(path)
+            self.disk.rename(spare, path)
+            self.disk.sync_directory(self._directory)
+            direct = self.disk.open_direct(path)
         except OSError:
             file.close()
-            self._disk.unlink(spare)
+            self.disk.unlink(spare)
+            self.disk.unlink(path)
             raise
-        return JournalFile(path, file, direct_descriptor, header, size_bytes)
+        self._space.measure()
+        return JournalFile(path, file, direct, header, size_bytes)
 
     def _fill(self, file: DiskFile, size_bytes: int) -> None:
         """Write the file once: a durable write into allocated, written blocks changes no metadata of the file system."""
@@ -177,5 +230,5 @@ class JournalFiles:
                 file.sync()  # in steps: one sync of the whole file would stand in the way of the appends
 
     def _size(self, path: Path) -> int:
-        with self._disk.open_for_read(path) as file:
+        with self.disk.open_for_read(path) as file:
             return file.size()

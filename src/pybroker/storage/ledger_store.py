@@ -14,6 +14,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from pyroaring import BitMap
+
 from pybroker.errors import StoreError
 
 
@@ -88,6 +90,14 @@ class LedgerSummary:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class LedgerTotals:
+    """Messages and payload bytes of a run of entries."""
+
+    message_count: int
+    size_bytes: int
+
+
 class LedgerStore(ABC):
     """Ledgers by id. Raises StoreError and its subclasses only."""
 
@@ -97,7 +107,14 @@ class LedgerStore(ABC):
 
     @abstractmethod
     def append(self, run: AppendRun) -> None:
-        """Store `run`; answers `run.listener.append_completed` later, never inside this call."""
+        """Store `run`; answers `run.listener.append_completed` later, never inside this call.
+
+        Raises StorageFull while `refusal` gives a reason: then nothing has happened, and the ledger goes on afterwards.
+        """
+
+    def refusal(self) -> str | None:
+        """Why no append is taken now, such as a full disk; None when they are taken. For every append: no IO."""
+        return None
 
     @abstractmethod
     def read_buffered(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun | None:
@@ -108,7 +125,27 @@ class LedgerStore(ABC):
     async def read(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun:
         """Up to `max_entries` entries and about `max_bytes` bytes, at least one entry, from `first_entry_id` on.
 
-        Raises NoSuchLedger, and StoreError when the entry does not exist or its bytes are damaged.
+        Stops in front of a damaged entry. Raises DamagedEntries when `first_entry_id` is one, with all that cannot be read
+        there; NoSuchLedger; and StoreError when the entry does not exist or cannot be read now.
+        """
+
+    @abstractmethod
+    async def totals_before(self, ledger_id: int, entry_id: int) -> LedgerTotals:
+        """Of the entries 0 to `entry_id` - 1: exact, and read from the index and the columns of a few blocks.
+
+        Entries whose columns are damaged count as one message each. Raises NoSuchLedger, StoreError.
+        """
+
+    @abstractmethod
+    async def message_count_of(self, ledger_id: int, entry_ids: BitMap) -> int:
+        """Messages in these entries, which exist; from the columns alone, damaged ones as above."""
+
+    @abstractmethod
+    async def publish_time_span(self, ledger_id: int, publish_time_ms: int) -> tuple[int, int]:
+        """Ids [low, high): the first entry published at or after that time is among them, or is `high`.
+
+        From memory and the index alone. Publish times come from clients, whose clocks differ: where they do not rise, what is
+        meant is the first entry of a block that is so late, as a search by bisection would find it.
         """
 
     @abstractmethod

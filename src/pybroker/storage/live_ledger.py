@@ -8,11 +8,21 @@ Pure state, used on the loop; a checkpoint reads the lists of `writing`, which n
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from enum import Enum
-from itertools import accumulate, chain
+from itertools import accumulate
 
-from pybroker.storage.layout.segment import EMPTY_EXTENT, LedgerExtent, SegmentIndex
-from pybroker.storage.ledger_store import EntryRun, LedgerSummary
+from pyroaring import BitMap
+
+from pybroker.storage.layout.segment import (
+    EMPTY_EXTENT,
+    LedgerExtent,
+    PublishTimeOf,
+    SegmentIndex,
+    no_publish_time,
+)
+from pybroker.storage.ledger_store import EntryRun, LedgerSummary, LedgerTotals
 
 
 class LedgerState(Enum):
@@ -31,14 +41,19 @@ _NEXT_STATES = {
 
 
 class EntryBuffer:
-    """Consecutive entries in memory, as flat lists: a read is a slice."""
+    """Consecutive entries in memory, as flat lists: a read is a slice.
 
-    __slots__ = ("first_entry_id", "message_counts", "payloads")
+    Running sums are made when they are asked for, and then go on from where they ended: appends do not pay for them.
+    """
+
+    __slots__ = ("_bytes_before", "_messages_before", "first_entry_id", "message_counts", "payloads")
 
     def __init__(self, first_entry_id: int) -> None:
         self.first_entry_id = first_entry_id
         self.payloads: list[bytes] = []
         self.message_counts: list[int] = []
+        self._messages_before = array("Q", (0,))
+        self._bytes_before = array("Q", (0,))
 
     @property
     def end_entry_id(self) -> int:
@@ -49,7 +64,36 @@ class EntryBuffer:
         keep = max(0, end_entry_id - self.first_entry_id)
         del self.payloads[keep:]
         del self.message_counts[keep:]
+        del self._messages_before[keep + 1 :]
+        del self._bytes_before[keep + 1 :]
         self.first_entry_id = min(self.first_entry_id, end_entry_id)
+
+    def totals_before(self, entry_id: int) -> LedgerTotals:
+        """Of the entries here in front of `entry_id`."""
+        known = len(self._messages_before) - 1
+        if known < len(self.payloads):
+            counts, lengths = self.message_counts[known:], map(len, self.payloads[known:])
+            self._messages_before.extend(accumulate(counts, initial=self._messages_before.pop()))
+            self._bytes_before.extend(accumulate(lengths, initial=self._bytes_before.pop()))
+        index = min(max(0, entry_id - self.first_entry_id), len(self.payloads))
+        return LedgerTotals(self._messages_before[index], self._bytes_before[index])
+
+    def message_count_of(self, entry_ids: BitMap) -> int:
+        """Messages in those of the entries that are here."""
+        here = entry_ids & BitMap(range(self.first_entry_id, self.end_entry_id))
+        counts, first = self.message_counts, self.first_entry_id
+        return sum([counts[entry_id - first] for entry_id in here])
+
+    def find_publish_time(self, publish_time_ms: int, publish_time_of: PublishTimeOf) -> int:
+        """The first entry here that was published at or after that time, by bisection; the end when there is none."""
+
+        def time_of(payload: bytes) -> int:
+            try:
+                return publish_time_of(payload)
+            except Exception:  # noqa: BLE001 - what a client wrote has no time then
+                return 0
+
+        return self.first_entry_id + bisect_left(self.payloads, publish_time_ms, key=time_of)
 
     def read(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun:
         """Entries from `first_entry_id`, which is here, until one reaches `max_bytes`."""
@@ -70,6 +114,7 @@ class LiveLedger:
     """Owned by the store until its index is on disk or it is deleted."""
 
     __slots__ = (
+        "_publish_time_of",
         "buffer",
         "extent",
         "has_refused",
@@ -82,11 +127,13 @@ class LiveLedger:
         "writing",
     )
 
-    def __init__(self, ledger_id: int, extent: LedgerExtent = EMPTY_EXTENT) -> None:
+    def __init__(
+        self, ledger_id: int, extent: LedgerExtent = EMPTY_EXTENT, publish_time_of: PublishTimeOf = no_publish_time
+    ) -> None:
         self.ledger_id = ledger_id
         self.state = LedgerState.OPEN
         self.extent = extent
-        self.index = SegmentIndex()
+        self.index = SegmentIndex(publish_time_of)
         # A ledger that an earlier run left open is looked through when it is first needed.
         self.is_index_known = extent.end_offset == 0
         self.next_entry_id = extent.entry_count
@@ -94,6 +141,7 @@ class LiveLedger:
         self.has_refused = False
         self.writing: EntryBuffer | None = None
         self.buffer = EntryBuffer(extent.entry_count)
+        self._publish_time_of = publish_time_of
 
     def set_state(self, state: LedgerState) -> None:
         assert state in _NEXT_STATES[self.state], f"ledger {self.ledger_id}: {self.state} to {state}"
@@ -132,16 +180,44 @@ class LiveLedger:
                 return buffer.read(self.ledger_id, first_entry_id, max_entries, max_bytes)
         return None
 
+    def totals_before(self, entry_id: int) -> LedgerTotals:
+        """Of the entries in front of `entry_id`, which is no longer in the segment file."""
+        assert entry_id >= self.extent.entry_count
+        messages, size_bytes = self.extent.message_count, self.extent.size_bytes
+        for buffer in self._buffers():
+            part = buffer.totals_before(entry_id)
+            messages += part.message_count
+            size_bytes += part.size_bytes
+        return LedgerTotals(messages, size_bytes)
+
+    def buffered_message_count_of(self, entry_ids: BitMap) -> int:
+        """Messages in those of the entries that are in memory."""
+        return sum(buffer.message_count_of(entry_ids) for buffer in self._buffers())
+
+    def publish_time_span(self, publish_time_ms: int) -> tuple[int, int]:
+        """See `LedgerStore.publish_time_span`; the index must be known."""
+        end = self.extent.entry_count
+        if end:
+            low, high = self.index.publish_time_span(publish_time_ms, end)
+            if high < end:
+                return low, high
+        else:
+            low = 0
+        for buffer in self._buffers():
+            if buffer.payloads:
+                found = buffer.find_publish_time(publish_time_ms, self._publish_time_of)
+                if found < buffer.end_entry_id:
+                    return (low if found == end else found), found
+                end = low = buffer.end_entry_id
+        return low, end
+
     def summary(self) -> LedgerSummary:
-        buffers = [buffer for buffer in (self.writing, self.buffer) if buffer is not None]
-        message_count = sum(chain.from_iterable(buffer.message_counts for buffer in buffers))
-        size_bytes = sum(map(len, chain.from_iterable(buffer.payloads for buffer in buffers)))
-        return LedgerSummary(
-            self.ledger_id,
-            self.next_entry_id,
-            self.extent.message_count + message_count,
-            self.extent.size_bytes + size_bytes,
-        )
+        totals = self.totals_before(self.next_entry_id)
+        return LedgerSummary(self.ledger_id, self.next_entry_id, totals.message_count, totals.size_bytes)
+
+    def _buffers(self) -> list[EntryBuffer]:
+        """Oldest first."""
+        return [self.buffer] if self.writing is None else [self.writing, self.buffer]
 
     def check_invariants(self) -> None:
         end = self.extent.entry_count

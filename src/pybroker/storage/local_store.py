@@ -5,10 +5,10 @@ hears of its runs in one list. Reads come from the buffer, or from the segment f
 docs/storage-format.md for the files and what happens to them when.
 What must always hold: `append_completed` without error means as durable as configured; entry ids of a ledger have no gaps;
 memory and journal are bounded: beyond `journal_max_bytes` and `journal_max_records` runs wait in `_held` until a checkpoint
-has ended, which their owners feel as later completions.
+has ended, which their owners feel as later completions; without space they are refused (`space.py`), and nothing waits.
 What is left to others: which ledgers belong to what (metadata), who appends (managed ledger), the directory's lock (app).
 
-Concurrency: the loop only. Threads: journal writer, journal files, checkpoint, cold reads; each gets plain values.
+Concurrency: the loop only. Threads: journal writer, journal files, checkpoint, space, cold reads; each gets plain values.
 """
 
 from __future__ import annotations
@@ -16,24 +16,22 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from time import perf_counter
-from typing import ParamSpec, TypeVar
+
+from pyroaring import BitMap
 
 from pybroker import logs
-from pybroker.errors import LedgerFenced, NoSuchLedger, StoreError
-from pybroker.storage.checkpoint import Moved
+from pybroker.errors import LedgerFenced, StorageFull, StoreError
 from pybroker.storage.checkpoint_table import TableChange
 from pybroker.storage.checkpointer import Checkpointer
 from pybroker.storage.cursor_shelf import CursorShelf, merge
 from pybroker.storage.cursor_store import CursorDone, CursorOwner, CursorStore
 from pybroker.storage.disk import Disk
-from pybroker.storage.index_cache import IndexCache
-from pybroker.storage.journal import JournalBatch, JournalRecord, JournalSetup
+from pybroker.storage.journal import JournalBatch, JournalMark, JournalRecord, JournalSetup
 from pybroker.storage.journal_direct import open_journal
 from pybroker.storage.layout.journal import (
     CursorRecord,
@@ -43,15 +41,22 @@ from pybroker.storage.layout.journal import (
     encode_ledger_record,
     encode_probe,
 )
-from pybroker.storage.ledger_store import AppendListener, AppendRun, EntryRun, LedgerStore, LedgerSummary
+from pybroker.storage.layout.segment import PublishTimeOf, no_publish_time
+from pybroker.storage.ledger_reads import LedgerReads
+from pybroker.storage.ledger_store import (
+    AppendListener,
+    AppendRun,
+    EntryRun,
+    LedgerStore,
+    LedgerSummary,
+    LedgerTotals,
+)
 from pybroker.storage.live_ledger import LedgerState, LiveLedger
 from pybroker.storage.options import LocalStoreOptions
-from pybroker.storage.segments import load_sealed, parse_segment_name, read_entries, scan_unsealed, segment_path
+from pybroker.storage.segments import parse_segment_name, segment_path
+from pybroker.storage.space import StorageSpace
 from pybroker.storage.start_up import LEDGER_ID_BLOCK, OpenedStore, StoreDirectories, open_store
 from pybroker.storage.stats import StoreStats
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 
 class LocalStore(LedgerStore, CursorStore):
@@ -60,13 +65,16 @@ class LocalStore(LedgerStore, CursorStore):
     def __init__(
         self,
         directory: Path,
-        options: LocalStoreOptions,
+        space: StorageSpace,
         on_fatal: Callable[[BaseException], None],
         disk: Disk,
         opened: OpenedStore,
         stats: StoreStats,
+        publish_time_of: PublishTimeOf,
     ) -> None:
-        self._options = options
+        options = space.options
+        self._space = space
+        self._files = opened.files
         self._on_fatal = on_fatal
         self._disk = disk
         self._stats = stats
@@ -76,12 +84,12 @@ class LocalStore(LedgerStore, CursorStore):
         self._next_block_start = opened.reserved_ledger_ids.stop
         self._reserving = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
-        self._readers = ThreadPoolExecutor(options.read_threads, thread_name_prefix="ledger-read")
         self._shelf = CursorShelf(opened.facts.cursor_number)
-        self._indexes = IndexCache(options.index_cache_points)
+        self._publish_time_of = publish_time_of
         self._ledgers: dict[int, LiveLedger] = {}
+        self._reads = LedgerReads(disk, self._directory, self._ledgers, options, stats, publish_time_of)
         for ledger_id, extent in opened.extents.items():
-            ledger = self._ledgers[ledger_id] = LiveLedger(ledger_id, extent)
+            ledger = self._ledgers[ledger_id] = LiveLedger(ledger_id, extent, publish_time_of)
             ledger.set_state(LedgerState.FENCED)  # nobody continues the ledger of an earlier run
         self._held: deque[AppendRun] = deque()
         self._held_waiters: list[asyncio.Future[None]] = []
@@ -109,10 +117,12 @@ class LocalStore(LedgerStore, CursorStore):
             self._shelf,
             options,
             stats,
-            self._ledger_stored,
+            self._reads.stored,
             self._release_held,
             self._fail,
+            space,
         )
+        space.start(self._checkpointer.unstored_bytes, self._space_changed)
 
     @classmethod
     async def open(
@@ -121,23 +131,18 @@ class LocalStore(LedgerStore, CursorStore):
         options: LocalStoreOptions,
         on_fatal: Callable[[BaseException], None],
         disk: Disk | None = None,
+        publish_time_of: PublishTimeOf = no_publish_time,
     ) -> LocalStore:
         """Recover what an earlier run left in `directory`, or make it. Raises StoreError, also when it is damaged.
 
         `on_fatal` is called at most once, on the loop, when a write has failed in a way that must not be survived.
+        `publish_time_of` is asked in the checkpoint's thread, for one entry in 64 KiB.
         """
         disk = disk or Disk()
         stats = StoreStats()
         try:
-            opened = await asyncio.to_thread(
-                open_store,
-                disk,
-                StoreDirectories.below(directory),
-                stats,
-                journal_file_bytes=options.journal_file_bytes,
-                is_synced=options.sync_data,
-            )
-            return cls(directory, options, on_fatal, disk, opened, stats)
+            space, opened = await asyncio.to_thread(_open, disk, directory, options, stats)
+            return cls(directory, space, on_fatal, disk, opened, stats, publish_time_of)
         except OSError as error:
             raise StoreError(f"{directory} cannot be opened: {error}") from error
 
@@ -151,15 +156,24 @@ class LocalStore(LedgerStore, CursorStore):
         stats.held_runs = len(self._held)
         stats.journal_live_bytes = self._checkpointer.live_bytes
         stats.live_ledgers = len(self._ledgers)
+        stats.free_bytes = self._space.free_bytes
+        stats.publishing_refused = int(self._space.refusal() is not None)
         return stats
 
     # Appends
+
+    def refusal(self) -> str | None:
+        return self._space.refusal()
 
     def append(self, run: AppendRun) -> None:
         ledger = self._ledgers.get(run.ledger_id)
         if ledger is None or ledger.state is not LedgerState.OPEN or self._is_closed or self._failed is not None:
             self._refuse_later(run)
             return
+        refusal = self._space.refusal()
+        if refusal is not None:
+            self._stats.refused_entries += len(run.payloads)
+            raise StorageFull(refusal)
         assert run.first_entry_id == ledger.next_entry_id, "entry ids of a ledger have no gaps"
         ledger.next_entry_id += len(run.payloads)
         ledger.pending_runs += 1
@@ -192,6 +206,23 @@ class LocalStore(LedgerStore, CursorStore):
                 if not waiter.done():
                     waiter.set_result(None)
 
+    def _space_changed(self) -> None:
+        """There is no more room, or room again."""
+        refusal = self._space.refusal()
+        if refusal is None:
+            self._files.try_again()
+            return
+        # The checkpoint that held runs wait for may never end: their owners are told now.
+        held, self._held = list(self._held), deque()
+        if held:
+            for ledger in filter(None, (self._ledgers.get(run.ledger_id) for run in held)):
+                if ledger.state is LedgerState.OPEN:
+                    ledger.set_state(LedgerState.FENCED)  # what comes now would leave a gap
+            # Behind what the journal has of the same ledgers: answers come in the order of the appends.
+            self._journal.put(JournalMark(lambda _: self._complete_runs(held, StorageFull(refusal))))
+        self._release_held()
+        self._checkpointer.request()
+
     def _refuse_later(self, run: AppendRun) -> None:
         self._loop.call_soon(
             run.listener.append_completed, [run], LedgerFenced(f"ledger {run.ledger_id} takes no more appends")
@@ -208,12 +239,21 @@ class LocalStore(LedgerStore, CursorStore):
             stats.submit_to_completion_max_s = max(stats.submit_to_completion_max_s, took_s)
         if batch.error is not None:
             stats.journal_refused_batches += 1
-        self._complete_runs(batch.runs, batch.error)
+            # First, so that whoever is told of a refusal finds that no append is taken now.
+            self._space.decide()
+        self._complete_runs(batch.runs, None)
+        if batch.refused_runs:
+            self._complete_runs(batch.refused_runs, batch.error)
         if batch.fenced_runs:
             self._complete_runs(batch.fenced_runs, LedgerFenced("an earlier append of this ledger was refused"))
         for record in batch.records:
             if record.done is not None:
+                self._guard(record.done, None)
+        for record in batch.refused_records:
+            if record.done is not None:
                 self._guard(record.done, batch.error)
+        if batch.refused_records:
+            self._checkpointer.request()  # which frees journal files
         if batch.mark is not None:
             batch.mark.done(batch.mark.sequence)
 
@@ -230,7 +270,10 @@ class LocalStore(LedgerStore, CursorStore):
                 if error is not None and not ledger.has_refused:
                     ledger.fence(run.first_entry_id)
                 self._run_ended(ledger)
-            self._stats.journal_entries += len(run.payloads)
+            if error is None:
+                self._stats.journal_entries += len(run.payloads)
+            else:
+                self._stats.refused_entries += len(run.payloads)
         for listener, own in by_listener.items():
             self._guard(partial(listener.append_completed, own), error)
 
@@ -268,11 +311,11 @@ class LocalStore(LedgerStore, CursorStore):
             ledger_id = next(self._ledger_ids, None)
             if ledger_id is None:
                 block = range(self._next_block_start, self._next_block_start + LEDGER_ID_BLOCK)
-                await self._in_reader(self._table.commit, TableChange({"ledger_id": block.stop}))
+                await self._reads.in_thread(self._table.commit, TableChange({"ledger_id": block.stop}))
                 self._next_block_start = block.stop
                 self._ledger_ids = iter(block)
                 ledger_id = next(self._ledger_ids)
-        ledger = LiveLedger(ledger_id)
+        ledger = LiveLedger(ledger_id, publish_time_of=self._publish_time_of)
 
         def durable() -> None:
             self._ledgers[ledger_id] = ledger
@@ -286,26 +329,16 @@ class LocalStore(LedgerStore, CursorStore):
         return None if ledger is None else ledger.read_buffered(first_entry_id, max_entries, max_bytes)
 
     async def read(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun:
-        assert max_entries > 0, "a read asks for something"
-        ledger = self._ledgers.get(ledger_id)
-        if ledger is not None and not ledger.is_index_known:
-            await self._load_index(ledger)
-            ledger = self._ledgers.get(ledger_id)
-        if ledger is not None:
-            buffered = ledger.read_buffered(first_entry_id, max_entries, max_bytes)
-            if buffered is not None:
-                return buffered
-            place = Moved(ledger.extent, ledger.index)
-        else:
-            place = await self._sealed_place(ledger_id)
-        if first_entry_id >= place.extent.entry_count:
-            raise StoreError(f"entry {ledger_id}:{first_entry_id} does not exist")
-        span = place.index.span(first_entry_id, max_entries, place.extent.end_offset)
-        self._stats.segment_reads += 1
-        path = segment_path(self._directory, ledger_id)
-        return await self._in_reader(
-            read_entries, self._disk, path, ledger_id, span, first_entry_id, max_entries, max_bytes
-        )
+        return await self._reads.read(ledger_id, first_entry_id, max_entries, max_bytes)
+
+    async def totals_before(self, ledger_id: int, entry_id: int) -> LedgerTotals:
+        return await self._reads.totals_before(ledger_id, entry_id)
+
+    async def message_count_of(self, ledger_id: int, entry_ids: BitMap) -> int:
+        return await self._reads.message_count_of(ledger_id, entry_ids)
+
+    async def publish_time_span(self, ledger_id: int, publish_time_ms: int) -> tuple[int, int]:
+        return await self._reads.publish_time_span(ledger_id, publish_time_ms)
 
     async def seal(self, ledger_id: int) -> LedgerSummary:
         ledger = self._ledgers.get(ledger_id)
@@ -313,7 +346,7 @@ class LocalStore(LedgerStore, CursorStore):
             if ledger.state is LedgerState.OPEN:
                 ledger.set_state(LedgerState.FENCED)
             if not ledger.is_index_known:
-                await self._load_index(ledger)
+                await self._reads.load_index(ledger)
             if ledger.pending_runs:
                 waiter: asyncio.Future[None] = self._loop.create_future()
                 self._idle_waiters.setdefault(ledger_id, []).append(waiter)
@@ -323,7 +356,7 @@ class LocalStore(LedgerStore, CursorStore):
                     ledger.set_state(LedgerState.SEALED)
                     self._checkpointer.sealed(ledger)
                 return ledger.summary()
-        extent = (await self._sealed_place(ledger_id)).extent
+        extent = (await self._reads.sealed_place(ledger_id)).extent
         return LedgerSummary(ledger_id, extent.entry_count, extent.message_count, extent.size_bytes)
 
     async def recover(self, ledger_id: int) -> LedgerSummary:
@@ -333,7 +366,7 @@ class LocalStore(LedgerStore, CursorStore):
         self._check_open()
         ledger = self._ledgers.get(ledger_id)
         if ledger is None:
-            if not await self._in_reader(self._disk.exists, segment_path(self._directory, ledger_id)):
+            if not await self._reads.in_thread(self._disk.exists, segment_path(self._directory, ledger_id)):
                 return
         elif ledger.state is LedgerState.OPEN:
             ledger.set_state(LedgerState.FENCED)
@@ -345,18 +378,17 @@ class LocalStore(LedgerStore, CursorStore):
 
         def durable() -> None:
             self._ledgers.pop(ledger_id, None)
-            self._indexes.drop(ledger_id)
             self._checkpointer.deleted(ledger_id)
             for waiter in self._idle_waiters.pop(ledger_id, ()):
                 if not waiter.done():
                     waiter.set_result(None)
 
         await self._record(encode_ledger_record(LedgerRecord(RecordType.LEDGER_DELETED, ledger_id)), durable)
-        await self._in_reader(self._disk.unlink, segment_path(self._directory, ledger_id))
+        await self._reads.delete(ledger_id)
 
     async def list_ledgers(self) -> list[int]:
         live = set(self._ledgers)
-        names = await self._in_reader(self._disk.list_names, self._directory)
+        names = await self._reads.in_thread(self._disk.list_names, self._directory)
         return sorted(live.union(number for name in names if (number := parse_segment_name(name)) is not None))
 
     async def flush(self) -> None:
@@ -371,7 +403,7 @@ class LocalStore(LedgerStore, CursorStore):
     async def load(self, cursor_id: str) -> tuple[bytes | None, list[bytes]]:
         # The shelf first: what a checkpoint moves between the two looks is then seen twice, never not at all.
         shelved = self._shelf.shelved(cursor_id)
-        return merge(await self._in_reader(self._table.load_cursor, cursor_id), shelved)
+        return merge(await self._reads.in_thread(self._table.load_cursor, cursor_id), shelved)
 
     def attach(self, cursor_id: str, owner: CursorOwner) -> None:
         self._shelf.attach(cursor_id, owner)
@@ -421,8 +453,9 @@ class LocalStore(LedgerStore, CursorStore):
         if is_stored and self._failed is None:
             await self._checkpointer.run(is_last=True)
         await self._checkpointer.close()
+        await self._space.close()
         await self._journal.close()
-        await asyncio.to_thread(self._readers.shutdown)
+        await self._reads.close()
         self._table.close()
 
     def _check_open(self) -> None:
@@ -452,31 +485,14 @@ class LocalStore(LedgerStore, CursorStore):
         finally:
             self._waiting.discard(written)
 
-    async def _load_index(self, ledger: LiveLedger) -> None:
-        path = segment_path(self._directory, ledger.ledger_id)
-        index = await self._in_reader(scan_unsealed, self._disk, path, ledger.ledger_id, ledger.extent)
-        if not ledger.is_index_known:
-            ledger.index = index
-            ledger.is_index_known = True
 
-    async def _sealed_place(self, ledger_id: int) -> Moved:
-        place = self._indexes.get(ledger_id)
-        if place is None:
-            path = segment_path(self._directory, ledger_id)
-            place = Moved(*await self._in_reader(load_sealed, self._disk, path, ledger_id))
-            self._indexes.put(ledger_id, place)
-        return place
-
-    def _ledger_stored(self, ledger_id: int, place: Moved) -> None:
-        self._indexes.put(ledger_id, place)
-
-    async def _in_reader(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        try:
-            return await self._loop.run_in_executor(self._readers, partial(work, *args, **kwargs))
-        except FileNotFoundError as error:
-            raise NoSuchLedger(str(error)) from error
-        except OSError as error:
-            raise StoreError(f"cannot be read: {error}") from error
+def _open(
+    disk: Disk, directory: Path, options: LocalStoreOptions, stats: StoreStats
+) -> tuple[StorageSpace, OpenedStore]:
+    """In a thread: everything that blocks."""
+    disk.make_directory(directory)
+    space = StorageSpace(disk, directory, options)
+    return space, open_store(disk, StoreDirectories.below(directory), stats, space, is_synced=options.sync_data)
 
 
 def _nothing() -> None:

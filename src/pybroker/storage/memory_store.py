@@ -8,16 +8,27 @@ from __future__ import annotations
 
 import asyncio
 
+from pyroaring import BitMap
+
 from pybroker.errors import LedgerFenced, NoSuchLedger, StoreError
 from pybroker.storage.cursor_store import CursorDone, CursorOwner, CursorStore
-from pybroker.storage.ledger_store import AppendListener, AppendRun, EntryRun, LedgerStore, LedgerSummary
+from pybroker.storage.layout.segment import PublishTimeOf, no_publish_time
+from pybroker.storage.ledger_store import (
+    AppendListener,
+    AppendRun,
+    EntryRun,
+    LedgerStore,
+    LedgerSummary,
+    LedgerTotals,
+)
 from pybroker.storage.live_ledger import LedgerState, LiveLedger
 
 
 class MemoryLedgerStore(LedgerStore):
     """Ledgers that live as long as this object."""
 
-    def __init__(self) -> None:
+    def __init__(self, publish_time_of: PublishTimeOf = no_publish_time) -> None:
+        self._publish_time_of = publish_time_of
         self._ledgers: dict[int, LiveLedger] = {}
         self._next_ledger_id = 1
         self._waiting: list[tuple[AppendRun, StoreError | None]] = []
@@ -25,7 +36,7 @@ class MemoryLedgerStore(LedgerStore):
     async def create_ledger(self) -> int:
         ledger_id = self._next_ledger_id
         self._next_ledger_id += 1
-        self._ledgers[ledger_id] = LiveLedger(ledger_id)
+        self._ledgers[ledger_id] = LiveLedger(ledger_id, publish_time_of=self._publish_time_of)
         return ledger_id
 
     def append(self, run: AppendRun) -> None:
@@ -51,6 +62,15 @@ class MemoryLedgerStore(LedgerStore):
         if found is None:
             raise StoreError(f"entry {ledger_id}:{first_entry_id} does not exist")
         return found
+
+    async def totals_before(self, ledger_id: int, entry_id: int) -> LedgerTotals:
+        return self._ledger(ledger_id).totals_before(entry_id)
+
+    async def message_count_of(self, ledger_id: int, entry_ids: BitMap) -> int:
+        return self._ledger(ledger_id).buffered_message_count_of(entry_ids)
+
+    async def publish_time_span(self, ledger_id: int, publish_time_ms: int) -> tuple[int, int]:
+        return self._ledger(ledger_id).publish_time_span(publish_time_ms)
 
     async def seal(self, ledger_id: int) -> LedgerSummary:
         ledger = self._ledger(ledger_id)

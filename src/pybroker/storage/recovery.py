@@ -5,6 +5,7 @@ what does not count is either a torn tail, which was never receipted, or damage,
 
     what is behind the last whole batch of a file         synced journal            journal without sync
     old bytes, zeros, a torn batch                        torn tail: cut            torn tail: cut
+    damage that the checkpoint covers wholly              passed over, and told     the same
     a torn batch, then a valid one of this use            damage: refuse            cut: that write never reached the disk
     a later file that does not go on where this stops     damage: refuse            cut: everything behind is dropped
 """
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 
 from pybroker.errors import StoreError
 from pybroker.storage.layout.fields import LayoutError
@@ -31,7 +31,7 @@ from pybroker.storage.layout.journal import (
     decode_file_header,
     decode_records,
 )
-from pybroker.storage.layout.segment import EMPTY_EXTENT, LedgerExtent
+from pybroker.storage.layout.segment import LedgerExtent
 
 
 class DamagedJournal(StoreError):
@@ -40,31 +40,42 @@ class DamagedJournal(StoreError):
 
 @dataclass(slots=True)
 class ScannedFile:
-    """The whole batches of one file, consecutive, and where they end."""
+    """The whole batches of one file, consecutive but for damaged ones that nobody needs, and where they end."""
 
     header: FileHeader
     batches: list[BatchHeader]
     end_offset: int
     later_offset: int | None  # of a valid batch of this use behind bytes that are none
+    covered_damage: list[int] = field(default_factory=list)  # offsets
 
 
-def scan_file(data: bytes, generation: int) -> ScannedFile:
-    """Find the batches of the file's present use. Raises LayoutError when the header is not that of `generation`."""
-    header = decode_file_header(data[:FILE_HEADER_BYTES])
+def scan_file(data: bytes | bytearray, generation: int, covered_sequence: int = 0) -> ScannedFile:
+    """Find the batches of the file's present use, of which those below `covered_sequence` are in their place already.
+
+    Raises LayoutError when the header is not that of `generation`.
+    """
+    header = decode_file_header(bytes(data[:FILE_HEADER_BYTES]))
     if header.generation != generation:
         raise LayoutError(f"journal file {generation} has the header of {header.generation}")
     view = memoryview(data)
     batches: list[BatchHeader] = []
+    covered_damage: list[int] = []
     offset = FILE_HEADER_BYTES
-    while (batch := decode_batch_header(view, offset, header)) is not None:
-        if batches and batch.sequence != batches[-1].sequence + 1:
-            break
+    while True:
+        batch = decode_batch_header(view, offset, header)
+        if batch is None or (batches and batch.sequence != batches[-1].sequence + 1):
+            later_offset = _find_later_batch(data, view, offset, header)
+            later = None if later_offset is None else decode_batch_header(view, later_offset, header)
+            # What is missing in between lies below the sequence number of the later one.
+            if later is None or later.sequence > covered_sequence:
+                return ScannedFile(header, batches, offset, later_offset, covered_damage)
+            covered_damage.append(offset)
+            batch = later
         batches.append(batch)
         offset = batch.end_offset
-    return ScannedFile(header, batches, offset, _find_later_batch(data, view, offset, header))
 
 
-def _find_later_batch(data: bytes, view: memoryview, offset: int, header: FileHeader) -> int | None:
+def _find_later_batch(data: bytes | bytearray, view: memoryview, offset: int, header: FileHeader) -> int | None:
     prefix = batch_prefix(header)
     found = data.find(prefix, offset)
     while found >= 0:
@@ -107,27 +118,37 @@ class BatchOrder:
 
 @dataclass(slots=True)
 class ReplayedLedger:
-    """What the journal adds to a ledger behind its committed extent."""
+    """What a part of the journal adds to a ledger."""
 
-    extent: LedgerExtent
-    payloads: list[list[memoryview]] = field(default_factory=list)
-    message_counts: list[list[int]] = field(default_factory=list)
-    entry_count: int = 0
+    payloads: list[memoryview] = field(default_factory=list)
+    message_counts: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What a part of the journal means: to be stored and committed before that of the part behind it."""
+
+    created_ledgers: list[int] = field(default_factory=list)
+    deleted_ledgers: set[int] = field(default_factory=set)  # some of them may have been created in the same part
+    ledgers: dict[int, ReplayedLedger] = field(default_factory=dict)  # of those that are not deleted
+    cursor_records: list[CursorRecord] = field(default_factory=list)
 
 
 class Replay:
-    """Applies records, batch after batch; the caller takes the result of each file, stores it and commits it."""
+    """Applies records, batch after batch; the caller takes the result of each file, stores it and commits it.
+
+    It knows by itself where each ledger ends, so that the next file can be applied while the last one is being stored.
+    """
 
     def __init__(self, extents: Mapping[int, LedgerExtent]) -> None:
-        self.extents = dict(extents)  # of unsealed ledgers, as committed
-        self.cursor_records: list[CursorRecord] = []
-        self.deleted_ledgers: set[int] = set()
+        """`extents` are those of unsealed ledgers, as committed."""
         self.max_ledger_id = max(extents, default=0)
         self.max_cursor_number = 0
         self.entry_count = 0
         self.size_bytes = 0
         self.dropped_entry_count = 0
-        self._ledgers: dict[int, ReplayedLedger] = {}
+        self._next_entry_ids = {ledger_id: extent.entry_count for ledger_id, extent in extents.items()}
+        self._replayed = Replayed()
 
     def apply(self, file_name: str, data: memoryview, batch: BatchHeader) -> None:
         """Apply one batch that counts. Raises DamagedJournal when it contradicts what is stored."""
@@ -139,49 +160,44 @@ class Replay:
                 elif isinstance(record, LedgerRecord):
                     self._change_ledger(record)
                 else:
-                    self.cursor_records.append(record)
+                    self._replayed.cursor_records.append(record)
                     self.max_cursor_number = max(self.max_cursor_number, record.number)
         except LayoutError as error:
             raise DamagedJournal(f"{file_name} is damaged in the batch at {batch.body_offset}: {error}") from error
 
-    def take_ledgers(self) -> dict[int, ReplayedLedger]:
-        """What is to be written now."""
-        taken, self._ledgers = self._ledgers, {}
+    def take(self) -> Replayed:
+        """What was applied since the last call."""
+        taken, self._replayed = self._replayed, Replayed()
         return taken
 
     def _append(self, record: AppendRecord) -> None:
         ledger_id = record.ledger_id
-        if ledger_id not in self.extents:
+        expected = self._next_entry_ids.get(ledger_id)
+        if expected is None:
             raise LayoutError(f"entries of ledger {ledger_id}, which does not exist")
-        ledger = self._ledgers.get(ledger_id)
-        if ledger is None:
-            ledger = self._ledgers[ledger_id] = ReplayedLedger(self.extents[ledger_id])
-        expected = ledger.extent.entry_count + ledger.entry_count
         if record.first_entry_id != expected:
             raise LayoutError(f"entry {ledger_id}:{record.first_entry_id} follows on {ledger_id}:{expected - 1}")
-        ledger.payloads.append(record.payloads)
-        ledger.message_counts.append(record.message_counts.tolist())
-        ledger.entry_count += len(record.payloads)
-        self.entry_count += len(record.payloads)
-        self.size_bytes += sum(map(len, record.payloads))
+        ledger = self._replayed.ledgers.get(ledger_id)
+        if ledger is None:
+            ledger = self._replayed.ledgers[ledger_id] = ReplayedLedger()
+        ledger.payloads += record.payloads
+        ledger.message_counts += record.message_counts
+        entry_count = len(record.payloads)
+        self._next_entry_ids[ledger_id] = expected + entry_count
+        self.entry_count += entry_count
+        self.size_bytes += record.size_bytes
 
     def _change_ledger(self, record: LedgerRecord) -> None:
-        self.max_ledger_id = max(self.max_ledger_id, record.ledger_id)
+        ledger_id = record.ledger_id
+        self.max_ledger_id = max(self.max_ledger_id, ledger_id)
         if record.type is RecordType.LEDGER_CREATED:
-            if record.ledger_id in self.extents:
-                raise LayoutError(f"ledger {record.ledger_id} is created twice")
-            self.extents[record.ledger_id] = EMPTY_EXTENT
+            if ledger_id in self._next_entry_ids:
+                raise LayoutError(f"ledger {ledger_id} is created twice")
+            self._next_entry_ids[ledger_id] = 0
+            self._replayed.created_ledgers.append(ledger_id)
             return
-        self.extents.pop(record.ledger_id, None)
-        self.deleted_ledgers.add(record.ledger_id)
-        dropped = self._ledgers.pop(record.ledger_id, None)
+        self._next_entry_ids.pop(ledger_id, None)
+        self._replayed.deleted_ledgers.add(ledger_id)
+        dropped = self._replayed.ledgers.pop(ledger_id, None)
         if dropped is not None:
-            self.dropped_entry_count += dropped.entry_count
-
-
-def flatten_payloads(ledger: ReplayedLedger) -> list[memoryview]:
-    return list(chain.from_iterable(ledger.payloads))
-
-
-def flatten_message_counts(ledger: ReplayedLedger) -> list[int]:
-    return list(chain.from_iterable(ledger.message_counts))
+            self.dropped_entry_count += len(dropped.payloads)

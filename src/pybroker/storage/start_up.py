@@ -4,32 +4,36 @@ What must always hold: start-up can be cut off anywhere and run again; it makes 
 files and table) before the journal files that held it may be used again; it changes nothing when it finds damage it cannot
 explain, except that the undamaged journal before it has been moved to its place.
 
-One journal file is replayed at a time, and committed, so that memory is bounded by one file whatever the backlog.
-Blocking: runs in a thread, before any other thread of the store exists.
+One journal file after the other is replayed and committed, so that memory is bounded by two files whatever the backlog.
+Blocking: runs in a thread, before any other thread of the store exists but the one that it uses itself.
 """
 
 from __future__ import annotations
 
+import errno
+from collections import deque
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 
+from pybroker import logs
 from pybroker.storage.checkpoint import CheckpointJob, LedgerWork, run_checkpoint
 from pybroker.storage.checkpoint_table import CheckpointTable, CursorChange, Facts, TableChange
 from pybroker.storage.cursor_shelf import CursorShelf
 from pybroker.storage.disk import Disk
 from pybroker.storage.journal_files import JournalFiles, parse_journal_file_name
 from pybroker.storage.layout.fields import LayoutError
-from pybroker.storage.layout.segment import LedgerExtent, SegmentIndex
+from pybroker.storage.layout.segment import EMPTY_EXTENT, LedgerExtent, SegmentIndex
 from pybroker.storage.recovery import (
     BatchOrder,
     DamagedJournal,
     Replay,
-    flatten_message_counts,
-    flatten_payloads,
+    Replayed,
     scan_file,
 )
+from pybroker.storage.space import StorageSpace
 from pybroker.storage.stats import StoreStats
 
 # Ledger ids are reserved in blocks: one commit for each block, and no id is ever given twice.
@@ -61,7 +65,7 @@ class OpenedStore:
 
 
 def open_store(
-    disk: Disk, directories: StoreDirectories, stats: StoreStats, *, journal_file_bytes: int, is_synced: bool
+    disk: Disk, directories: StoreDirectories, stats: StoreStats, space: StorageSpace, *, is_synced: bool
 ) -> OpenedStore:
     """Open or make the directory. Raises DamagedJournal, other StoreErrors, and OSError."""
     start_s = perf_counter()
@@ -81,7 +85,8 @@ def open_store(
         facts.is_clean = 0
         # From this commit on the old journal files mean nothing, and may be used again.
         table.commit(TableChange(asdict(facts)))
-        files = JournalFiles(disk, directories.journal, journal_file_bytes, facts.first_generation)
+        file_bytes = space.options.journal_file_bytes
+        files = JournalFiles(disk, directories.journal, file_bytes, facts.first_generation, space)
         files.adopt(names)
     except BaseException:
         table.close()
@@ -101,63 +106,103 @@ def _replay(
     *,
     is_synced: bool,
 ) -> dict[int, LedgerExtent]:
-    """Move everything of the journal to its place; returns the extents afterwards."""
+    """Move everything of the journal to its place; returns the extents afterwards.
+
+    A thread stores one file while the next one is read and applied here: half of each is waiting for the device.
+    """
     order = BatchOrder(facts.sequence, is_synced=is_synced)
     replay = Replay(extents)
-    for generation in sorted(generations):
-        if generation < facts.first_generation:
-            continue
-        name = generations[generation]
-        data = _read_file(disk, directories.journal / name)
-        try:
-            scanned = scan_file(data, generation)
-        except LayoutError as error:
-            raise DamagedJournal(f"{name} is damaged at offset 0: {error}") from error
-        live = order.live_batches(name, scanned)
-        view = memoryview(data)
-        for batch in live:
-            replay.apply(name, view, batch)
-        if live:
-            facts.sequence = order.next_sequence
-            _store(disk, directories, table, facts, replay)
+    store = _ReplayStore(disk, directories, table, extents)
+    live_generations = sorted(number for number in generations if number >= facts.first_generation)
+    for generation in live_generations:
+        disk.expect_read(directories.journal / generations[generation])
+    buffers = deque((bytearray(), bytearray()))
+    with disk.make_thread("recovery") as thread:
+        storing: Future[None] | None = None
+        for generation in live_generations:
+            name = generations[generation]
+            # What was stored from this buffer last is done: only the file before this one may be under way.
+            data = _read_file(disk, directories.journal / name, buffers.popleft())
+            buffers.append(data)
+            live = _apply_file(replay, order, name, generation, data)
+            if storing is not None:
+                storing.result()
+            if live:
+                facts.sequence = order.next_sequence
+                facts.ledger_id = max(facts.ledger_id, replay.max_ledger_id + 1)
+                facts.cursor_number = max(facts.cursor_number, replay.max_cursor_number + 1)
+                storing = thread.submit(store.store, asdict(facts), replay.take())
+        if storing is not None:
+            storing.result()
     stats.recovered_entries = replay.entry_count
     stats.recovered_bytes = replay.size_bytes
     stats.dropped_entries_of_deleted_ledgers = replay.dropped_entry_count
-    return replay.extents
+    return store.extents
 
 
-def _store(disk: Disk, directories: StoreDirectories, table: CheckpointTable, facts: Facts, replay: Replay) -> None:
-    facts.ledger_id = max(facts.ledger_id, replay.max_ledger_id + 1)
-    facts.cursor_number = max(facts.cursor_number, replay.max_cursor_number + 1)
-    shelf = CursorShelf(facts.cursor_number)
-    for record in replay.cursor_records:
-        shelf.apply(record)
-    replay.cursor_records.clear()
-    change = TableChange(asdict(facts), extents=dict(replay.extents))
-    change.cursors = [
-        CursorChange(
-            cursor.cursor_id, cursor.deleted_number > 0, cursor.snapshot, cursor.deltas, facts.cursor_number - 1
-        )
-        for cursor in shelf.dirty()
-    ]
-    works = [
-        # The index of what was there before is made when the ledger is sealed; only its blocks are written here.
-        LedgerWork(
-            ledger_id,
-            ledger.extent,
-            SegmentIndex(),
-            flatten_payloads(ledger),
-            flatten_message_counts(ledger),
-            is_sealed=False,
-        )
-        for ledger_id, ledger in replay.take_ledgers().items()
-    ]
-    job = CheckpointJob(change, works, sorted(replay.deleted_ledgers))
-    replay.deleted_ledgers.clear()
-    for ledger_id, moved in run_checkpoint(disk, directories.ledgers, table, job).items():
-        replay.extents[ledger_id] = moved.extent
+def _apply_file(replay: Replay, order: BatchOrder, name: str, generation: int, data: bytearray) -> bool:
+    """Apply the batches of one file that count; whether there are any."""
+    try:
+        scanned = scan_file(data, generation, order.next_sequence)
+    except LayoutError as error:
+        raise DamagedJournal(f"{name} is damaged at offset 0: {error}") from error
+    for offset in scanned.covered_damage:
+        logs.warning("journal.damaged", file=name, offset=offset, note="nothing is lost: a checkpoint covers it")
+    live = order.live_batches(name, scanned)
+    view = memoryview(data)
+    for batch in live:
+        replay.apply(name, view, batch)
+    return bool(live)
 
 
-def _read_file(disk: Disk, path: Path) -> bytes:
+class _ReplayStore:
+    """Puts what was replayed into its place; used by one thread at a time."""
+
+    def __init__(
+        self, disk: Disk, directories: StoreDirectories, table: CheckpointTable, extents: Mapping[int, LedgerExtent]
+    ) -> None:
+        self._disk = disk
+        self._directory = directories.ledgers
+        self._table = table
+        self.extents = dict(extents)  # as committed
+
+    def store(self, facts: dict[str, int], replayed: Replayed) -> None:
+        """Segment files, then one transaction. Raises OSError and StoreError."""
+        self.extents.update(dict.fromkeys(replayed.created_ledgers, EMPTY_EXTENT))
+        for ledger_id in replayed.deleted_ledgers:
+            self.extents.pop(ledger_id, None)
+        shelf = CursorShelf(facts["cursor_number"])
+        for record in replayed.cursor_records:
+            shelf.apply(record)
+        change = TableChange(facts, extents=dict(self.extents))
+        change.cursors = [
+            CursorChange(
+                cursor.cursor_id, cursor.deleted_number > 0, cursor.snapshot, cursor.deltas, facts["cursor_number"] - 1
+            )
+            for cursor in shelf.dirty()
+        ]
+        works = [
+            # The index of what was there before is made when the ledger is sealed; only its blocks are written here.
+            LedgerWork(
+                ledger_id,
+                self.extents[ledger_id],
+                SegmentIndex(),
+                ledger.payloads,
+                ledger.message_counts,
+                is_sealed=False,
+            )
+            for ledger_id, ledger in replayed.ledgers.items()
+        ]
+        job = CheckpointJob(change, works, sorted(replayed.deleted_ledgers), syncs_slices=False)
+        for ledger_id, moved in run_checkpoint(self._disk, self._directory, self._table, job).items():
+            self.extents[ledger_id] = moved.extent
+
+
+def _read_file(disk: Disk, path: Path, buffer: bytearray) -> bytearray:
+    """The whole file: in `buffer`, which is overwritten, if that is as long."""
     with disk.open_for_read(path) as file:
-        return file.read_at(file.size(), 0)
+        if len(buffer) != file.size():
+            buffer = bytearray(file.size())
+        if file.read_into(buffer) != len(buffer):
+            raise OSError(errno.EIO, "ends before its size", str(path))
+        return buffer

@@ -14,6 +14,7 @@ class StoreStats:
     journal_entries: int = 0
     journal_sync_s: float = 0.0
     journal_refused_batches: int = 0
+    refused_entries: int = 0  # because there is no space
     # From the oldest append of a batch to its completion on the loop.
     submit_to_completion_s: float = 0.0
     submit_to_completion_max_s: float = 0.0
@@ -23,6 +24,8 @@ class StoreStats:
     checkpoint_retries: int = 0
     checkpoint_bytes: int = 0
     segment_reads: int = 0
+    damaged_entries: int = 0  # met by readers, each once
+    damaged_segments: int = 0  # files of which a part other than an entry was found damaged
     recovered_entries: int = 0
     recovered_bytes: int = 0
     dropped_entries_of_deleted_ledgers: int = 0
@@ -32,3 +35,5 @@ class StoreStats:
     held_runs: int = 0
     journal_live_bytes: int = 0
     live_ledgers: int = 0
+    free_bytes: int = 0
+    publishing_refused: int = 0  # 1 while there is no space for entries

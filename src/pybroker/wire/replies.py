@@ -174,5 +174,12 @@ def close_consumer(consumer_id: int) -> bytes:
     return frame(command)
 
 
+def reached_end_of_topic(consumer_id: int) -> bytes:
+    """REACHED_END_OF_TOPIC: nothing will come any more."""
+    command = pb.BaseCommand(type=pb.BaseCommand.REACHED_END_OF_TOPIC)
+    command.reachedEndOfTopic.consumer_id = consumer_id
+    return frame(command)
+
+
 PING: bytes = frame(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
 PONG: bytes = frame(pb.BaseCommand(type=pb.BaseCommand.PONG, pong=pb.CommandPong()))

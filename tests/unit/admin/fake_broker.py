@@ -14,15 +14,20 @@ from typing import Any, cast
 from pybroker.admin.http import HttpServer
 from pybroker.auth.authentication import AuthenticationService
 from pybroker.auth.authorization import AuthorizationService
+from pybroker.broker.maintenance import Maintenance
 from pybroker.broker.service import BrokerService
 from pybroker.clock import Clock
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts, LookupResult
 from pybroker.config import BrokerConfig
 from pybroker.errors import AdminError, BrokerError, TopicNotFound
 from pybroker.managed_ledger.entry_cache import EntryCache
+from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.metadata.memory import MemoryMetadataStore
 from pybroker.metadata.resources import Resources
+from pybroker.model.effective_policies import EffectivePolicies
 from pybroker.model.names import NamespaceName, TopicName
+from pybroker.model.policies import BacklogQuota, BacklogQuotaPolicy, RetentionPolicies
+from pybroker.model.position import EARLIEST, Position
 from pybroker.model.stats import BrokerStats, DeliveryCounters, TopicCounters
 from pybroker.storage.memory_store import MemoryLedgerStore
 
@@ -38,14 +43,8 @@ class FakeClock(Clock):
 
 
 @dataclass
-class FakeLedgers:
-    size_bytes: int = 0
-    entry_count: int = 0
-
-
-@dataclass
 class FakeLedger:
-    ledgers: FakeLedgers = field(default_factory=FakeLedgers)
+    ledgers: LedgerList = field(default_factory=LedgerList)
 
 
 @dataclass
@@ -57,6 +56,7 @@ class FakeFactory:
 @dataclass
 class FakeCursor:
     backlog_entries: int = 0
+    mark_delete_position: Position = EARLIEST
 
 
 @dataclass
@@ -73,6 +73,11 @@ class FakeSubscription:
     counters: DeliveryCounters = field(default_factory=DeliveryCounters)
     dispatcher: FakeDispatcher | None = None
     consumers: list[object] = field(default_factory=list)
+    is_durable: bool = True
+
+
+NO_QUOTA = BacklogQuota(BacklogQuotaPolicy.HOLD, limitSize=-1, limitTime=-1)
+NO_LIMITS = EffectivePolicies(RetentionPolicies(), 0, NO_QUOTA, NO_QUOTA)
 
 
 @dataclass(eq=False)
@@ -82,6 +87,8 @@ class FakeTopic:
     counters: TopicCounters = field(default_factory=TopicCounters)
     producers: dict[str, object] = field(default_factory=dict)
     subscriptions: dict[str, FakeSubscription] = field(default_factory=dict)
+    policies: EffectivePolicies = NO_LIMITS
+    backlog_age_s: int = -1
 
     def subscribe(self, name: str) -> FakeSubscription:
         self.subscriptions[name] = FakeSubscription(name)
@@ -99,6 +106,7 @@ class FakeBroker:
         self.authorization = AuthorizationService(config, self.resources)
         self.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
         self.topics: dict[str, FakeTopic] = {}
+        self.maintenance = Maintenance(cast(BrokerService, self))
         self.stats = BrokerStats()
         self.ledgers = FakeFactory()
         self.ready = True

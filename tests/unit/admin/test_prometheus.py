@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from tests.unit.admin.fake_broker import FakeBroker, FakeDispatcher
+from tests.unit.admin.fake_broker import NO_LIMITS, FakeBroker, FakeDispatcher
 
 from pybroker.admin.prometheus import LINES_PER_SLICE, MetricsPage, escape
 from pybroker.admin.rate_sampler import RateSampler
 from pybroker.broker.service import BrokerService
 from pybroker.config import BrokerConfig
+from pybroker.model.policies import BacklogQuota
+from pybroker.model.position import Position
 
 TOPIC = 'cluster="standalone",namespace="public/default",topic="persistent://public/default/t"'
 SUBSCRIPTION = f'{TOPIC},subscription="s"'
@@ -46,7 +49,12 @@ async def test_a_topics_counters_and_rates_are_shown() -> None:
     subscription.cursor.backlog_entries = 7
     subscription.counters.messages_out, subscription.counters.bytes_out = 60, 600
     topic.producers = {"p": object()}
-    topic.ledger.ledgers.size_bytes, topic.ledger.ledgers.entry_count = 1000, 10
+    subscription.counters.expired_entries = 30
+    topic.ledger.ledgers.add_ledger(1)
+    topic.ledger.ledgers.added(1, entry_count=10, message_count=10, size_bytes=1000)
+    subscription.cursor.mark_delete_position = Position(1, 2)
+    topic.policies = replace(NO_LIMITS, size_quota=BacklogQuota(limitSize=5000), age_quota=BacklogQuota(limitTime=60))
+    topic.backlog_age_s = 9
     topic.counters.messages_in, topic.counters.bytes_in, topic.counters.entries_in = 120, 1200, 12
     topic.counters.entry_size_bytes.add(100, 12)
     topic.counters.publish_latency_ms.add(3, 12)
@@ -67,7 +75,9 @@ async def test_a_topics_counters_and_rates_are_shown() -> None:
         "pulsar_storage_logical_size": 1000,
         "pulsar_storage_backlog_size": 700,
         "pulsar_storage_offloaded_size": 0,
-        "pulsar_storage_backlog_quota_limit": -1,
+        "pulsar_storage_backlog_quota_limit": 5000,
+        "pulsar_storage_backlog_quota_limit_time": 60,
+        "pulsar_storage_backlog_age_seconds": 9,
         "pulsar_storage_write_rate": 0.2,
         "pulsar_storage_write_latency_le_5": 12,
         "pulsar_storage_write_latency_overflow": 0,
@@ -86,6 +96,8 @@ async def test_a_topics_counters_and_rates_are_shown() -> None:
         "pulsar_subscription_msg_rate_out": 1,
         "pulsar_subscription_msg_throughput_out": 10,
         "pulsar_subscription_msg_rate_redeliver": 0,
+        "pulsar_subscription_msg_rate_expired": 0.5,
+        "pulsar_subscription_total_msg_expired": 30,
         "pulsar_subscription_unacked_messages": 3,
         "pulsar_subscription_blocked_on_unacked_messages": 1,
         "pulsar_subscription_consumers_count": 1,
@@ -103,6 +115,7 @@ async def test_broker_totals_are_the_sums_over_the_topics() -> None:
         topic.counters.bytes_in = 10
         topic.counters.messages_in = 60
         topic.counters.bytes_out_of_removed = 1
+        topic.counters.size_evictions, topic.counters.age_evictions = 2, 1
         topic.subscribe("s").counters.bytes_out = 4
     scrapes.broker.stats.active_connections = 5
     scrapes.broker.ledgers.cache.hits_total = 120
@@ -116,6 +129,11 @@ async def test_broker_totals_are_the_sums_over_the_topics() -> None:
     assert scrapes.value("pulsar_broker_in_bytes_total", f'{cluster},system_topic="false"') == 20
     assert scrapes.value("pulsar_broker_in_bytes_total", f'{cluster},system_topic="true"') == 10
     assert scrapes.value("pulsar_broker_out_bytes_total", f'{cluster},system_subscription="false"') == 10
+    evictions = "storage_backlog_quota_exceeded_evictions_total"
+    assert scrapes.value(f"pulsar_broker_{evictions}", f'{cluster},quota_type="size"') == 6
+    assert scrapes.value(f"pulsar_broker_{evictions}", f'{cluster},quota_type="time"') == 3
+    labels = f'{cluster},namespace="public/default",topic="persistent://public/default/a",quota_type="size"'
+    assert scrapes.value(f"pulsar_{evictions}", labels) == 2
     assert scrapes.value("pulsar_broker_publish_latency", f'{cluster},quantile="0.99"') == pytest.approx(0.495)
     assert scrapes.value("pulsar_broker_publish_latency_count", cluster) == 100
     assert scrapes.value("pulsar_ml_cache_hits_rate", cluster) == 2
@@ -136,7 +154,12 @@ def test_every_metric_is_one_block_behind_its_type_and_begins_with_the_cluster()
             seen.add(current)
         else:
             name = line.partition("{")[0]
-            suffixes = {"gauge": [""], "counter": ["_total"], "summary": ["", "_sum", "_count"]}[kind]
+            suffixes = {
+                "gauge": [""],
+                "counter": ["_total"],
+                "summary": ["", "_sum", "_count"],
+                "histogram": ["_bucket", "_sum", "_count"],
+            }[kind]
             assert name in {current + suffix for suffix in suffixes}, line
             assert line.startswith(f'{name}{{cluster="east"'), line
             float(line.rpartition(" ")[2])

@@ -230,7 +230,7 @@ def test_trimming_moves_the_mark_to_what_still_exists() -> None:
     cursor.acknowledge(5, [2])
     cursor.acknowledge(6, [1])
     cursor.acknowledge(7, [0, 3])
-    ledgers.remove_first(2)
+    ledgers.remove([5, 6])
     cursor.trim_before(Position(7, 0))
     assert cursor.mark_delete_position == (7, 0)
     assert cursor.backlog_entries == 2

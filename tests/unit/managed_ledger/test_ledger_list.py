@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.model.position import EARLIEST, LATEST, Position
-from pybroker.storage.ledger_store import LedgerSummary
+from pybroker.storage.ledger_store import LedgerSummary, LedgerTotals
+
+CLOSED_MS = 1_700_000_000_000
 
 
 def ledgers_of(counts: dict[int, int]) -> LedgerList:
@@ -18,7 +20,7 @@ def ledgers_of(counts: dict[int, int]) -> LedgerList:
     for ledger_id, count in counts.items():
         if len(ledgers):
             last = ledgers.summaries()[-1]
-            ledgers.close_ledger(last)
+            ledgers.close_ledger(last, CLOSED_MS)
         ledgers.add_ledger(ledger_id)
         ledgers.added(ledger_id, count, 2 * count, 10 * count)
     return ledgers
@@ -80,7 +82,7 @@ def test_distances_are_exact_from_any_position_to_any_other() -> None:
 def test_totals_grow_and_shrink_with_the_ledgers() -> None:
     ledgers = ledgers_of(THREE)
     assert (ledgers.entry_count, ledgers.message_count, ledgers.size_bytes) == (14, 28, 140)
-    assert ledgers.remove_first(2) == [3, 5]
+    ledgers.remove([3, 5])
     assert (ledgers.entry_count, ledgers.message_count, ledgers.size_bytes) == (4, 8, 40)
     assert ledgers.ledger_ids() == [8]
     assert ledgers.first_position == (8, 0)
@@ -90,22 +92,11 @@ def test_totals_grow_and_shrink_with_the_ledgers() -> None:
     assert ledgers.entries_after(Position(8, 1)) == 3
 
 
-def test_only_sealed_ledgers_without_an_entry_behind_a_position_may_go() -> None:
-    ledgers = ledgers_of(THREE)
-    assert ledgers.ledgers_up_to(Position(3, 8)) == []
-    assert ledgers.ledgers_up_to(Position(3, 9)) == [3, 5]
-    assert ledgers.ledgers_up_to(LATEST) == [3, 5]
-    two_open = LedgerList()
-    two_open.add_ledger(1)
-    two_open.add_ledger(2)
-    assert two_open.ledgers_up_to(LATEST) == []
-
-
 def test_a_sealed_ledger_holds_what_its_summary_says() -> None:
     ledgers = LedgerList()
     ledgers.add_ledger(1)
     ledgers.added(1, 2, 2, 20)
-    ledgers.close_ledger(LedgerSummary(1, 3, 3, 30))
+    ledgers.close_ledger(LedgerSummary(1, 3, 3, 30), CLOSED_MS)
     ledgers.added(1, 1, 1, 10)  # the summary had it already
     assert ledgers.summaries() == [LedgerSummary(1, 3, 3, 30)]
     assert ledgers.entry_count == 3
@@ -114,22 +105,57 @@ def test_a_sealed_ledger_holds_what_its_summary_says() -> None:
 
 def test_what_was_stored_comes_back_and_open_ledgers_come_back_empty() -> None:
     ledgers = ledgers_of(THREE)
-    restored = LedgerList.decode(ledgers.encode())
+    restored = LedgerList.decode(ledgers.encode(), CLOSED_MS + 1)
     assert restored.ledger_ids() == [3, 5, 8]
     assert restored.open_ledger_ids() == [8]
     assert restored.entry_count == 10
-    restored.close_ledger(LedgerSummary(8, 4, 8, 40))
+    assert [row.closed_ms for row in restored.rows()] == [CLOSED_MS, CLOSED_MS, 0]
+    restored.close_ledger(LedgerSummary(8, 4, 8, 40), CLOSED_MS + 1)
     assert restored.summaries() == ledgers.summaries()
     assert restored.entries_after(Position(3, 9)) == 4
 
 
 def test_a_newer_or_damaged_document_is_refused_with_the_reason() -> None:
     with pytest.raises(StoreError, match="format version 2"):
-        LedgerList.decode(b'{"version":2,"something":"else"}')
+        LedgerList.decode(b'{"version":2,"something":"else"}', 0)
     with pytest.raises(StoreError, match="does not parse"):
-        LedgerList.decode(b'{"version":1')
+        LedgerList.decode(b'{"version":1', 0)
     with pytest.raises(StoreError, match="out of order"):
-        LedgerList.decode(b'{"version":1,"ledgers":[{"id":5},{"id":4}]}')
+        LedgerList.decode(b'{"version":1,"ledgers":[{"id":5},{"id":4}]}', 0)
+
+
+def test_a_ledger_of_an_older_document_counts_as_closed_now() -> None:
+    ledgers = LedgerList.decode(b'{"version":1,"ledgers":[{"id":4,"entries":2},{"id":5,"closed":7}]}', 99)
+    assert [row.closed_ms for row in ledgers.rows()] == [99, 7]
+
+
+def test_a_ledger_is_closed_once() -> None:
+    ledgers = ledgers_of({3: 1})
+    ledgers.close_ledger(LedgerSummary(3, 1, 2, 10), 5)
+    ledgers.close_ledger(LedgerSummary(3, 1, 2, 10), 6)
+    assert [row.closed_ms for row in ledgers.rows()] == [5]
+
+
+def test_only_sealed_ledgers_without_entries_behind_others_can_be_removed() -> None:
+    ledgers = ledgers_of({3: 1, 5: 0, 7: 2, 9: 0})
+    with pytest.raises(AssertionError):
+        ledgers.remove([7])
+    with pytest.raises(AssertionError):
+        ledgers.remove([9])
+    ledgers.remove([5])
+    assert ledgers.ledger_ids() == [3, 7, 9]
+    assert ledgers.next_position(Position(5, -1)) == (7, 0)
+    assert ledgers.previous_position(Position(5, 3)) == (3, 0)
+    assert ledgers.entries_after(Position(5, 0)) == 2
+    with pytest.raises(AssertionError):
+        ledgers.remove([3, 7, 9])
+
+
+def test_what_follows_a_ledger_is_counted_whether_it_is_there_or_not() -> None:
+    ledgers = ledgers_of(THREE)
+    assert ledgers.totals_behind(3) == ledgers.totals_behind(6) == LedgerTotals(8, 40)
+    assert ledgers.totals_behind(8) == LedgerTotals(0, 0)
+    assert ledgers.totals_behind(-1) == LedgerTotals(28, 140)
 
 
 @given(

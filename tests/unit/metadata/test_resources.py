@@ -11,10 +11,17 @@ import pytest
 from pybroker.errors import AdminError, InvalidTopicName, StoreError
 from pybroker.metadata import paths
 from pybroker.metadata.memory import MemoryMetadataStore
-from pybroker.metadata.resources import Resources
+from pybroker.metadata.resources import PolicyListener, Resources
 from pybroker.metadata.sqlite import SqliteMetadataStore
-from pybroker.model.names import NamespaceName
-from pybroker.model.policies import BundlesData, ClusterData, NamespacePolicies, TenantInfo, even_bundles
+from pybroker.model.names import NamespaceName, TopicName
+from pybroker.model.policies import (
+    BundlesData,
+    ClusterData,
+    NamespacePolicies,
+    TenantInfo,
+    TopicPolicies,
+    even_bundles,
+)
 
 DEFAULT = NamespaceName("public", "default")
 NEW = NamespaceName("public", "new")
@@ -190,3 +197,60 @@ async def test_a_cluster_is_deleted_only_when_no_namespace_lives_there(resources
     await assert_refused(resources.put_cluster("a b", ClusterData()), 412)
     await resources.delete_cluster("second")
     assert list(resources.clusters()) == ["standalone"]
+
+
+class Listener(PolicyListener):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def namespace_changed(self, namespace: NamespaceName) -> None:
+        self.told.append(namespace)
+
+    def topic_changed(self, topic: TopicName, policies: TopicPolicies) -> None:
+        self.told.append((topic, policies))
+
+
+async def test_a_topics_own_policies_are_kept_until_they_are_deleted(store: MemoryMetadataStore) -> None:
+    resources = await started(store)
+    topic = TopicName.parse("persistent://public/default/a%2Fb")
+
+    def set_ttl(policies: TopicPolicies) -> None:
+        policies.messageTTLInSeconds = 60
+
+    assert await resources.topic_policies(topic) == TopicPolicies()
+    await resources.update_topic_policies(topic, set_ttl)
+    await resources.update_topic_policies(topic, lambda policies: None)
+    again = await started(store)
+    assert await again.topic_policies(topic) == TopicPolicies(messageTTLInSeconds=60)
+    await again.delete_topic_policies(topic)
+    assert await resources.topic_policies(topic) == TopicPolicies()
+
+
+async def test_the_listener_is_told_of_every_change_once_it_is_stored(resources: Resources) -> None:
+    topic = TopicName.parse("persistent://public/default/t")
+    listener = Listener()
+    resources.listen(listener)
+
+    def set_ttl(policies: NamespacePolicies) -> None:
+        policies.message_ttl_in_seconds = 5
+
+    def set_topic_ttl(policies: TopicPolicies) -> None:
+        policies.messageTTLInSeconds = 7
+
+    await resources.update_namespace(DEFAULT, set_ttl)
+    await resources.update_topic_policies(topic, set_topic_ttl)
+    await resources.delete_topic_policies(topic)
+    assert listener.told == [DEFAULT, (topic, TopicPolicies(messageTTLInSeconds=7)), (topic, TopicPolicies())]
+
+
+async def test_a_refused_change_of_a_topics_policies_changes_nothing(resources: Resources) -> None:
+    topic = TopicName.parse("persistent://public/default/t")
+
+    def refuse(policies: TopicPolicies) -> None:
+        policies.messageTTLInSeconds = 7
+        raise AdminError(412, "no")
+
+    await assert_refused(resources.update_topic_policies(topic, refuse), 412)
+    assert await resources.topic_policies(topic) == TopicPolicies()

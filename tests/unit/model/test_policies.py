@@ -151,7 +151,7 @@ def test_a_quota_is_read_by_its_old_and_its_new_name() -> None:
     by_old = decode(b'{"backlog_quota_map": {"q": {"limit": 5}}}', NamespacePolicies).backlog_quota_map["q"]
     by_new = decode(b'{"backlog_quota_map": {"q": {"limitSize": 5}}}', NamespacePolicies).backlog_quota_map["q"]
     assert by_old == by_new
-    assert (by_new.limit, by_new.limitSize, by_new.limitTime) == (5, 5, -1)
+    assert (by_new.limit, by_new.limitSize, by_new.limitTime) == (5, 5, 0)
 
 
 def test_an_unset_cluster_url_is_absent_and_the_flags_are_always_there() -> None:

@@ -14,7 +14,11 @@ from pybroker.storage.options import LocalStoreOptions
 
 DIRECTORY = Path("/data")
 SMALL = LocalStoreOptions(
-    journal_file_bytes=64 << 10, max_batch_bytes=8 << 10, checkpoint_retry_s=0.001, checkpoint_max_bytes=1 << 40
+    journal_file_bytes=64 << 10,
+    max_batch_bytes=8 << 10,
+    checkpoint_retry_s=0.001,
+    checkpoint_max_bytes=1 << 40,
+    space_poll_s=0.001,
 )
 
 
@@ -61,6 +65,12 @@ async def open_store(disk: FaultDisk, options: LocalStoreOptions = SMALL) -> tup
     """A store and the list of the fatal errors that it has told."""
     fatal: list[BaseException] = []
     return await LocalStore.open(DIRECTORY, options, fatal.append, disk), fatal
+
+
+async def has_space(store: LedgerStore) -> None:
+    """Appends are taken again."""
+    while store.refusal():  # noqa: ASYNC110
+        await asyncio.sleep(0)
 
 
 async def read_all(store: LedgerStore, ledger_id: int, max_bytes: int = 1 << 20) -> list[bytes]:

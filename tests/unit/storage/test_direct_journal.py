@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.stores import Listener, read_all
+from tests.unit.storage.stores import Listener, has_space, read_all
 
-from pybroker.storage.direct_io import ALIGNMENT, DirectWriter, open_direct
+from pybroker.storage.direct_io import ALIGNMENT, DirectFile, DirectWriter, open_direct
 from pybroker.storage.journal import Journal
 from pybroker.storage.journal_direct import DirectJournal
 from pybroker.storage.local_store import LocalStore
@@ -22,12 +22,12 @@ def direct_writer() -> DirectWriter:
         pytest.skip(f"this system has no asynchronous direct IO: {error}")
 
 
-def prepared(path: Path) -> int:
+def prepared(path: Path) -> DirectFile:
     path.write_bytes(b"." * (64 * ALIGNMENT))
-    descriptor = open_direct(path)
-    if descriptor is None:
+    file = open_direct(path)
+    if file is None:
         pytest.skip("this file system has no direct IO")
-    return descriptor
+    return file
 
 
 def wait(writer: DirectWriter) -> None:
@@ -37,37 +37,37 @@ def wait(writer: DirectWriter) -> None:
 
 async def test_pieces_are_written_one_after_the_other_and_filled_up_with_zeros(tmp_path: Path) -> None:
     writer = direct_writer()
-    descriptor = prepared(tmp_path / "f")
-    writer.submit(descriptor, (b"head", b"body" * 200), 2 * ALIGNMENT)
+    file = prepared(tmp_path / "f")
+    writer.submit(file, (b"head", b"body" * 200), 2 * ALIGNMENT)
     assert writer.is_busy
     wait(writer)
     assert not writer.is_busy
     expected = (b"head" + b"body" * 200).ljust(2 * ALIGNMENT, b"\0")
     assert (tmp_path / "f").read_bytes() == b"." * 2 * ALIGNMENT + expected + b"." * 60 * ALIGNMENT
     writer.close()
-    os.close(descriptor)
+    file.close()
 
 
 async def test_a_batch_longer_than_the_buffer_makes_it_longer(tmp_path: Path) -> None:
     writer = direct_writer()
     path = tmp_path / "f"
     path.write_bytes(bytes(3 << 20))
-    descriptor = open_direct(path)
-    assert descriptor is not None
+    file = open_direct(path)
+    assert file is not None
     data = os.urandom((2 << 20) + 7)
-    writer.submit(descriptor, (data,), 0)
+    writer.submit(file, (data,), 0)
     wait(writer)
     assert path.read_bytes()[: len(data)] == data
     writer.close()
-    os.close(descriptor)
+    file.close()
 
 
 async def test_a_write_that_cannot_be_is_an_error(tmp_path: Path) -> None:
     writer = direct_writer()
-    descriptor = prepared(tmp_path / "f")
-    os.close(descriptor)
+    file = prepared(tmp_path / "f")
+    file.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
-        writer.submit(descriptor, (b"x",), 0)
+        writer.submit(file, (b"x",), 0)
     assert not writer.is_busy
     writer.close()
 
@@ -100,7 +100,7 @@ async def test_what_was_completed_is_there_after_opening_again(
 
 async def test_no_room_refuses_one_batch_and_later_ones_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     direct_writer().close()
-    store = await LocalStore.open(tmp_path, LocalStoreOptions(), _never)
+    store = await LocalStore.open(tmp_path, LocalStoreOptions(space_poll_s=0.001), _never)
     listener = Listener()
     refused, other = await store.create_ledger(), await store.create_ledger()
     finish = DirectWriter.finish
@@ -115,6 +115,7 @@ async def test_no_room_refuses_one_batch_and_later_ones_go_on(tmp_path: Path, mo
     listener.append(store, refused, 0, [b"lost"])
     await listener.settled()
     assert len(listener.errors) == 1
+    await has_space(store)
     listener.append(store, refused, 1, [b"fenced"])
     listener.append(store, other, 0, [b"kept"])
     await listener.settled()

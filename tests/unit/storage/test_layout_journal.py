@@ -99,7 +99,7 @@ def test_entries_are_read_as_appended(entries: list[tuple[bytes, int]]) -> None:
     assert isinstance(record, AppendRecord)
     assert (record.ledger_id, record.first_entry_id) == (5, 100)
     assert [bytes(payload) for payload in record.payloads] == payloads
-    assert record.message_counts.tolist() == counts
+    assert list(record.message_counts) == counts
 
 
 def test_records_of_all_types_are_read_in_order() -> None:

@@ -29,10 +29,15 @@ from pybroker.storage.layout.segment import (
 EXTENT = LedgerExtent(end_offset=1000, entry_count=30, message_count=60, size_bytes=900)
 
 
+def time_of(payload: bytes) -> int:
+    return int(payload)
+
+
 def index_of(points: int) -> SegmentIndex:
-    index = SegmentIndex()
+    index = SegmentIndex(time_of)
     for number in range(points):
-        index.add(number * 10, 32 + number * POINT_SPACING_BYTES, number * 20, number * 300)
+        payload = str(1000 + number).encode()
+        index.add(number * 10, 32 + number * POINT_SPACING_BYTES, number * 20, number * 300, payload)
     return index
 
 
@@ -119,6 +124,17 @@ def test_an_index_is_read_as_written(points: int) -> None:
     assert found.first_entry_ids == index.first_entry_ids
     assert found.messages_before == index.messages_before
     assert found.bytes_before == index.bytes_before
+    assert found.publish_times == index.publish_times
+    assert len(found.publish_times) == points
+
+
+def test_an_index_without_publish_times_is_read_and_finds_a_time_anywhere() -> None:
+    index = index_of(3)
+    del index.publish_times[:]
+    _, found = decode_index(encode_index(5, EXTENT, index), 5, 1000)
+    assert found.first_entry_ids == index.first_entry_ids
+    assert not found.publish_times
+    assert found.publish_time_span(1001, 30) == (0, 30)
 
 
 def test_every_cut_and_every_flipped_byte_of_an_index_is_refused() -> None:
@@ -140,14 +156,44 @@ def test_the_index_of_another_ledger_is_refused() -> None:
 def test_points_are_far_apart() -> None:
     index = SegmentIndex()
     for number in range(10):
-        index.add(number, 32 + number * POINT_SPACING_BYTES // 2, number, number)
+        offset = 32 + number * POINT_SPACING_BYTES // 2
+        if index.is_point(offset):
+            index.add(number, offset, number, number, b"")
     assert index.first_entry_ids.tolist() == [0, 2, 4, 6, 8]
 
 
-def test_a_span_covers_the_entries_that_are_asked_for() -> None:
+def test_the_place_before_an_entry_is_the_last_point_at_or_before_it() -> None:
     index = index_of(3)  # entries 0, 10 and 20
-    end = 10**6
-    assert index.span(0, 10, end) == (32, 32 + POINT_SPACING_BYTES)
-    assert index.span(9, 1, end) == (32, 32 + POINT_SPACING_BYTES)
-    assert index.span(9, 2, end) == (32, 32 + 2 * POINT_SPACING_BYTES)
-    assert index.span(25, 1, end) == (32 + 2 * POINT_SPACING_BYTES, end)
+    assert [index.point_of(entry_id) for entry_id in (0, 9, 10, 19, 20, 25)] == [0, 0, 1, 1, 2, 2]
+    assert index.place_of(1) == (32 + POINT_SPACING_BYTES, 10)
+    assert index.totals_of(2) == (40, 600)
+    assert SegmentIndex().point_of(7) == -1
+    assert SegmentIndex().place_of(-1) == (SEGMENT_HEADER_BYTES, 0)
+    assert SegmentIndex().totals_of(-1) == (0, 0)
+
+
+def test_a_publish_time_lies_between_two_points() -> None:
+    index = index_of(3)  # entries 0, 10 and 20 at 1000, 1001 and 1002
+    assert index.publish_time_span(999, 30) == (0, 0)
+    assert index.publish_time_span(1000, 30) == (0, 0)
+    assert index.publish_time_span(1001, 30) == (1, 10)
+    assert index.publish_time_span(1002, 30) == (11, 20)
+    assert index.publish_time_span(1003, 30) == (21, 30)
+
+
+def test_publish_times_of_points_never_fall_whatever_clients_say() -> None:
+    index = SegmentIndex(time_of)
+    payloads = [b"no number", b"500", b"400", b"no number", None, b"600", str(1 << 70).encode()]
+    for number, payload in enumerate(payloads):
+        index.add(number, 32 + number * POINT_SPACING_BYTES, number, number, payload)
+    assert index.publish_times.tolist() == [0, 500, 500, 500, 500, 600, (1 << 63) - 1]
+    # The time of entry 0 is not known: it may be the one.
+    assert index.publish_time_span(300, 7) == (0, 1)
+
+
+def test_a_copy_of_an_index_grows_alone() -> None:
+    index = index_of(1)
+    other = index.copy()
+    other.add(10, 32 + POINT_SPACING_BYTES, 1, 1, b"1500")
+    assert (len(index), len(other)) == (1, 2)
+    assert other.publish_times.tolist() == [1000, 1500]

@@ -7,13 +7,13 @@ import threading
 from random import Random
 
 import pytest
-from tests.unit.storage.stores import SMALL, Listener, Owner, open_store, read_all
+from tests.unit.storage.stores import SMALL, Listener, Owner, has_space, open_store, read_all
 
 from pybroker.errors import LedgerFenced, NoSuchLedger, StoreError
 from pybroker.storage.fault_disk import FaultDisk
 from pybroker.storage.local_store import LocalStore
 from pybroker.storage.recovery import DamagedJournal
-from pybroker.storage.segments import DamagedSegment
+from pybroker.storage.segment_reader import DamagedSegment
 
 
 def entries(count: int, size: int = 100, seed: int = 1) -> list[bytes]:
@@ -219,6 +219,7 @@ async def test_no_space_refuses_the_batch_and_fences_its_ledgers_only() -> None:
     listener.append(store, full, 2, [b"c"])
     await listener.settled()
     disk.plan = None
+    await has_space(store)
     listener.append(store, full, 3, [b"d"])
     listener.append(store, other, 0, [b"e"])
     await listener.settled()
@@ -343,7 +344,7 @@ async def test_damage_inside_the_journal_stops_the_start() -> None:
         await open_store(disk)
 
 
-async def test_a_damaged_segment_stops_the_ledger_not_the_store() -> None:
+async def test_a_damaged_segment_costs_its_entries_and_nothing_else() -> None:
     disk = FaultDisk()
     store, _ = await open_store(disk)
     listener, bad, good = Listener(), await store.create_ledger(), await store.create_ledger()
@@ -351,10 +352,11 @@ async def test_a_damaged_segment_stops_the_ledger_not_the_store() -> None:
         listener.append(store, ledger_id, 0, [b"entry"])
         await store.seal(ledger_id)
     await store.close()
-    disk.flip_bit(f"{bad:020d}.ledger", 5)
+    disk.flip_bit(f"{bad:020d}.ledger", 40)
     again, _ = await open_store(disk)
+    assert (await again.recover(bad)).entry_count == 1
     with pytest.raises(DamagedSegment):
-        await again.recover(bad)
+        await again.read(bad, 0, 1, 100)
     assert await read_all(again, good) == [b"entry"]
     await again.close()
 

@@ -16,13 +16,12 @@ from pybroker.storage.layout.journal import (
     encode_file_header,
     encode_ledger_record,
 )
-from pybroker.storage.layout.segment import EMPTY_EXTENT, LedgerExtent
+from pybroker.storage.layout.segment import LedgerExtent
 from pybroker.storage.recovery import (
     BatchOrder,
     DamagedJournal,
     Replay,
-    flatten_message_counts,
-    flatten_payloads,
+    Replayed,
     scan_file,
 )
 
@@ -139,25 +138,36 @@ def test_without_sync_everything_behind_a_broken_batch_is_dropped() -> None:
 def test_entries_go_behind_the_committed_extent() -> None:
     extent = LedgerExtent(end_offset=500, entry_count=10, message_count=10, size_bytes=99)
     replay = replay_of(append(4, 10, b"a", b"b") + append(4, 12, b"c"), {4: extent})
-    (ledger,) = replay.take_ledgers().values()
-    assert ledger.extent == extent
-    assert [bytes(payload) for payload in flatten_payloads(ledger)] == [b"a", b"b", b"c"]
-    assert flatten_message_counts(ledger) == [2, 2, 2]
-    assert replay.take_ledgers() == {}
+    replayed = replay.take()
+    (ledger,) = replayed.ledgers.values()
+    assert [bytes(payload) for payload in ledger.payloads] == [b"a", b"b", b"c"]
+    assert ledger.message_counts == [2, 2, 2]
+    assert replayed.created_ledgers == []
+    assert replay.take() == Replayed()
     assert (replay.entry_count, replay.size_bytes) == (3, 3)
+
+
+def test_the_next_file_goes_on_behind_what_was_taken() -> None:
+    replay = replay_of(created(4) + append(4, 0, b"a", b"b"))
+    replay.take()
+    data = bytes(journal([append(4, 2, b"c")]))
+    (batch,) = scan_file(data, 7).batches
+    replay.apply("file", memoryview(data), batch)
+    assert list(map(bytes, replay.take().ledgers[4].payloads)) == [b"c"]
 
 
 def test_a_created_ledger_exists_even_when_it_is_empty() -> None:
     replay = replay_of(created(4))
-    assert replay.extents == {4: EMPTY_EXTENT}
+    assert replay.take().created_ledgers == [4]
     assert replay.max_ledger_id == 4
 
 
 def test_entries_of_a_deleted_ledger_are_dropped_and_counted() -> None:
     replay = replay_of(created(4) + append(4, 0, b"a", b"b") + deleted(4) + created(5) + append(5, 0, b"c"))
-    assert list(replay.take_ledgers()) == [5]
-    assert replay.extents.keys() == {5}
-    assert replay.deleted_ledgers == {4}
+    replayed = replay.take()
+    assert list(replayed.ledgers) == [5]
+    assert replayed.created_ledgers == [4, 5]
+    assert replayed.deleted_ledgers == {4}
     assert replay.dropped_entry_count == 2
 
 
@@ -179,5 +189,5 @@ def test_records_that_contradict_what_is_stored_are_damage(body: bytes, reason: 
 def test_cursor_records_are_kept_in_order() -> None:
     records = [CursorRecord(RecordType.CURSOR_DELTA, "c", number, b"%d" % number) for number in (4, 5)]
     replay = replay_of(b"".join(encode_cursor_record(record) for record in records))
-    assert replay.cursor_records == records
+    assert replay.take().cursor_records == records
     assert replay.max_cursor_number == 5

@@ -7,7 +7,7 @@ from tests.unit.wire.support import EXAMPLES, message, metadata, metadatas
 
 from pybroker.errors import ProtocolViolation
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.entry_metadata import is_batch, message_count, metadata_span
+from pybroker.wire.entry_metadata import is_batch, message_count, metadata_span, publish_time_ms
 
 
 @EXAMPLES
@@ -19,6 +19,7 @@ def test_any_entry_is_read_as_protobuf_reads_it(fields: pb.MessageMetadata, payl
     read = pb.MessageMetadata.FromString(entry[start:end])
     assert message_count(entry, start, end) == read.num_messages_in_batch
     assert is_batch(entry) == read.HasField("num_messages_in_batch")
+    assert publish_time_ms(entry) == read.publish_time
 
 
 def test_the_tag_of_the_count_inside_another_field_is_no_count() -> None:
@@ -44,6 +45,7 @@ def test_a_count_below_one_is_refused(count: int) -> None:
 def test_metadata_longer_than_its_entry_is_refused(entry: bytes) -> None:
     with pytest.raises(ProtocolViolation):
         metadata_span(entry)
+    assert publish_time_ms(entry) == 0
 
 
 @EXAMPLES
@@ -53,3 +55,10 @@ def test_malformed_metadata_raises_nothing_but_a_violation(data: bytes) -> None:
         assert message_count(data, 0, len(data)) > 0
     except ProtocolViolation:
         return
+
+
+@EXAMPLES
+@given(st.binary(max_size=40), st.booleans())
+def test_any_bytes_have_a_publish_time(data: bytes, is_framed: bool) -> None:
+    entry = len(data).to_bytes(4, "big") + data if is_framed else data
+    assert publish_time_ms(entry) >= 0

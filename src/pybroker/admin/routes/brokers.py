@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker import __version__
-from pybroker.admin.call import Call, json_response, route, text_response
+from pybroker.admin.call import Call, json_response, no_content, route, text_response
 from pybroker.config import KEYS, dump
 from pybroker.errors import ServiceNotReady
 
@@ -23,6 +23,7 @@ def routes() -> list[Route]:
         route("GET", BASE + "/ready", get_ready),
         route("GET", BASE + "/version", get_version),
         route("GET", BASE + "/leaderBroker", get_leader),
+        route("GET", BASE + "/backlog-quota-check", check_backlog_quotas),
         route("GET", CONFIGURATION, list_dynamic_settings),
         route("GET", CONFIGURATION + "/runtime", get_runtime_settings),
         route("GET", CONFIGURATION + "/values", get_overrides),
@@ -38,6 +39,13 @@ async def list_brokers(call: Call) -> Response:
 async def get_leader(call: Call) -> Response:
     call.require_superuser()
     return json_response({"serviceUrl": _web_url(call), "brokerId": _broker_id(call)})
+
+
+async def check_backlog_quotas(call: Call) -> Response:
+    """Do what the periodic check does, now."""
+    call.require_superuser()
+    await call.broker.maintenance.check_backlog_quotas()
+    return no_content()
 
 
 async def get_health(call: Call) -> Response:

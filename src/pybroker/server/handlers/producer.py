@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pybroker import logs
+from pybroker.broker.backlog_quota import require_within_quota
 from pybroker.broker.producer import Producer
 from pybroker.broker.topic import Topic
 from pybroker.errors import NotAllowedError, ProducerBusy, ServiceNotReady, SubscriptionNotFound
@@ -57,6 +58,7 @@ def _require_supported(request: pb.CommandProducer) -> None:
 async def _attach(connection: Connection, request: pb.CommandProducer, name: TopicName) -> Producer:
     broker = connection.broker
     topic = await broker.get_topic(name, may_create=broker.config.allow_auto_topic_creation)
+    await require_within_quota(topic)
     if request.initial_subscription_name:
         await _make_initial_subscription(topic, request.initial_subscription_name)
     producer = Producer(

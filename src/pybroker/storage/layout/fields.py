@@ -15,6 +15,10 @@ class LayoutError(StoreError):
     """Bytes that are damaged, cut, or of a version that this program does not know."""
 
 
+class UnknownVersion(LayoutError):
+    """Written by a newer program: not damage, and not to be touched."""
+
+
 def pack_u32s(values: Iterable[int]) -> array[int]:
     """A column of 32-bit numbers, packed in C: its cost for an entry is a few nanoseconds."""
     return _little_endian(array("I", values))

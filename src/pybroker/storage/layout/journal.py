@@ -39,10 +39,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from crc32c import crc32c
 
-from pybroker.storage.layout.fields import LayoutError, pack_u32s, unpack_u32s
+from pybroker.storage.layout.fields import LayoutError, pack_u32s
 
 JOURNAL_VERSION = 1
 FILE_HEADER_BYTES = 4096
@@ -60,6 +61,7 @@ _CHECKSUM = struct.Struct("<I")
 _RECORD_HEADER = struct.Struct("<B3xI")
 _APPEND_HEADER = struct.Struct("<B3xIQQI")  # record header and the fixed part of the body in one
 _APPEND_FIXED = struct.Struct("<QQI")
+_APPEND_ENTRY = struct.Struct("<II")  # the columns of a single entry
 _LEDGER_ID = struct.Struct("<Q")
 _CURSOR_FIXED = struct.Struct("<QH")
 
@@ -82,6 +84,7 @@ class RecordType(IntEnum):
 
 
 _LEDGER_TYPES = (RecordType.LEDGER_CREATED, RecordType.LEDGER_DELETED)
+_TYPES = {int(record_type): record_type for record_type in RecordType}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +95,7 @@ class FileHeader:
     salt: int
 
 
-@dataclass(frozen=True, slots=True)
-class BatchHeader:
+class BatchHeader(NamedTuple):
     """A batch whose checksum holds; the body lies at `body_offset` of the file."""
 
     generation: int
@@ -108,14 +110,14 @@ class BatchHeader:
         return align(self.body_offset + self.body_length)
 
 
-@dataclass(frozen=True, slots=True)
-class AppendRecord:
+class AppendRecord(NamedTuple):
     """Consecutive entries of one ledger."""
 
     ledger_id: int
     first_entry_id: int
     payloads: list[memoryview]
-    message_counts: array[int]
+    message_counts: tuple[int, ...]
+    size_bytes: int  # of the payloads
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +128,7 @@ class LedgerRecord:
     ledger_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class CursorRecord:
+class CursorRecord(NamedTuple):
     """A change of a cursor; `data` is the delta or the snapshot, empty for a deletion."""
 
     type: RecordType
@@ -228,49 +229,63 @@ def encode_cursor_record(record: CursorRecord) -> bytes:
 
 def decode_records(body: memoryview) -> Iterator[AppendRecord | LedgerRecord | CursorRecord]:
     """The records of a batch whose checksum holds."""
-    offset = 0
-    while offset < len(body):
-        if offset + _RECORD_HEADER.size > len(body):
+    offset, end = 0, len(body)
+    while offset < end:
+        start = offset + _RECORD_HEADER.size
+        if start > end:
             raise LayoutError("journal record header is cut")
         number, length = _RECORD_HEADER.unpack_from(body, offset)
-        offset += _RECORD_HEADER.size
-        if offset + length > len(body):
+        offset = start + length
+        if offset > end:
             raise LayoutError("journal record is cut")
-        if number != RecordType.PROBE:
-            yield _decode_record(number, body[offset : offset + length])
-        offset += length
-
-
-def _decode_record(number: int, body: memoryview) -> AppendRecord | LedgerRecord | CursorRecord:
-    try:
-        record_type = RecordType(number)
-    except ValueError:
-        raise LayoutError(f"journal record of unknown type {number}") from None
-    try:
+        record_type = _TYPES.get(number)
+        if record_type is None:
+            raise LayoutError(f"journal record of unknown type {number}")
         if record_type is RecordType.APPEND:
-            return _decode_append(body)
-        if record_type in _LEDGER_TYPES:
-            return LedgerRecord(record_type, *_LEDGER_ID.unpack(body))
-        cursor_number, id_length = _CURSOR_FIXED.unpack_from(body)
-        data_offset = _CURSOR_FIXED.size + id_length
-        if data_offset > len(body):
-            raise LayoutError("cursor record is cut")
-        cursor_id = str(body[_CURSOR_FIXED.size : data_offset], "utf-8")
-        return CursorRecord(record_type, cursor_id, cursor_number, bytes(body[data_offset:]))
-    except (struct.error, UnicodeDecodeError) as error:
-        raise LayoutError(f"journal record of type {record_type.name} does not parse: {error}") from error
+            yield _decode_append(body, start, offset)
+        elif record_type in _LEDGER_TYPES:
+            yield _decode_ledger(record_type, body[start:offset])
+        elif record_type is not RecordType.PROBE:
+            yield _decode_cursor(record_type, body[start:offset])
 
 
-def _decode_append(body: memoryview) -> AppendRecord:
-    ledger_id, first_entry_id, count = _APPEND_FIXED.unpack_from(body)
-    lengths_offset = _APPEND_FIXED.size
-    counts_offset = lengths_offset + 4 * count
-    payload_offset = counts_offset + 4 * count
-    if payload_offset > len(body):
+def _decode_append(data: memoryview, start: int, end: int) -> AppendRecord:
+    columns_offset = start + _APPEND_FIXED.size
+    if columns_offset > end:
+        raise LayoutError("APPEND record is cut")
+    ledger_id, first_entry_id, count = _APPEND_FIXED.unpack_from(data, start)
+    payload_offset = columns_offset + APPEND_ENTRY_BYTES * count
+    if payload_offset > end:
         raise LayoutError("columns of an APPEND record are cut")
-    lengths = unpack_u32s(body[lengths_offset:counts_offset])
-    ends = list(accumulate(lengths, initial=payload_offset))
-    if ends[-1] != len(body):
+    size_bytes = end - payload_offset
+    if count == 1:  # the shortest way for what recovery may have to read a quarter of a million of
+        length, message_count = _APPEND_ENTRY.unpack_from(data, columns_offset)
+        if length != size_bytes:
+            raise LayoutError("lengths of an APPEND record do not add up")
+        return AppendRecord(ledger_id, first_entry_id, [data[payload_offset:end]], (message_count,), size_bytes)
+    columns = struct.unpack_from(f"<{2 * count}I", data, columns_offset)
+    ends = list(accumulate(columns[:count], initial=payload_offset))
+    if ends[-1] != end:
         raise LayoutError("lengths of an APPEND record do not add up")
-    payloads = [body[start:end] for start, end in pairwise(ends)]
-    return AppendRecord(ledger_id, first_entry_id, payloads, unpack_u32s(body[counts_offset:payload_offset]))
+    payloads = [data[start:end] for start, end in pairwise(ends)]
+    return AppendRecord(ledger_id, first_entry_id, payloads, columns[count:], size_bytes)
+
+
+def _decode_ledger(record_type: RecordType, body: memoryview) -> LedgerRecord:
+    if len(body) != _LEDGER_ID.size:
+        raise LayoutError(f"{record_type.name} record has {len(body)} bytes")
+    return LedgerRecord(record_type, *_LEDGER_ID.unpack(body))
+
+
+def _decode_cursor(record_type: RecordType, body: memoryview) -> CursorRecord:
+    if len(body) < _CURSOR_FIXED.size:
+        raise LayoutError("cursor record is cut")
+    cursor_number, id_length = _CURSOR_FIXED.unpack_from(body)
+    data_offset = _CURSOR_FIXED.size + id_length
+    if data_offset > len(body):
+        raise LayoutError("cursor record is cut")
+    try:
+        cursor_id = str(body[_CURSOR_FIXED.size : data_offset], "utf-8")
+    except UnicodeDecodeError as error:
+        raise LayoutError(f"cursor id does not decode: {error}") from error
+    return CursorRecord(record_type, cursor_id, cursor_number, bytes(body[data_offset:]))

@@ -21,7 +21,8 @@ index
 | magic | version | zero | ledger id | entry count | message count | size bytes | point count | columns flag | columns
 | PSIX  | u16     | u16  | u64       | u64         | u64           | u64        | u32 p       | u32          |
 columns: p first entry ids u64 | p offsets u64 | p messages before u64 | p payload bytes before u64
-         and, with COLUMN_PUBLISH_TIMES set in the flag, p first publish times u64 (milliseconds)
+         and, with COLUMN_PUBLISH_TIMES set in the flag, p publish times u64: the latest of this and the earlier points'
+         first entries, in milliseconds, 0 when not known
 Points are whole blocks, at least POINT_SPACING_BYTES apart.
 
 trailer, the last TRAILER_BYTES of a sealed file
@@ -35,14 +36,21 @@ from __future__ import annotations
 
 import struct
 from array import array
-from bisect import bisect_right
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from crc32c import crc32c
 
-from pybroker.storage.layout.fields import LayoutError, pack_u32s, pack_u64s, unpack_u32s, unpack_u64s
+from pybroker.storage.layout.fields import (
+    LayoutError,
+    UnknownVersion,
+    pack_u32s,
+    pack_u64s,
+    unpack_u32s,
+    unpack_u64s,
+)
 
 SEGMENT_VERSION = 1
 SEGMENT_HEADER_BYTES = 32
@@ -60,6 +68,8 @@ _BLOCK = struct.Struct("<4sIQQI")
 _INDEX = struct.Struct("<4sHHQQQQII")
 _TRAILER = struct.Struct("<4sHHQI")
 _CHECKSUM = struct.Struct("<I")
+_INDEX_COLUMNS = ("first_entry_ids", "offsets", "messages_before", "bytes_before", "publish_times")
+_MAX_TIME_MS = (1 << 63) - 1
 
 BLOCK_HEADER_BYTES = _BLOCK.size + _CHECKSUM.size
 BLOCK_ENTRY_BYTES = 12
@@ -78,44 +88,94 @@ class LedgerExtent:
 
 EMPTY_EXTENT = LedgerExtent(0, 0, 0, 0)
 
+PublishTimeOf = Callable[[bytes], int]
+"""Tells the publish time of an entry in milliseconds. When it raises, the entry does not tell its time."""
+
+
+def no_publish_time(_entry: bytes) -> int:
+    """For stores that nobody asks for times: 0 says that the time is not known."""
+    return 0
+
 
 class SegmentIndex:
-    """Where blocks of a ledger lie: sparse points, rising, in packed arrays (32 bytes for each 64 KiB of entries)."""
+    """Where blocks of a ledger lie: sparse points, rising, in packed arrays (40 bytes for each 64 KiB of entries).
 
-    __slots__ = ("bytes_before", "first_entry_ids", "messages_before", "offsets")
+    `publish_times` is the running maximum of the publish times of the points' first entries: client clocks go back, and a
+    column that does not rise cannot be searched. 0: not known. Empty in an index that was written without the column.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_publish_time_of", "bytes_before", "first_entry_ids", "messages_before", "offsets", "publish_times")
+
+    def __init__(self, publish_time_of: PublishTimeOf = no_publish_time) -> None:
+        self._publish_time_of = publish_time_of
         self.first_entry_ids = array("Q")
         self.offsets = array("Q")
         self.messages_before = array("Q")
         self.bytes_before = array("Q")
+        self.publish_times = array("Q")
 
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def add(self, first_entry_id: int, offset: int, messages_before: int, bytes_before: int) -> None:
-        """Tell about the block at `offset`; it becomes a point when it is far enough from the last one."""
-        if self.offsets:
-            if offset < self.offsets[-1] + POINT_SPACING_BYTES:
-                return
-            assert first_entry_id > self.first_entry_ids[-1], "blocks rise"
+    def is_point(self, offset: int) -> bool:
+        """Whether the block at `offset` is far enough from the last point to be one."""
+        return not self.offsets or offset >= self.offsets[-1] + POINT_SPACING_BYTES
+
+    def add(
+        self,
+        first_entry_id: int,
+        offset: int,
+        messages_before: int,
+        bytes_before: int,
+        first_payload: bytes | memoryview | None,
+    ) -> None:
+        """Make the block at `offset` a point; `first_payload` is None when it is damaged."""
+        assert not self.offsets or first_entry_id > self.first_entry_ids[-1], "blocks rise"
+        if len(self.publish_times) == len(self.offsets):
+            self.publish_times.append(self._latest_publish_time(first_payload))
         self.first_entry_ids.append(first_entry_id)
         self.offsets.append(offset)
         self.messages_before.append(messages_before)
         self.bytes_before.append(bytes_before)
 
+    def _latest_publish_time(self, payload: bytes | memoryview | None) -> int:
+        earlier = self.publish_times[-1] if self.publish_times else 0
+        if payload is None:
+            return earlier
+        try:
+            return min(max(earlier, self._publish_time_of(bytes(payload))), _MAX_TIME_MS)
+        except Exception:  # noqa: BLE001 - what a client wrote must never stop a checkpoint
+            return earlier
+
     def copy(self) -> SegmentIndex:
-        other = SegmentIndex()
-        for name in SegmentIndex.__slots__:
+        other = SegmentIndex(self._publish_time_of)
+        for name in _INDEX_COLUMNS:
             setattr(other, name, getattr(self, name)[:])
         return other
 
-    def span(self, first_entry_id: int, max_entries: int, end_offset: int) -> tuple[int, int]:
-        """Offsets between which entries `first_entry_id` to `first_entry_id + max_entries - 1` lie."""
-        assert self.offsets, "the ledger has entries, so it has a first block"
-        start = bisect_right(self.first_entry_ids, first_entry_id) - 1
-        end = bisect_right(self.first_entry_ids, first_entry_id + max_entries - 1)
-        return self.offsets[max(start, 0)], self.offsets[end] if end < len(self.offsets) else end_offset
+    def point_of(self, entry_id: int) -> int:
+        """The number of the last point at or before the entry; -1 when damage hides those before the first point."""
+        return bisect_right(self.first_entry_ids, entry_id) - 1
+
+    def place_of(self, point: int) -> tuple[int, int]:
+        """Offset and first entry of a point; of the first block for -1."""
+        if point < 0:
+            return SEGMENT_HEADER_BYTES, 0
+        return self.offsets[point], self.first_entry_ids[point]
+
+    def totals_of(self, point: int) -> tuple[int, int]:
+        """Messages and bytes before a point."""
+        return (self.messages_before[point], self.bytes_before[point]) if point >= 0 else (0, 0)
+
+    def publish_time_span(self, publish_time_ms: int, entry_count: int) -> tuple[int, int]:
+        """Ids [low, high) of `LedgerStore.publish_time_span`, among `entry_count` entries that have these points."""
+        times = self.publish_times
+        if not times:
+            return 0, entry_count
+        point = bisect_left(times, publish_time_ms)
+        # The entry of a point before is too early itself, unless its time is not known.
+        low = self.first_entry_ids[point - 1] + 1 if point and times[point - 1] else 0
+        return low, self.first_entry_ids[point] if point < len(times) else entry_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +208,7 @@ def check_segment_header(data: bytes, ledger_id: int) -> None:
     if magic != _HEADER_MAGIC:
         raise LayoutError("not a segment file")
     if version != SEGMENT_VERSION:
-        raise LayoutError(f"segment has version {version}, this program knows {SEGMENT_VERSION}")
+        raise UnknownVersion(f"segment has version {version}, this program knows {SEGMENT_VERSION}")
     if data[:SEGMENT_HEADER_BYTES] != encode_segment_header(ledger_id):
         raise LayoutError(f"segment header is damaged, or of ledger {found_id} instead of {ledger_id}")
 
@@ -221,12 +281,29 @@ def encode_index(ledger_id: int, extent: LedgerExtent, index: SegmentIndex) -> b
         extent.message_count,
         extent.size_bytes,
         len(index),
-        0,
+        COLUMN_PUBLISH_TIMES if index.publish_times else 0,
     )
-    columns = (index.first_entry_ids, index.offsets, index.messages_before, index.bytes_before)
-    body = b"".join((fields, *(pack_u64s(column) for column in columns)))
+    body = b"".join((fields, *(pack_u64s(getattr(index, name)) for name in _INDEX_COLUMNS)))
     trailer = _TRAILER.pack(_TRAILER_MAGIC, SEGMENT_VERSION, 0, extent.end_offset, len(body))
     return b"".join((body, trailer, _CHECKSUM.pack(crc32c(trailer, crc32c(body)))))
+
+
+def is_index_start(data: bytes | memoryview, ledger_id: int) -> bool:
+    """Whether `data` looks like the index of that ledger, whose checksum may be wrong: no block follows."""
+    return len(data) >= _INDEX.size and bytes(data[:4]) == _INDEX_MAGIC and _INDEX.unpack_from(data)[3] == ledger_id
+
+
+def find_block(data: bytes, start: int) -> int:
+    """The next place from `start` on where a block may begin, -1 for none."""
+    return data.find(_BLOCK_MAGIC, start)
+
+
+def block_length_said(data: memoryview, offset: int) -> tuple[int, int]:
+    """Entries and length that the header at `offset` claims, checked or not; zeros when it is cut."""
+    if offset + BLOCK_HEADER_BYTES > len(data):
+        return 0, 0
+    _, count, _, _, payload_bytes = _BLOCK.unpack_from(data, offset)
+    return count, block_length(count, payload_bytes)
 
 
 def decode_trailer(data: bytes, file_size: int) -> tuple[int, int]:
@@ -253,12 +330,12 @@ def decode_index(data: bytes, ledger_id: int, index_offset: int) -> tuple[Ledger
     magic, _, _, found_id, entries, messages, size, points, columns_flag = _INDEX.unpack_from(body)
     if magic != _INDEX_MAGIC or found_id != ledger_id:
         raise LayoutError(f"not the index of ledger {ledger_id}")
-    column_count = 5 if columns_flag & COLUMN_PUBLISH_TIMES else 4
-    if len(body) != _INDEX.size + 8 * points * column_count:
+    names = _INDEX_COLUMNS if columns_flag & COLUMN_PUBLISH_TIMES else _INDEX_COLUMNS[:-1]
+    if len(body) != _INDEX.size + 8 * points * len(names):
         raise LayoutError("segment index has a wrong length")
     index = SegmentIndex()
     start = _INDEX.size
-    for name in ("first_entry_ids", "offsets", "messages_before", "bytes_before"):
+    for name in names:
         setattr(index, name, unpack_u64s(body[start : start + 8 * points]))
         start += 8 * points
     return LedgerExtent(end_offset, entries, messages, size), index

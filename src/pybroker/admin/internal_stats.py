@@ -1,0 +1,90 @@
+"""What a topic's managed ledger looks like from inside: the JSON of `internalStats`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pybroker.broker.subscription import Subscription
+    from pybroker.broker.topic import Topic
+
+_NO_LEDGER = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False}
+
+
+def internal_stats(topic: Topic) -> dict[str, Any]:
+    """The members are Pulsar's; those about cursors' own ledgers say that there are none."""
+    ledger = topic.ledger
+    rows = list(ledger.ledgers.rows())
+    current = ledger.ledgers.row_of(ledger.current_ledger_id)
+    closed_ms = max((row.closed_ms for row in rows if row.is_sealed), default=0)
+    return {
+        "entriesAddedCounter": ledger.entries_added_total,
+        "numberOfEntries": ledger.ledgers.entry_count,
+        "totalSize": ledger.ledgers.size_bytes,
+        "currentLedgerEntries": 0 if current is None else current.entry_count,
+        "currentLedgerSize": 0 if current is None else current.size_bytes,
+        # The present ledger was begun when the one before it was closed.
+        "lastLedgerCreatedTimestamp": _time_text(max(closed_ms, topic.loaded_ms)),
+        "waitingCursorsCount": sum(_is_waiting(each) for each in topic.subscriptions.values()),
+        "pendingAddEntriesCount": ledger.pending_entries,
+        "lastConfirmedEntry": str(ledger.last_confirmed),
+        "state": _state(topic),
+        "ledgers": [
+            {
+                "ledgerId": row.ledger_id,
+                "entries": row.entry_count if row.is_sealed else 0,
+                "size": row.size_bytes if row.is_sealed else 0,
+                "offloaded": False,
+                "underReplicated": False,
+            }
+            for row in rows
+        ],
+        "cursors": {name: _cursor(each) for name, each in topic.subscriptions.items()},
+        "properties": {},
+        "schemaLedgers": [],
+        "compactedLedger": _NO_LEDGER,
+    }
+
+
+def _state(topic: Topic) -> str:
+    if topic.is_fenced:
+        return "Fenced"
+    if topic.ledger.is_terminated:
+        return "Terminated"
+    return "WriteFailed" if topic.ledger.is_write_failed else "LedgerOpened"
+
+
+def _cursor(subscription: Subscription) -> dict[str, Any]:
+    cursor = subscription.cursor
+    ledger = subscription.topic.ledger
+    mark_delete = cursor.mark_delete_position
+    is_waiting = _is_waiting(subscription)
+    return {
+        "markDeletePosition": str(mark_delete),
+        "readPosition": str(cursor.read_position),
+        "waitingReadOp": is_waiting,
+        "pendingReadOps": int(subscription.is_reading),
+        "messagesConsumedCounter": ledger.entries_added_total - ledger.ledgers.entries_after(mark_delete),
+        "cursorLedger": -1,
+        "cursorLedgerLastEntry": -1,
+        "individuallyDeletedMessages": cursor.state.individually_deleted_text(),
+        "lastLedgerSwitchTimestamp": _time_text(subscription.topic.loaded_ms),
+        "state": "Open" if cursor.is_durable else "NoLedger",
+        "active": not cursor.has_more(),
+        "numberOfEntriesSinceFirstNotAckedMessage": ledger.ledgers.entries_between(mark_delete, cursor.read_position),
+        "totalNonContiguousDeletedMessagesRange": cursor.state.deleted_range_count,
+        "subscriptionHavePendingRead": is_waiting or subscription.is_reading,
+        "subscriptionHavePendingReplayRead": False,
+        "properties": {},
+    }
+
+
+def _is_waiting(subscription: Subscription) -> bool:
+    """Whether the next message would go out at once."""
+    return bool(subscription.consumers) and not subscription.cursor.has_more()
+
+
+def _time_text(time_ms: int) -> str:
+    text = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")

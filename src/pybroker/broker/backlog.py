@@ -1,0 +1,116 @@
+"""Rules of retention, expiry and backlog quotas: what is too much, too old, and how much of it has to go.
+
+Pure: sizes, positions and times come in as arguments. Times are milliseconds of the wall clock, which is what publishers
+write into their messages.
+"""
+
+from __future__ import annotations
+
+from pybroker.managed_ledger.ledger_list import LedgerList
+from pybroker.managed_ledger.retention import UNLIMITED, RetentionLimits
+from pybroker.model.policies import BacklogQuota, BacklogQuotaPolicy, RetentionPolicies
+from pybroker.model.position import Position
+
+EVICTION_TARGET = 0.9
+"""What is evicted goes down to this share of its limit, so that the next message does not exceed it at once."""
+
+_MS_PER_MINUTE = 60_000
+_BYTES_PER_MB = 1024 * 1024
+
+
+def retention_limits(policies: RetentionPolicies) -> RetentionLimits:
+    """The policies of a topic as its managed ledger takes them."""
+    minutes, megabytes = policies.retentionTimeInMinutes, policies.retentionSizeInMB
+    return RetentionLimits(
+        UNLIMITED if minutes < 0 else minutes * _MS_PER_MINUTE,
+        UNLIMITED if megabytes < 0 else megabytes * _BYTES_PER_MB,
+    )
+
+
+def retention_refusal(policies: RetentionPolicies) -> str:
+    """Why nobody can mean these values; empty when they make sense."""
+    minutes, megabytes = policies.retentionTimeInMinutes, policies.retentionSizeInMB
+    if minutes < UNLIMITED:
+        return "Invalid retention policy: time limit must be >= -1"
+    if megabytes < UNLIMITED:
+        return "Invalid retention policy: size limit must be >= -1"
+    if (minutes == 0) != (megabytes == 0):
+        return (
+            "Invalid retention policy: one limit is 0, which keeps nothing, and the other is not. "
+            "Use -1 for a limit that shall not count, or 0 for both"
+        )
+    return ""
+
+
+def is_quota_above_retention(quota: BacklogQuota | None, retention: RetentionPolicies | None) -> bool:
+    """Whether a backlog may grow past what is retained: then the end of retention would not be what limits it."""
+    if quota is None or retention is None:
+        return False
+    limits = retention_limits(retention)
+    is_above_size = 0 < limits.size_bytes <= quota.limitSize
+    return is_above_size or 0 < limits.time_ms <= quota.limitTime * 1000
+
+
+def is_size_exceeded(quota: BacklogQuota, backlog_bytes: int) -> bool:
+    """A limit of 0 is always exceeded: it allows no backlog, and so no producer."""
+    return 0 <= quota.limitSize <= backlog_bytes
+
+
+def is_age_exceeded(quota: BacklogQuota, oldest_ms: int | None, now_ms: int) -> bool:
+    """`oldest_ms`: when the oldest unread message was published, None when that is not known."""
+    return quota.limitTime > 0 and oldest_ms is not None and now_ms > oldest_ms + quota.limitTime * 1000
+
+
+def blocks_producers(quota: BacklogQuota) -> bool:
+    return quota.policy in {BacklogQuotaPolicy.HOLD, BacklogQuotaPolicy.FAIL}
+
+
+def entries_to_evict(backlog_bytes: int, limit_bytes: int, backlog_entries: int) -> int:
+    """How many of its oldest entries a subscription has to lose, taking them to be of equal size; 0 when it is within.
+
+    At least one while the limit is exceeded, so that repeating this comes to an end.
+    """
+    target_bytes = EVICTION_TARGET * limit_bytes
+    if backlog_bytes <= target_bytes:
+        return 0
+    count = int(backlog_entries * (backlog_bytes - target_bytes) / backlog_bytes)
+    return max(count, 1 if backlog_bytes >= limit_bytes else 0)
+
+
+def eviction_deadline_ms(quota: BacklogQuota, now_ms: int) -> int:
+    """What was published before this goes when the age is exceeded."""
+    return now_ms - int(quota.limitTime * 1000 * EVICTION_TARGET)
+
+
+def closed_ms_of_oldest(ledgers: LedgerList, mark_delete: Position) -> int | None:
+    """When the ledger of the first entry behind `mark_delete` was closed: that entry is at least as old as that.
+
+    None when nothing is behind it, and while its ledger is open.
+    """
+    first = ledgers.next_position(mark_delete)
+    row = ledgers.row_of(first.ledger_id)
+    if row is None or not row.is_sealed or not ledgers.has_entry(first):
+        return None
+    return row.closed_ms
+
+
+def end_of_ledgers_closed_before(ledgers: LedgerList, mark_delete: Position, deadline_ms: int) -> Position | None:
+    """The last entry of the ledgers behind `mark_delete` that were closed before `deadline_ms`; None when there are none."""
+    end: Position | None = None
+    first = ledgers.next_position(mark_delete)
+    for row in ledgers.rows():
+        if row.ledger_id < first.ledger_id or not row.entry_count:
+            continue
+        if not row.is_sealed or row.closed_ms >= deadline_ms:
+            break
+        end = Position(row.ledger_id, row.entry_count - 1)
+    return end if end is not None and end > mark_delete else None
+
+
+def estimated_bytes_behind(ledgers: LedgerList, mark_delete: Position) -> int:
+    """Bytes behind `mark_delete`, without a look at the store: its own ledger's entries count as of average size."""
+    row = ledgers.row_of(mark_delete.ledger_id)
+    behind_bytes = ledgers.totals_behind(mark_delete.ledger_id).size_bytes
+    if row is None or not row.entry_count:
+        return behind_bytes
+    return behind_bytes + row.size_bytes * (row.entry_count - 1 - mark_delete.entry_id) // row.entry_count

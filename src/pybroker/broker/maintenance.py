@@ -1,0 +1,96 @@
+"""The periodic checks of all topics: retention, expiry, backlog quotas. What they decide is in `backlog.py`.
+
+What must hold: a check gives way to the loop after each slice of work, however many topics there are; what fails in one
+topic is logged and stops neither the others nor the next check.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+from pybroker.broker import backlog_quota
+from pybroker.errors import StoreError
+from pybroker.model.stats import Buckets
+
+if TYPE_CHECKING:
+    from pybroker.broker.service import BrokerService
+    from pybroker.broker.topic import Topic
+
+SLICE_MS = 1.0
+CHECK_DURATION_BOUNDS_S = (5.0, 10.0, 30.0, 60.0, 300.0)
+
+_TopicCheck = Callable[["Topic"], Awaitable[None]]
+
+
+class Maintenance:
+    """Owned by the broker service; the app runs it."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+        self.quota_check_duration_s = Buckets(CHECK_DURATION_BOUNDS_S)
+
+    async def run(self) -> None:
+        """Check for ever, each at its own interval."""
+        config = self._service.config
+        async with asyncio.TaskGroup() as group:
+            retention_s = config.retention_check_interval_in_seconds
+            group.create_task(_every(retention_s, self.check_retention), name="retention")
+            expiry_s = config.message_expiry_check_interval_in_minutes * 60
+            group.create_task(_every(expiry_s, self.check_expiry), name="expiry")
+            if config.backlog_quota_check_enabled:
+                quota_s = config.backlog_quota_check_interval_in_seconds
+                group.create_task(_every(quota_s, self.check_backlog_quotas), name="backlog quotas")
+
+    async def check_retention(self) -> None:
+        """Delete the ledgers that nobody needs and no policy keeps."""
+        await self._for_each_topic("retention", _trim)
+
+    async def check_expiry(self) -> None:
+        """Expire what is older than its topic's time to live."""
+        await self._for_each_topic("expiry", _expire)
+
+    async def check_backlog_quotas(self) -> None:
+        """Measure all backlogs and act where a quota is exceeded."""
+        clock = self._service.clock
+        started_ms = clock.monotonic_ms()
+        await self._for_each_topic("backlog_quota", backlog_quota.enforce)
+        self.quota_check_duration_s.add((clock.monotonic_ms() - started_ms) / 1000)
+
+    async def _for_each_topic(self, what: str, check: _TopicCheck) -> None:
+        clock = self._service.clock
+        slice_ends_ms = clock.monotonic_ms() + SLICE_MS
+        for topic in list(self._service.topics.values()):
+            if clock.monotonic_ms() >= slice_ends_ms:
+                await asyncio.sleep(0)
+                slice_ends_ms = clock.monotonic_ms() + SLICE_MS
+            if topic.is_fenced:
+                continue
+            try:
+                await check(topic)
+            except StoreError as error:
+                logs.error(f"{what}.failed", topic=topic.name, error=str(error))
+            except Exception as bug:  # noqa: BLE001  (a fault boundary)
+                # A broken invariant belongs to its topic: the others go on.
+                logs.error(f"{what}.failed", topic=topic.name, exc_info=bug)
+                topic.fail(bug)
+
+
+async def _every(interval_s: float, check: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await asyncio.sleep(interval_s)
+        await check()
+
+
+async def _trim(topic: Topic) -> None:
+    await topic.ledger.trim()
+
+
+async def _expire(topic: Topic) -> None:
+    ttl_s = topic.policies.message_ttl_s
+    if ttl_s > 0:
+        before_ms = topic.service.clock.wall_ms() - ttl_s * 1000
+        for subscription in list(topic.subscriptions.values()):
+            await subscription.expire(before_ms)

@@ -1,0 +1,93 @@
+"""Snapshots and deltas of a cursor's state as bytes. One layout serves for both (little-endian):
+
+    version u8 | kind u8 | mark-delete ledger i64, entry i64 | ledger count u32 | ack set count u32
+    for each ledger:    ledger id i64 | length u32 | roaring bitmap of deleted entries, portable format
+    for each ack set:   ledger id i64 | entry id u32 | word count u32 | words u64, least significant first
+
+Kind WHOLE replaces the state, kind CHANGES adds to it: mark-delete only moves forward, deleted entries are united, ack
+sets replace older ones of the same entry.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from pyroaring import BitMap
+
+from pybroker.errors import StoreError
+from pybroker.model import ack_set
+from pybroker.model.position import Position
+
+FORMAT_VERSION = 1
+_WHOLE = 0
+_CHANGES = 1
+_HEADER = struct.Struct("<BBqqII")
+_LEDGER = struct.Struct("<qI")
+_ACK_SET = struct.Struct("<qII")
+_WORD = struct.Struct("<Q")
+
+
+class CursorRecord:
+    """A snapshot or delta, read. Raises StoreError when it is damaged or of a version that this code does not know."""
+
+    __slots__ = ("ack_sets", "holes", "is_whole", "mark_delete_position")
+
+    def __init__(self, data: bytes) -> None:
+        if data and data[0] > FORMAT_VERSION:
+            raise StoreError(
+                f"a cursor record has format version {data[0]}, this broker reads up to {FORMAT_VERSION}: "
+                "it was written by a newer one"
+            )
+        try:
+            self._parse(data)
+        except (struct.error, ValueError, IndexError) as error:
+            raise StoreError(f"a cursor record of {len(data)} bytes is damaged: {error}") from error
+
+    def _parse(self, data: bytes) -> None:
+        _version, kind, mark_ledger_id, mark_entry_id, ledger_count, ack_set_count = _HEADER.unpack_from(data)
+        self.is_whole = kind == _WHOLE
+        self.mark_delete_position = Position(mark_ledger_id, mark_entry_id)
+        self.holes: dict[int, BitMap] = {}
+        self.ack_sets: dict[Position, int] = {}
+        offset = _HEADER.size
+        for _ in range(ledger_count):
+            ledger_id, length = _LEDGER.unpack_from(data, offset)
+            offset += _LEDGER.size
+            if offset + length > len(data):
+                raise ValueError("a bitmap is cut off")
+            self.holes[ledger_id] = BitMap.deserialize(data[offset : offset + length])
+            offset += length
+        for _ in range(ack_set_count):
+            ledger_id, entry_id, word_count = _ACK_SET.unpack_from(data, offset)
+            offset += _ACK_SET.size
+            if offset + word_count * _WORD.size > len(data):
+                raise ValueError("an ack set is cut off")
+            words = [_WORD.unpack_from(data, offset + index * _WORD.size)[0] for index in range(word_count)]
+            self.ack_sets[Position(ledger_id, entry_id)] = ack_set.from_words(words)
+            offset += word_count * _WORD.size
+        if offset != len(data) or kind not in (_WHOLE, _CHANGES):
+            raise ValueError("bytes left over" if offset != len(data) else f"kind {kind}")
+
+
+def encode_whole(mark: Position, holes: dict[int, BitMap], ack_sets: dict[Position, int]) -> bytes:
+    """A record that replaces the state. Bitmaps are brought into their smallest form."""
+    return _encode(_WHOLE, mark, holes, ack_sets)
+
+
+def encode_changes(mark: Position, holes: dict[int, BitMap], ack_sets: dict[Position, int]) -> bytes:
+    """A record that adds to the state."""
+    return _encode(_CHANGES, mark, holes, ack_sets)
+
+
+def _encode(kind: int, mark: Position, holes: dict[int, BitMap], ack_sets: dict[Position, int]) -> bytes:
+    parts = [_HEADER.pack(FORMAT_VERSION, kind, mark.ledger_id, mark.entry_id, len(holes), len(ack_sets))]
+    for ledger_id, deleted in holes.items():
+        deleted.run_optimize()
+        bitmap = deleted.serialize()
+        parts.append(_LEDGER.pack(ledger_id, len(bitmap)))
+        parts.append(bitmap)
+    for position, bits in ack_sets.items():
+        word_count = -(-bits.bit_length() // ack_set.WORD_BITS)
+        parts.append(_ACK_SET.pack(position.ledger_id, position.entry_id, word_count))
+        parts.append(bits.to_bytes(word_count * _WORD.size, "little"))
+    return b"".join(parts)

@@ -1,0 +1,50 @@
+"""What the metadata store keeps of a managed ledger: one document, JSON, that names its ledgers and durable cursors.
+
+It is written before anything that it names is used, and before anything that it no longer names is deleted, so that after a crash
+nothing receipted hangs in the air and nothing deleted takes space for ever:
+
+    {"version": 1, "ledgers": {...}, "serial": 3,
+     "cursors": {"sub": {"id": "...", "position": [ledger, entry], "properties": {}}},
+     "terminated": true,         only if so: it takes no more appends
+     "trimmed": [4, 5],          only if any: ledgers that may still be in the store and are to be deleted
+     "deleted": true}            only if so: everything named here is to be deleted, and then this document
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from pybroker.errors import StoreError
+
+FORMAT_VERSION = 1
+
+
+class CursorInfo(msgspec.Struct):
+    """A durable cursor; `position` is its mark-delete position when it was made."""
+
+    id: str
+    position: tuple[int, int]
+    properties: dict[str, str] = {}
+
+
+class ManagedLedgerInfo(msgspec.Struct, omit_defaults=True):
+    """The document."""
+
+    version: int
+    ledgers: msgspec.Raw
+    cursors: dict[str, CursorInfo]
+    serial: int
+    terminated: bool = False
+    trimmed: list[int] = []
+    deleted: bool = False
+
+
+def decode_info(path: str, value: bytes) -> ManagedLedgerInfo:
+    """The document found at metadata path `path`. Raises StoreError."""
+    try:
+        info = msgspec.json.decode(value, type=ManagedLedgerInfo)
+    except msgspec.DecodeError as error:
+        raise StoreError(f"metadata of {path} is damaged: {error}") from error
+    if info.version > FORMAT_VERSION:
+        raise StoreError(f"metadata of {path} has version {info.version}, this broker knows up to {FORMAT_VERSION}")
+    return info

@@ -1,0 +1,139 @@
+"""A data directory, opened to be looked at: locked, so that no broker is on it, and never written.
+
+SQLite changes files when it opens them after a crash; so both databases are copied, with their logs, and the copies are
+opened. Journal and segment files are only read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pybroker.data_directory import DataDirectoryInUse, DataDirectoryLock
+from pybroker.errors import StoreError
+from pybroker.managed_ledger.info import ManagedLedgerInfo, decode_info
+from pybroker.managed_ledger.ledger_list import LedgerList
+from pybroker.metadata.paths import MANAGED_LEDGERS
+from pybroker.metadata.sqlite import SqliteMetadataStore
+from pybroker.metadata.store import MetadataStore
+from pybroker.storage.disk import Disk
+from pybroker.storage.journal_files import parse_journal_file_name
+from pybroker.storage.segments import parse_segment_name
+from pybroker.storage.start_up import StoreDirectories
+
+METADATA_FILE = "metadata.db"
+LOG_SUFFIX = "-wal"
+# Tenant, namespace, domain and topic below the root.
+_TOPIC_DEPTH = 4
+
+
+class NotUsable(Exception):
+    """The directory cannot be looked at; the text is one line for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLedgers:
+    """A managed ledger as metadata names it."""
+
+    path: str
+    info: ManagedLedgerInfo
+    ledgers: LedgerList
+
+
+class DataFiles:
+    """The files of a directory; `copies` holds the databases."""
+
+    def __init__(self, directory: Path, copies: Path) -> None:
+        self.directories = StoreDirectories.below(directory)
+        self.disk = Disk()
+        self._directory = directory
+        self._copies = copies
+
+    def journal_names(self) -> dict[int, str]:
+        """Files in use or ready to be, by generation, rising."""
+        return _by_number(self.directories.journal, parse_journal_file_name)
+
+    def segment_names(self) -> dict[int, str]:
+        """Files by ledger id, rising."""
+        return _by_number(self.directories.ledgers, parse_segment_name)
+
+    def open_database(self, name: str) -> sqlite3.Connection:
+        """The copy of a database. Raises sqlite3.Error."""
+        return sqlite3.connect(self._copies / name, isolation_level=None)
+
+    def log_of(self, name: str) -> bytes:
+        """The write-ahead log of a database as the last process left it; empty for none."""
+        path = self._directory / (name + LOG_SUFFIX)
+        return path.read_bytes() if path.exists() else b""
+
+    def has(self, name: str) -> bool:
+        return (self._directory / name).exists()
+
+    def load_topics(self) -> tuple[list[TopicLedgers], list[tuple[str, str]]]:
+        """What metadata names, and paths with the reasons why they cannot be read. Raises StoreError."""
+        topics: list[TopicLedgers] = []
+        failures: list[tuple[str, str]] = []
+        for path, value in asyncio.run(_load_values(self._copies / METADATA_FILE)):
+            try:
+                info = decode_info(path, value)
+                topics.append(TopicLedgers(path, info, LedgerList.decode(bytes(info.ledgers), 0)))
+            except StoreError as error:
+                failures.append((path, str(error)))
+        return topics, failures
+
+
+@contextmanager
+def opened(directory: Path) -> Iterator[DataFiles]:
+    """Lock the directory and copy its databases. Raises NotUsable."""
+    try:
+        lock = DataDirectoryLock(directory, is_only_looked_at=True)
+    except DataDirectoryInUse as error:
+        raise NotUsable(str(error)) from None
+    except OSError as error:
+        raise NotUsable(f"{directory} is not a data directory: {error.strerror or error}") from error
+    try:
+        table = StoreDirectories.below(directory).table
+        if not table.exists():
+            raise NotUsable(f"{directory} holds no {table.name}: no broker with ledgerStore=local ever ran on it")
+        with tempfile.TemporaryDirectory(prefix="pybroker-") as copies:
+            try:
+                for name in (table.name, METADATA_FILE):
+                    for suffix in ("", LOG_SUFFIX):
+                        if (directory / (name + suffix)).exists():
+                            shutil.copyfile(directory / (name + suffix), Path(copies) / (name + suffix))
+            except OSError as error:
+                raise NotUsable(f"the databases cannot be copied: {error}") from error
+            yield DataFiles(directory, Path(copies))
+    finally:
+        lock.release()
+
+
+def _by_number(directory: Path, parse: Callable[[str], int | None]) -> dict[int, str]:
+    names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
+    return dict(sorted((number, name) for name in names if (number := parse(name)) is not None))
+
+
+async def _load_values(path: Path) -> list[tuple[str, bytes]]:
+    """Every managed ledger's path and document."""
+    store = await SqliteMetadataStore.open(path)
+    try:
+        return await _values_below(store, MANAGED_LEDGERS, _TOPIC_DEPTH)
+    finally:
+        await store.close()
+
+
+async def _values_below(store: MetadataStore, path: str, depth: int) -> list[tuple[str, bytes]]:
+    found: list[tuple[str, bytes]] = []
+    for name in await store.children(path):
+        child = f"{path}/{name}"
+        if depth > 1:
+            found += await _values_below(store, child, depth - 1)
+        elif (value := await store.get(child)) is not None:
+            found.append((child, value.value))
+    return found

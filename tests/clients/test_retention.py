@@ -1,0 +1,274 @@
+"""Retention, expiry, backlog quotas and termination, as connected clients meet them."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all
+from tests.support.broker_process import BrokerProcess
+from tests.support.raw_client import RawClient, Type
+from tests.support.rest import Answer, call
+
+from pybroker.wire import pulsar_api_pb2 as pb
+
+SETTINGS = {
+    "retentionCheckIntervalInSeconds": "1",
+    "messageExpiryCheckIntervalInMinutes": "0.005",
+    "backlogQuotaCheckIntervalInSeconds": "1",
+    "preciseTimeBasedBacklogQuotaCheck": "true",
+    "managedLedgerMaxEntriesPerLedger": "10",
+    "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+}
+HOLD, FAIL, EVICT = "producer_request_hold", "producer_exception", "consumer_backlog_eviction"
+FOR_EVER = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+WAIT_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """One with small ledgers that looks after its topics all the time."""
+    with BrokerProcess(tmp_path_factory.mktemp("retention"), SETTINGS).running() as process:
+        yield process
+
+
+def admin(broker: BrokerProcess, method: str, path: str, body: object = None) -> Answer:
+    answer = call(f"{broker.http_url}/admin/v2{path}", method, body=body)
+    assert answer.status < 300, answer
+    return answer
+
+
+def path_of(topic: str) -> str:
+    return "/" + topic.replace("://", "/")
+
+
+def internal_stats(broker: BrokerProcess, topic: str) -> Any:
+    return admin(broker, "GET", f"{path_of(topic)}/internalStats").json
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Poll for what the broker does by itself."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def send(client: pulsar.Client, topic: str, count: int, first: int = 0) -> None:
+    producer = client.create_producer(topic, batching_enabled=False)
+    for index in range(first, first + count):
+        producer.send(b"m-%d" % index)
+    producer.close()
+
+
+def texts(messages: list[pulsar.Message]) -> list[str]:
+    return [message.data().decode() for message in messages]
+
+
+# --- retention -----------------------------------------------------------------------------------------------------------
+
+
+def test_acknowledged_messages_go_by_whole_ledgers(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "s")
+    send(client, topic, 35)
+    for message in receive_all(consumer, 35):
+        consumer.acknowledge(message)
+    until(lambda: internal_stats(broker, topic)["numberOfEntries"] <= 10)
+
+
+def test_retention_keeps_acknowledged_messages_for_readers_until_it_is_unset(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    consumer = client.subscribe(topic, "s")
+    admin(broker, "POST", f"{path_of(topic)}/retention", FOR_EVER)
+    send(client, topic, 35)
+    consumer.acknowledge_cumulative(receive_all(consumer, 35)[-1])
+    other = f"{topic}-other"  # Shows that the check has passed meanwhile.
+    other_consumer = client.subscribe(other, "s")
+    send(client, other, 35)
+    other_consumer.acknowledge_cumulative(receive_all(other_consumer, 35)[-1])
+    until(lambda: internal_stats(broker, other)["numberOfEntries"] <= 10)
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    assert texts([reader.read_next(10_000) for _ in range(35)]) == [f"m-{index}" for index in range(35)]
+    reader.close()
+    admin(broker, "DELETE", f"{path_of(topic)}/retention")
+    until(lambda: internal_stats(broker, topic)["numberOfEntries"] <= 10)
+    left = internal_stats(broker, topic)["numberOfEntries"]
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    first = int(reader.read_next(10_000).data().removeprefix(b"m-")) if left else 35
+    assert first == 35 - left
+
+
+# --- expiry --------------------------------------------------------------------------------------------------------------
+
+
+def test_unread_messages_expire_and_later_ones_are_delivered(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    client.subscribe(topic, "s").close()
+    send(client, topic, 5)
+    admin(broker, "POST", f"{path_of(topic)}/messageTTL?messageTTL=1")
+    until(lambda: internal_stats(broker, topic)["cursors"]["s"]["messagesConsumedCounter"] == 5)
+    admin(broker, "DELETE", f"{path_of(topic)}/messageTTL")
+    send(client, topic, 2, first=5)
+    assert texts(receive_all(client.subscribe(topic, "s"), 2)) == ["m-5", "m-6"]
+
+
+def test_what_expires_at_a_connected_consumer_is_not_delivered_again(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
+    send(client, topic, 5)
+    received = receive_all(consumer, 5)
+    admin(broker, "POST", f"{path_of(topic)}/messageTTL?messageTTL=1")
+    until(lambda: internal_stats(broker, topic)["cursors"]["s"]["messagesConsumedCounter"] == 5)
+    assert len(received) == 5
+    consumer.redeliver_unacknowledged_messages()
+    assert_nothing_arrives(consumer)
+    metrics = broker.get("/metrics")
+    labels = f'topic="{topic}",subscription="s"}} 5'
+    assert any(
+        line.startswith("pulsar_subscription_total_msg_expired") and labels in line for line in metrics.split("\n")
+    )
+
+
+# --- backlog quotas ------------------------------------------------------------------------------------------------------
+
+
+def fill_up(broker: BrokerProcess, client: pulsar.Client, topic: str, policy: str) -> pulsar.Producer:
+    """A connected producer on a topic whose backlog has just become too large."""
+    client.subscribe(topic, "s").close()
+    producer = client.create_producer(topic, batching_enabled=False, send_timeout_millis=0)
+    for _ in range(10):
+        producer.send(b"x" * 100)
+    admin(broker, "POST", f"{path_of(topic)}/backlogQuota", {"policy": policy, "limitSize": 500})
+    return producer
+
+
+def test_a_held_producer_goes_on_by_itself_once_the_backlog_is_read(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    producer = fill_up(broker, client, topic, HOLD)
+    until(lambda: not producer.is_connected())
+    sent: list[pulsar.Result] = []
+    producer.send_async(b"late", lambda result, _: sent.append(result))
+    consumer = client.subscribe(topic, "s")
+    messages = receive_all(consumer, 10)
+    assert not sent
+    for message in messages:
+        consumer.acknowledge(message)
+    assert consumer.receive(30_000).data() == b"late"
+    until(lambda: sent == [pulsar.Result.Ok])
+
+
+def test_a_failed_producer_hears_why(broker: BrokerProcess, topic: str) -> None:
+    client = new_client(broker.url)
+    producer = fill_up(broker, client, topic, FAIL)
+    until(lambda: not producer.is_connected())
+    with pytest.raises(pulsar.ProducerBlockedQuotaExceededException):
+        client.create_producer(topic)
+    admin(broker, "POST", f"{path_of(topic)}/subscription/s/skip_all")
+    client.create_producer(topic).send(b"again")
+    client.close()
+
+
+def test_the_oldest_messages_are_evicted_and_producers_go_on(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    producer = fill_up(broker, client, topic, EVICT)
+    until(lambda: internal_stats(broker, topic)["cursors"]["s"]["messagesConsumedCounter"] > 0)
+    read = internal_stats(broker, topic)["cursors"]["s"]["messagesConsumedCounter"]
+    producer.send(b"after")
+    consumer = client.subscribe(topic, "s")
+    received = texts(receive_all(consumer, 11 - read))
+    assert received == ["x" * 100] * (10 - read) + ["after"]
+    assert 0 < len(received) <= 5
+    evictions = f'topic="{topic}",quota_type="size"}} 1'
+    assert evictions in broker.get("/metrics")
+
+
+def test_an_old_message_holds_producers_until_it_is_acknowledged(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, send_timeout_millis=0)
+    producer.send(b"old")
+    path = f"{path_of(topic)}/backlogQuota?backlogQuotaType=message_age"
+    admin(broker, "POST", path, {"policy": HOLD, "limitTime": 1})
+    until(lambda: not producer.is_connected())
+    consumer.acknowledge(consumer.receive(10_000))
+    producer.send(b"new")
+    assert consumer.receive(10_000).data() == b"new"
+
+
+# --- cursors and ends ----------------------------------------------------------------------------------------------------
+
+
+def test_a_connected_consumer_that_is_reset_gets_everything_again(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    consumer = client.subscribe(topic, "s")
+    send(client, topic, 3)
+    for message in receive_all(consumer, 3):
+        consumer.acknowledge(message)
+    admin(broker, "POST", f"{path_of(topic)}/subscription/s/resetcursor/0")
+    assert texts(receive_all(consumer, 3)) == ["m-0", "m-1", "m-2"]
+
+
+def test_a_terminated_topic_refuses_producers_and_is_read_to_its_end(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic)
+    last = producer.send(b"last")
+    answer = admin(broker, "POST", f"{path_of(topic)}/terminate").json
+    assert (answer["ledgerId"], answer["entryId"]) == (last.ledger_id(), last.entry_id())
+    with pytest.raises(pulsar.TopicTerminated):
+        producer.send(b"too late")
+    with pytest.raises(pulsar.TopicTerminated):
+        client.create_producer(topic)
+    assert consumer.receive(10_000).data() == b"last"
+
+
+def test_consumers_of_a_terminated_topic_are_told_when_nothing_is_left(broker: BrokerProcess, topic: str) -> None:
+    consuming = RawClient(broker.url)
+    consuming.connect()
+    consuming.subscribe(topic)
+    consuming.open_producer(topic)
+    receipt = consuming.publish(1, 1)[0]
+    admin(broker, "POST", f"{path_of(topic)}/terminate")
+    assert consuming.reply()["type"] == "CLOSE_PRODUCER"
+    consuming.send(Type.FLOW, consumer_id=1, messagePermits=10)
+    assert consuming.reply()["type"] == "MESSAGE"
+    position = pb.MessageIdData(**{key: int(receipt["message_id"][key]) for key in ("ledgerId", "entryId")})
+    consuming.send(Type.ACK, consumer_id=1, ack_type=pb.CommandAck.Individual, message_id=[position])
+    assert consuming.reply() == {"type": "REACHED_END_OF_TOPIC", "consumer_id": "1"}
+    consuming.close()
+
+
+def test_policies_and_termination_survive_a_kill(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, SETTINGS).start()
+    held, ended = "persistent://public/default/held", "persistent://public/default/ended"
+    client = new_client(broker.url)
+    producer = fill_up(broker, client, held, HOLD)
+    admin(broker, "POST", "/namespaces/public/default/retention", FOR_EVER)
+    admin(broker, "POST", f"{path_of(held)}/messageTTL?messageTTL=3600")
+    client.create_producer(ended).send(b"last")
+    admin(broker, "POST", f"{path_of(ended)}/terminate")
+    producer.close()
+    client.close()
+    broker.restart_after_kill()
+    assert admin(broker, "GET", f"{path_of(held)}/retention?applied=true").json == FOR_EVER
+    assert admin(broker, "GET", f"{path_of(held)}/messageTTL").json == 3600
+    client = pulsar.Client(broker.url, operation_timeout_seconds=2)
+    with pytest.raises(pulsar.PulsarException) as held_back:
+        client.create_producer(held)
+    assert type(held_back.value) in {pulsar.Timeout, pulsar.ProducerBlockedQuotaExceededError}
+    with pytest.raises(pulsar.TopicTerminated):
+        client.create_producer(ended)
+    reader = client.create_reader(ended, pulsar.MessageId.earliest)
+    assert reader.read_next(10_000).data() == b"last"
+    client.close()
+    assert broker.stop() == 0

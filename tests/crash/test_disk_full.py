@@ -1,0 +1,230 @@
+"""A real broker on a file system that becomes full: what is told to whom, what goes on, what is kept, and how it ends.
+
+The file system is a tmpfs of its own, which needs the right to mount.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pulsar
+import pytest
+from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all
+from tests.support.broker_process import BrokerProcess
+from tests.support.raw_client import RawClient
+
+from pybroker.storage.disk import Disk
+from pybroker.wire import pulsar_api_pb2 as pb
+
+pytestmark = pytest.mark.long
+
+TOPIC = "persistent://public/default/t"
+FILE_SYSTEM_MIB = 300
+MIB = 1 << 20
+BODY_BYTES = 100_000
+TELL_WITHIN_S = 1.0
+
+
+class Ballast:
+    """A file of somebody else on the same file system."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "ballast"
+        self._directory = directory
+
+    def leave(self, free_bytes: int) -> None:
+        """Grow until only so much is free."""
+        with self._path.open("ab") as file:
+            while (growth := self.free_bytes() - free_bytes) > 0:
+                file.write(bytes(min(growth, MIB)))
+                file.flush()
+
+    def drop(self) -> None:
+        self._path.unlink()
+
+    def free_bytes(self) -> int:
+        figures = Disk().space(self._directory)
+        assert figures is not None
+        return figures.free_bytes
+
+
+@pytest.fixture
+def file_system(tmp_path: Path) -> Iterator[Path]:
+    directory = tmp_path / "small"
+    directory.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={FILE_SYSTEM_MIB}m", "tmpfs", str(directory)], check=True)
+    yield directory
+    subprocess.run(["umount", str(directory)], check=True)
+
+
+@pytest.fixture
+def broker(tmp_path: Path, file_system: Path) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(tmp_path)
+    process.data = file_system / "data"
+    process.start()
+    yield process
+    process.stop()
+
+
+def publish_until_refused(producer: pulsar.Producer, first: int) -> tuple[int, float]:
+    """Send one message after the other; how many were receipted, and how long the refused one took to fail."""
+    number = first
+    while True:
+        start_s = time.monotonic()
+        try:
+            producer.send(body(number))
+        except pulsar.ProducerBlockedQuotaExceededException:
+            return number, time.monotonic() - start_s
+        number += 1
+        assert number * BODY_BYTES < FILE_SYSTEM_MIB * MIB, "nothing was refused"
+
+
+def body(number: int) -> bytes:
+    return b"%d;" % number + bytes(BODY_BYTES)
+
+
+def metric(broker: BrokerProcess, name: str) -> float:
+    (line,) = (line for line in broker.get("/metrics").splitlines() if line.startswith(name + "{"))
+    return float(line.split()[-1])
+
+
+def verify(data: Path) -> None:
+    """What is stored is whole, says the tool."""
+    command = [sys.executable, "-m", "pybroker", "ledger", "verify", str(data)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+@pytest.mark.parametrize("direct_io", ["true", "false"])
+def test_publishing_is_refused_at_once_and_everything_else_goes_on(
+    broker: BrokerProcess, file_system: Path, direct_io: str
+) -> None:
+    broker.stop()
+    broker.settings["journalDirectIo"] = direct_io
+    broker.start()
+    ballast = Ballast(file_system)
+    client, other = new_client(broker.url), new_client(broker.url)
+    consumer = other.subscribe(TOPIC, "s", receiver_queue_size=10)
+    producer = client.create_producer(TOPIC, batching_enabled=False)
+    producer.send(body(0))
+    ballast.leave(40 * MIB)
+    receipted, took_s = publish_until_refused(producer, 1)
+    assert receipted > 50
+    assert took_s < TELL_WITHIN_S
+    for _ in range(20):  # it stays so, however often the client tries
+        _, took_s = publish_until_refused(producer, receipted)
+        assert took_s < TELL_WITHIN_S
+    start_s = time.monotonic()
+    with pytest.raises(pulsar.ProducerBlockedQuotaExceededException):
+        client.create_producer(TOPIC)
+    assert time.monotonic() - start_s < TELL_WITHIN_S
+    assert metric(broker, "pybroker_store_publishing_refused") == 1
+    assert metric(broker, "pybroker_store_refused_entries") >= 20
+    assert metric(broker, "pybroker_store_free_bytes") < 40 * MIB
+    log = broker.log.read_text()
+    assert log.count("storage.full") == 1
+    assert log.count("ledger.rollover_failed") == 0
+
+    ballast.leave(0)  # and now not a byte is left for anybody
+    for number in range(receipted):
+        message = consumer.receive(10_000)
+        assert message.data() == body(number)
+        consumer.acknowledge(message)
+    assert_nothing_arrives(consumer)
+
+    ballast.drop()
+    start_s = time.monotonic()
+    again = receipted
+    while True:
+        try:
+            producer.send(body(again))
+            break
+        except pulsar.ProducerBlockedQuotaExceededException:
+            assert time.monotonic() - start_s < 3
+    assert time.monotonic() - start_s < 3
+    assert receive_all(consumer, 1)[0].data() == body(again)
+    client.close()
+    other.close()
+    assert broker.stop() == 0
+    verify(broker.data)
+
+
+def test_acknowledgements_with_a_receipt_on_a_full_disk_survive_a_kill(
+    broker: BrokerProcess, file_system: Path
+) -> None:
+    ballast = Ballast(file_system)
+    client = new_client(broker.url)
+    client.subscribe(TOPIC, "sub", pulsar.ConsumerType.Shared).close()
+    producer = client.create_producer(TOPIC, batching_enabled=False)
+    producer.send(body(0))
+    ballast.leave(40 * MIB)
+    receipted, _ = publish_until_refused(producer, 1)
+    client.close()
+    ballast.leave(0)
+    raw = RawClient(broker.url)
+    raw.connect()
+    raw.subscribe(TOPIC, 2, "Shared")
+    raw.send(pb.BaseCommand.FLOW, consumer_id=2, messagePermits=receipted)
+    acknowledged: set[int] = set()
+    for number in range(receipted):
+        reply = raw.reply()
+        assert reply["type"] == "MESSAGE"
+        if number % 3 == 0:
+            ids = reply["message_id"]
+            message_id = pb.MessageIdData(ledgerId=int(ids["ledgerId"]), entryId=int(ids["entryId"]))
+            raw.send(
+                pb.BaseCommand.ACK,
+                consumer_id=2,
+                ack_type=pb.CommandAck.Individual,
+                message_id=[message_id],
+                request_id=1000 + number,
+            )
+            acknowledged.add(number)
+    for _ in acknowledged:
+        reply = raw.reply()
+        assert reply["type"] == "ACK_RESPONSE"
+        assert "error" not in reply
+    broker.kill()
+    raw.close()
+    ballast.drop()
+    broker.start()
+    client = new_client(broker.url)
+    consumer = client.subscribe(TOPIC, "sub", pulsar.ConsumerType.Shared)
+    left = [number for number in range(receipted) if number not in acknowledged]
+    assert sorted(int(message.data().split(b";")[0]) for message in receive_all(consumer, len(left))) == left
+    assert_nothing_arrives(consumer)
+    client.create_producer(TOPIC).send(b"goes on")
+    client.close()
+    assert broker.stop() == 0
+    verify(broker.data)
+
+
+def test_a_start_on_a_full_disk_serves_what_is_there(broker: BrokerProcess, file_system: Path) -> None:
+    ballast = Ballast(file_system)
+    client = new_client(broker.url)
+    client.subscribe(TOPIC, "s").close()
+    producer = client.create_producer(TOPIC, batching_enabled=False)
+    for number in range(10):
+        producer.send(body(number))
+    ballast.leave(4 * MIB)
+    broker.kill()
+    client.close()
+    broker.start()
+    client = new_client(broker.url)
+    consumer = client.subscribe(TOPIC, "s")
+    assert [message.data() for message in receive_all(consumer, 10)] == [body(number) for number in range(10)]
+    with pytest.raises(pulsar.ProducerBlockedQuotaExceededException):
+        client.create_producer(TOPIC)
+    ballast.drop()
+    deadline_s = time.monotonic() + 3
+    while True:
+        try:
+            client.create_producer(TOPIC).send(b"goes on")
+            break
+        except pulsar.ProducerBlockedQuotaExceededException:
+            assert time.monotonic() < deadline_s
+    client.close()
+    assert broker.stop() == 0
+    verify(broker.data)

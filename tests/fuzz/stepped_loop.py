@@ -1,0 +1,150 @@
+"""An event loop without threads and without time: what a thread would do is one step of the loop, at a drawn moment.
+
+What must hold: the same random source gives the same order of everything, so that a script that fails fails again; time
+passes only when nothing else can happen; and when nothing will ever happen again although somebody waits, that is an error
+and not a test that hangs.
+
+`install` puts the store's threads onto such a loop: pools, the journal's writer and the maker of journal files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from random import Random
+from typing import Any, TypeVar
+
+import pytest
+
+from pybroker.storage import checkpointer, journal_files, local_store
+from pybroker.storage.journal import Journal, JournalBatch, JournalItem, JournalSetup
+
+_T = TypeVar("_T")
+
+
+class NothingHappens(AssertionError):
+    """Somebody waits for what will never come: a completion was lost."""
+
+
+class SteppedLoop(asyncio.BaseEventLoop):
+    """Virtual time from `now_s` on; `slowness` multiplies how long the disk takes."""
+
+    def __init__(self, chance: Random, now_s: float) -> None:
+        super().__init__()
+        self.chance = chance
+        self.slowness = 1
+        self._now_s = now_s
+        self._selector = self
+
+    def time(self) -> float:
+        return self._now_s
+
+    def delay_s(self) -> float:
+        """How long the next operation takes: often nothing, sometimes longer than others that began later."""
+        return self.chance.choice((0, 0, 0.0001, 0.0003, 0.001)) * self.slowness
+
+    def run_in_executor(self, executor: Any, func: Callable[..., _T], *args: Any) -> asyncio.Future[_T]:
+        future: asyncio.Future[_T] = self.create_future()
+        self.call_later(self.delay_s(), _work, future, func, args)
+        return future
+
+    # What the base class asks of a selector and of a loop that owns one
+
+    def select(self, timeout: float | None) -> list[Any]:
+        if timeout is None:
+            raise NothingHappens("nothing is left that could happen")
+        self._now_s += timeout
+        return []
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        """There are no sockets."""
+
+    def _write_to_self(self) -> None:
+        """There are no other threads."""
+
+
+def _work(future: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    try:
+        result = func(*args)
+    except Exception as error:  # noqa: BLE001 - as an executor does
+        if not future.done():
+            future.set_exception(error)
+    else:
+        if not future.done():
+            future.set_result(result)
+
+
+class InlineExecutor:
+    """A pool whose work is done when it is handed over."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def submit(self, func: Callable[..., _T], *args: Any) -> Future[_T]:
+        future: Future[_T] = Future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001 - as an executor does
+            future.set_exception(error)
+        return future
+
+    def shutdown(self, wait: bool = True) -> None:
+        """Nothing runs."""
+
+
+class SteppedJournal(Journal):
+    """The journal with its writer as steps of the loop. A batch is durable some time before anybody is told."""
+
+    def _start(self) -> None:
+        self._is_scheduled = False
+        self._has_failed = False
+        self._untold: deque[JournalBatch] = deque()
+
+    def put(self, item: JournalItem) -> None:
+        super().put(item)
+        self._schedule()
+
+    async def close(self) -> None:
+        while not self._has_failed and (self._is_scheduled or self._untold):  # noqa: ASYNC110
+            await asyncio.sleep(0.0001)
+        self._files.close()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled and not self._has_failed:
+            self._is_scheduled = True
+            self._loop.call_later(self._loop.delay_s(), self._turn)  # type: ignore[attr-defined]
+
+    def _turn(self) -> None:
+        self._is_scheduled = False
+        batch = JournalBatch()
+        self._collect(batch, self._queue.get_nowait())
+        try:
+            if batch.parts:
+                self._write(batch)
+        except OSError as error:
+            self._has_failed = True
+            self._loop.call_soon(self._on_fatal, error)
+            return
+        self._end(batch)
+        self._untold.append(batch)
+        self._loop.call_later(self._loop.delay_s(), self._tell_oldest)  # type: ignore[attr-defined]
+        if not self._queue.empty():
+            self._schedule()
+
+    def _tell_oldest(self) -> None:
+        self._completed(self._untold.popleft())
+
+
+def open_stepped_journal(setup: JournalSetup, *, direct_io: bool) -> Journal:
+    setup.files.start()
+    return SteppedJournal(setup)
+
+
+def install(patch: pytest.MonkeyPatch) -> None:
+    """From now on stores that are opened on a SteppedLoop use no threads."""
+    patch.setattr(local_store, "open_journal", open_stepped_journal)
+    patch.setattr(journal_files, "ThreadPoolExecutor", InlineExecutor)
+    # The checkpoint gives way by the real clock; here it always does.
+    patch.setattr(checkpointer, "_SNAPSHOT_TURN_S", -1.0)

@@ -1,0 +1,412 @@
+"""The managed ledger model finds bugs: each one planted here, in storage or in the ledgers above it, makes a walk fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, islice
+from typing import Any
+
+import pytest
+from tests.fuzz import managed_ledger_faults, stepped_loop
+from tests.fuzz.managed_ledger_scripts import OPENING, SCRIPTS, SEEDS_OF_A_SCRIPT, Step, draw_script, failure_of
+from tests.fuzz.test_managed_ledger_model import FUZZ_SEED
+
+from pybroker.managed_ledger import cursor_state, managed_ledger
+from pybroker.managed_ledger.cursor_state import CursorState
+from pybroker.managed_ledger.factory import ManagedLedgerFactory
+from pybroker.managed_ledger.ledger_list import LedgerList
+from pybroker.managed_ledger.managed_cursor import ManagedCursor
+from pybroker.managed_ledger.managed_ledger import ManagedLedger
+from pybroker.managed_ledger.retention import KEEP_ALL, RetentionLimits
+from pybroker.model.position import LATEST, Position
+from pybroker.storage import fault_disk, live_ledger, local_store, segment_reader
+from pybroker.storage.checkpointer import Checkpointer
+from pybroker.storage.cursor_shelf import CursorShelf
+from pybroker.storage.layout import journal as journal_layout
+from pybroker.storage.ledger_store import EntryRun, LedgerSummary
+from pybroker.storage.local_store import LocalStore
+
+WALKS = 250
+STEPS_OF_A_WALK = 45
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+# --- durability of entries ---------------------------------------------------------------------------------------------
+
+
+def receipts_come_before_the_sync(patch: pytest.MonkeyPatch) -> None:
+    write_at = fault_disk.FaultFile.write_at
+    patch.setattr(
+        fault_disk.FaultFile,
+        "write_at",
+        lambda self, pieces, offset, durable: write_at(self, pieces, offset, durable=False),
+    )
+
+
+def refused_batches_get_receipts(patch: pytest.MonkeyPatch) -> None:
+    completed = LocalStore._batch_completed
+
+    def all_is_well(self: LocalStore, batch: Any) -> None:
+        batch.runs += batch.refused_runs
+        batch.refused_runs = []
+        completed(self, batch)
+
+    patch.setattr(LocalStore, "_batch_completed", all_is_well)
+
+
+def the_journal_is_cut_one_batch_too_early(patch: pytest.MonkeyPatch) -> None:
+    end = stepped_loop.SteppedJournal._end
+
+    def moves_the_mark(self: Any, batch: Any) -> None:
+        end(self, batch)
+        if batch.mark is not None:
+            batch.mark.sequence += 1
+
+    patch.setattr(stepped_loop.SteppedJournal, "_end", moves_the_mark)
+
+
+def checkpoints_commit_before_segments_are_synced(patch: pytest.MonkeyPatch) -> None:
+    sync = fault_disk.FaultFile.sync
+
+    def not_of_segments(self: Any) -> None:
+        if not self._path.name.endswith(".ledger"):
+            sync(self)
+
+    patch.setattr(fault_disk.FaultFile, "sync", not_of_segments)
+
+
+def a_torn_tail_is_not_cut(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(journal_layout, "crc32c", lambda data, start=0, keep_lock=-1: 0)
+
+
+def payloads_are_not_checked(patch: pytest.MonkeyPatch) -> None:
+    payloads = segment_reader.Window.payloads
+
+    def all_are_right(self: Any, *args: Any) -> Any:
+        found, is_right = payloads(self, *args)
+        return found, [True] * len(is_right)
+
+    patch.setattr(segment_reader.Window, "payloads", all_are_right)
+
+
+def a_ledger_id_is_given_again_after_a_crash(patch: pytest.MonkeyPatch) -> None:
+    opened = local_store.open_store
+
+    def forgetful(*args: Any, **kwargs: Any) -> Any:
+        result = opened(*args, **kwargs)
+        result.reserved_ledger_ids = range(1, 1000)
+        return result
+
+    patch.setattr(local_store, "open_store", forgetful)
+
+
+def recovery_counts_one_entry_less(patch: pytest.MonkeyPatch) -> None:
+    recover = LocalStore.recover
+
+    async def one_less(self: LocalStore, ledger_id: int) -> LedgerSummary:
+        found = await recover(self, ledger_id)
+        return LedgerSummary(ledger_id, max(0, found.entry_count - 1), found.message_count, found.size_bytes)
+
+    patch.setattr(LocalStore, "recover", one_less)
+
+
+def recovery_counts_messages_as_entries(patch: pytest.MonkeyPatch) -> None:
+    recover = LocalStore.recover
+
+    async def no_batches(self: LocalStore, ledger_id: int) -> LedgerSummary:
+        found = await recover(self, ledger_id)
+        return LedgerSummary(ledger_id, found.entry_count, found.entry_count, found.size_bytes)
+
+    patch.setattr(LocalStore, "recover", no_batches)
+
+
+def a_ledger_takes_appends_before_it_is_named(patch: pytest.MonkeyPatch) -> None:
+    async def make_next(self: ManagedLedger) -> None:
+        save, self._factory.save = self._factory.save, _nothing  # type: ignore[method-assign, assignment]
+        try:
+            await original(self)
+        finally:
+            self._factory.save = save  # type: ignore[method-assign]
+
+    original = ManagedLedger._make_next
+    patch.setattr(ManagedLedger, "_make_next", make_next)
+    patch.setattr(ManagedLedger, "_seal", lambda self: None)
+
+
+def a_refusal_leaves_the_first_refused_entry(patch: pytest.MonkeyPatch) -> None:
+    fence = live_ledger.LiveLedger.fence
+    patch.setattr(live_ledger.LiveLedger, "fence", lambda self, first_refused_id: fence(self, first_refused_id + 1))
+
+
+# --- reading -----------------------------------------------------------------------------------------------------------
+
+
+def readers_see_what_is_not_durable_yet(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ManagedLedger, "_readable", lambda self, position, max_entries: max_entries)
+
+
+def what_was_read_ahead_serves_other_ledgers(patch: pytest.MonkeyPatch) -> None:
+    ahead = ManagedCursor._from_read_ahead
+
+    def of_any_ledger(self: ManagedCursor, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
+        if self._ahead is not None:
+            self._ahead = EntryRun(
+                position.ledger_id, self._ahead.first_entry_id, self._ahead.payloads, self._ahead.message_counts
+            )
+        return ahead(self, position, max_entries, max_bytes)
+
+    patch.setattr(ManagedCursor, "_from_read_ahead", of_any_ledger)
+
+
+# --- cursors -----------------------------------------------------------------------------------------------------------
+
+
+def an_ack_delta_is_lost(patch: pytest.MonkeyPatch) -> None:
+    append_delta = LocalStore.append_delta
+    numbers = count()
+
+    def now_and_then(self: LocalStore, cursor_id: str, delta: bytes, done: Any) -> None:
+        if next(numbers) % 5 == 4:
+            self._loop.call_soon(done, None)
+        else:
+            append_delta(self, cursor_id, delta, done)
+
+    patch.setattr(LocalStore, "append_delta", now_and_then)
+
+
+def ack_receipts_do_not_wait(patch: pytest.MonkeyPatch) -> None:
+    changed = ManagedCursor.changed
+
+    def at_once(self: ManagedCursor, done: Any) -> None:
+        changed(self, None)
+        if done is not None:
+            done(None)
+
+    patch.setattr(ManagedCursor, "changed", at_once)
+
+
+def acks_without_receipt_are_never_written(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ManagedLedger, "cursor_dirty", lambda self, cursor: None)
+
+
+def a_snapshot_misses_holes(patch: pytest.MonkeyPatch) -> None:
+    def snapshot(self: CursorState) -> bytes:
+        holes, self._holes = self._holes, {}
+        try:
+            return whole(self)
+        finally:
+            self._holes = holes
+
+    whole = CursorState.snapshot
+    patch.setattr(CursorState, "snapshot", snapshot)
+
+
+def a_snapshot_misses_batches(patch: pytest.MonkeyPatch) -> None:
+    whole = cursor_state.encode_whole
+    patch.setattr(cursor_state, "encode_whole", lambda mark, holes, sets: whole(mark, holes, {}))
+
+
+def a_reset_is_undone_by_an_older_delta(patch: pytest.MonkeyPatch) -> None:
+    # The reset is written as one more change, which can only move the mark-delete position forward.
+    reset = CursorState.reset
+
+    def as_a_change(self: CursorState, mark_delete_position: Position) -> None:
+        reset(self, mark_delete_position)
+        self._is_replaced = False
+
+    patch.setattr(CursorState, "reset", as_a_change)
+
+
+def a_checkpoint_forgets_a_delta(patch: pytest.MonkeyPatch) -> None:
+    def stored(self: CursorShelf, cursor_id: str, number: int) -> None:
+        original(self, cursor_id, number + 1)
+
+    original = CursorShelf.stored
+    patch.setattr(CursorShelf, "stored", stored)
+    patch.setattr(Checkpointer, "_cursor_change", _without_snapshot(Checkpointer._cursor_change))
+
+
+def _without_snapshot(change: Callable[[Checkpointer, Any], Any]) -> Callable[[Checkpointer, Any], Any]:
+    def of_records(self: Checkpointer, cursor: Any) -> Any:
+        owner, cursor.owner = cursor.owner, None
+        try:
+            found = change(self, cursor)
+            found.deltas = found.deltas[:-1]
+            return found
+        finally:
+            cursor.owner = owner
+
+    return of_records
+
+
+def a_deletion_counts_as_stored_before_it_is(patch: pytest.MonkeyPatch) -> None:
+    apply = CursorShelf.apply
+
+    def with_its_own_number(self: CursorShelf, record: Any) -> None:
+        apply(self, record)
+        cursor = self._cursors[record.cursor_id]
+        if cursor.deleted_number:
+            cursor.deleted_number = record.number
+
+    patch.setattr(CursorShelf, "apply", with_its_own_number)
+
+
+def a_deleted_cursor_is_named_for_ever(patch: pytest.MonkeyPatch) -> None:
+    async def delete_cursor(self: ManagedLedgerFactory, managed: ManagedLedger, cursor: ManagedCursor) -> None:
+        managed.cursors.pop(cursor.name, None)
+        await cursor.close()
+
+    patch.setattr(ManagedLedgerFactory, "delete_cursor", delete_cursor)
+
+
+def partly_acknowledged_batches_count_as_whole(patch: pytest.MonkeyPatch) -> None:
+    async def backlog_of(self: ManagedLedger, cursor: ManagedCursor) -> Any:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(CursorState, "acknowledged_behind", lambda self: [])
+            return await original(self, cursor)
+
+    original = ManagedLedger.backlog_of
+    patch.setattr(ManagedLedger, "backlog_of", backlog_of)
+
+
+# --- what goes ---------------------------------------------------------------------------------------------------------
+
+
+def trim_takes_one_ledger_too_many(patch: pytest.MonkeyPatch) -> None:
+    removable = managed_ledger.removable
+
+    def one_more(ledgers: LedgerList, current_ledger_id: int, *args: Any) -> list[int]:
+        ids = removable(ledgers, current_ledger_id, *args)
+        rows = [row for row in ledgers.rows() if row.ledger_id not in ids]
+        if ids and len(rows) > 1 and rows[0].is_sealed and rows[0].ledger_id != current_ledger_id:
+            ids.append(rows[0].ledger_id)
+        return ids
+
+    patch.setattr(managed_ledger, "removable", one_more)
+
+
+def retention_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    def of_none(ledgers: LedgerList, current: int, slowest: Position, retention: RetentionLimits, now_ms: int) -> Any:
+        limits = retention if retention is KEEP_ALL else RetentionLimits()
+        return removable(ledgers, current, slowest, limits, now_ms)
+
+    removable = managed_ledger.removable
+    patch.setattr(managed_ledger, "removable", of_none)
+
+
+def trim_keeps_what_retention_does_not(patch: pytest.MonkeyPatch) -> None:
+    removable = managed_ledger.removable
+    patch.setattr(managed_ledger, "removable", lambda *args: removable(*args)[:-1])
+
+
+def files_go_before_metadata_forgets_them(patch: pytest.MonkeyPatch) -> None:
+    trim = ManagedLedger._trim
+
+    async def files_first(self: ManagedLedger, retention: RetentionLimits) -> list[int]:
+        slowest = min((c.mark_delete_position for c in self.cursors.values() if c.is_durable), default=LATEST)
+        now_ms = self._factory.clock.wall_ms()
+        for ledger_id in managed_ledger.removable(self.ledgers, self._ledger_id, slowest, retention, now_ms):
+            await self._store.delete_ledger(ledger_id)
+        return await trim(self, retention)
+
+    patch.setattr(ManagedLedger, "_trim", files_first)
+
+
+async def _nothing(managed: ManagedLedger) -> None:
+    """Writes nothing."""
+
+
+def a_deleted_topic_leaves_its_metadata(patch: pytest.MonkeyPatch) -> None:
+    async def delete(self: Any, path: str, expected_version: int = -1) -> bool:
+        return True
+
+    patch.setattr(managed_ledger_faults.SlowMetadata, "delete", delete)
+
+
+def a_deleted_topic_leaves_its_ledgers(patch: pytest.MonkeyPatch) -> None:
+    async def delete_stored(self: ManagedLedgerFactory, path: str, info: Any) -> None:
+        await self.metadata.delete(path)
+
+    patch.setattr(ManagedLedgerFactory, "_delete_stored", delete_stored)
+
+
+def termination_is_not_stored(patch: pytest.MonkeyPatch) -> None:
+    async def terminate(self: ManagedLedger) -> Position:
+        self.is_terminated = True
+        await asyncio.sleep(1)  # on a loop without time: until all is answered
+        return self.last_confirmed
+
+    patch.setattr(ManagedLedger, "terminate", terminate)
+    save = ManagedLedgerFactory.save
+
+    async def as_if_not(self: ManagedLedgerFactory, managed: ManagedLedger) -> None:
+        was, managed.is_terminated = managed.is_terminated, False
+        try:
+            await save(self, managed)
+        finally:
+            managed.is_terminated = was
+
+    patch.setattr(ManagedLedgerFactory, "save", as_if_not)
+
+
+def a_stop_forgets_that_a_checkpoint_gave_up(patch: pytest.MonkeyPatch) -> None:
+    never = property(lambda self: False, lambda self, value: None)
+    patch.setattr(Checkpointer, "_has_given_up", never, raising=False)
+
+
+def publishing_does_not_resume(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ManagedLedger, "_go_on", lambda self: None)
+
+
+BUGS: Sequence[Plant] = [
+    receipts_come_before_the_sync,
+    refused_batches_get_receipts,
+    the_journal_is_cut_one_batch_too_early,
+    checkpoints_commit_before_segments_are_synced,
+    a_torn_tail_is_not_cut,
+    payloads_are_not_checked,
+    a_ledger_id_is_given_again_after_a_crash,
+    recovery_counts_one_entry_less,
+    recovery_counts_messages_as_entries,
+    a_ledger_takes_appends_before_it_is_named,
+    a_refusal_leaves_the_first_refused_entry,
+    readers_see_what_is_not_durable_yet,
+    what_was_read_ahead_serves_other_ledgers,
+    an_ack_delta_is_lost,
+    ack_receipts_do_not_wait,
+    acks_without_receipt_are_never_written,
+    a_snapshot_misses_holes,
+    a_snapshot_misses_batches,
+    a_reset_is_undone_by_an_older_delta,
+    a_checkpoint_forgets_a_delta,
+    a_deletion_counts_as_stored_before_it_is,
+    a_deleted_cursor_is_named_for_ever,
+    partly_acknowledged_batches_count_as_whole,
+    trim_takes_one_ledger_too_many,
+    retention_is_ignored,
+    trim_keeps_what_retention_does_not,
+    files_go_before_metadata_forgets_them,
+    a_deleted_topic_leaves_its_metadata,
+    a_deleted_topic_leaves_its_ledgers,
+    termination_is_not_stored,
+    a_stop_forgets_that_a_checkpoint_gave_up,
+    publishing_does_not_resume,
+]
+
+
+def attempts() -> Iterator[tuple[int, list[Step]]]:
+    """A few walks, the scripts that are known to matter, and more walks."""
+    walks = ((seed, draw_script(seed, STEPS_OF_A_WALK)) for seed in range(FUZZ_SEED, FUZZ_SEED + WALKS))
+    yield from islice(walks, 15)
+    for script in SCRIPTS.values():
+        for seed in range(SEEDS_OF_A_SCRIPT):
+            yield seed, [*OPENING, *script]
+    yield from walks
+
+
+@pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__)
+def test_the_walks_find_a_planted_bug(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    assert any(failure_of(seed, script) is not None for seed, script in attempts()), "nothing is found"

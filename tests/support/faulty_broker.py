@@ -1,0 +1,98 @@
+"""`pybroker serve` on a real file system that fails when it is told to: `python -m tests.support.faulty_broker serve ...`.
+
+FAULT_FILE names a file; while it is there, the operation that is its content fails with EIO: `write` and `sync` of segment files,
+`append` of the journal with either writer, `read` of segment files; `slow` makes an append of the journal take 0.8 s.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+from pybroker import app, cli
+from pybroker.storage.direct_io import DirectWriter
+from pybroker.storage.disk import Disk, DiskFile, Pieces
+
+FAULT_FILE = Path(os.environ["FAULT_FILE"])
+SLOW_S = 0.8
+
+
+def wanted() -> str:
+    """What shall go wrong now."""
+    return FAULT_FILE.read_text() if FAULT_FILE.exists() else ""
+
+
+def fail(operation: str) -> None:
+    """Fail if this is what shall fail now."""
+    if wanted() == operation:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+class FaultyDisk(Disk):
+    """The file system with the switch."""
+
+    def open_for_write(self, path: Path) -> DiskFile:
+        return FaultyFile(super().open_for_write(path), path)
+
+    def open_for_read(self, path: Path) -> DiskFile:
+        return FaultyFile(super().open_for_read(path), path)
+
+    def direct_writer(self) -> DirectWriter:
+        return FaultyWriter()
+
+
+class FaultyFile(DiskFile):
+    """A file of it."""
+
+    def __init__(self, file: DiskFile, path: Path) -> None:
+        super().__init__(file._descriptor)
+        self._is_segment = path.suffix == ".ledger"
+
+    def write_at(self, pieces: Pieces, offset: int, *, durable: bool) -> None:
+        if durable or self._is_segment:
+            if durable and wanted() == "slow":
+                time.sleep(SLOW_S)
+            fail("append" if durable else "write")
+        super().write_at(pieces, offset, durable=durable)
+
+    def read_at(self, length: int, offset: int) -> bytes:
+        if self._is_segment:
+            fail("read")
+        return super().read_at(length, offset)
+
+    def sync(self) -> None:
+        if self._is_segment:
+            fail("sync")
+        super().sync()
+
+
+class FaultyWriter(DirectWriter):
+    """The kernel tells of an error, or late, when the write has ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_late = False
+
+    def finish(self) -> bool:
+        if self._is_late:
+            os.eventfd_read(self.event_descriptor)
+            self._is_late = False
+            return True
+        if not super().finish():
+            return False
+        if wanted() == "slow":
+            self._is_late = True
+            threading.Timer(SLOW_S, os.eventfd_write, (self.event_descriptor, 1)).start()
+            return False
+        fail("append")
+        return True
+
+
+if __name__ == "__main__":
+    app.run = functools.partial(app.run, disk=FaultyDisk())
+    sys.exit(cli.main())

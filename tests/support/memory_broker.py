@@ -1,0 +1,195 @@
+"""A broker in the test's own process: memory stores, real topics, real HTTP, and a wall clock that the test moves.
+
+Producers and consumers are attached without a socket, by way of a peer that remembers what it was told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.support.rest import Answer, call
+
+from pybroker.admin.http import HttpServer
+from pybroker.broker.consumer import Consumer
+from pybroker.broker.peer import Peer
+from pybroker.broker.producer import Producer
+from pybroker.broker.service import BrokerService
+from pybroker.broker.subscription import Subscription
+from pybroker.broker.topic import Topic
+from pybroker.clock import Clock
+from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
+from pybroker.config import BrokerConfig
+from pybroker.dispatch.dispatcher import Delivery
+from pybroker.errors import BrokerError
+from pybroker.managed_ledger.entry_cache import EntryCache
+from pybroker.managed_ledger.factory import LedgerLimits, ManagedLedgerFactory
+from pybroker.metadata.memory import MemoryMetadataStore
+from pybroker.metadata.resources import Resources
+from pybroker.model.events import Ack, SendRun
+from pybroker.model.names import TopicName
+from pybroker.model.position import Position
+from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.entry_metadata import publish_time_ms
+
+PAYLOAD = b"x" * 80
+START_MS = 1_700_000_000_000
+
+
+class SetClock(Clock):
+    """The machine's monotonic time, and a wall clock that stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now_ms = START_MS
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+
+@dataclass(eq=False)
+class RecordingPeer(Peer):
+    """A client that takes everything and remembers it."""
+
+    address: str = "/127.0.0.1:1"
+    client_version: str = "test"
+    role: str | None = None
+    receipts: list[Position] = field(default_factory=list)
+    errors: list[BrokerError] = field(default_factory=list)
+    delivered: list[Position] = field(default_factory=list)
+    closed_producers: list[int] = field(default_factory=list)
+    closed_consumers: list[int] = field(default_factory=list)
+    at_end: list[int] = field(default_factory=list)
+
+    def send_receipts(
+        self,
+        producer_id: int,
+        sequence_ids: list[int],
+        highest_sequence_ids: list[int],
+        ledger_id: int,
+        first_entry_id: int,
+        size_bytes: int,
+    ) -> None:
+        self.receipts += [Position(ledger_id, first_entry_id + index) for index in range(len(sequence_ids))]
+
+    def send_errors(self, producer_id: int, sequence_ids: list[int], error: BrokerError, size_bytes: int) -> None:
+        self.errors += [error] * len(sequence_ids)
+
+    def send_messages(self, consumer_id: int, delivery: Delivery, consumer_epoch: int) -> None:
+        self.delivered += [Position(delivery.ledger_id, entry_id) for entry_id in delivery.entry_ids]
+
+    def send_ack_response(self, consumer_id: int, request_id: int, error: BrokerError | None) -> None:
+        pass
+
+    def close_producer(self, producer_id: int) -> None:
+        self.closed_producers.append(producer_id)
+
+    def close_consumer(self, consumer_id: int) -> None:
+        self.closed_consumers.append(consumer_id)
+
+    def reached_end_of_topic(self, consumer_id: int) -> None:
+        self.at_end.append(consumer_id)
+
+    async def is_alive(self) -> bool:
+        return True
+
+
+class MemoryBroker:
+    """A running broker and what tests do with it."""
+
+    def __init__(self, service: BrokerService, clock: SetClock, server: HttpServer) -> None:
+        self.service = service
+        self.clock = clock
+        self._server = server
+
+    async def rest(self, method: str, path: str, body: object = None) -> Answer:
+        """One call below `/admin/v2`."""
+        url = f"http://127.0.0.1:{self._server.port}/admin/v2{path}"
+        return await asyncio.to_thread(call, url, method, body=body)
+
+    async def topic(self, name: str) -> Topic:
+        """The topic, made if need be."""
+        return await self.service.get_topic(TopicName.parse(name), may_create=True)
+
+    async def publish(self, topic: Topic, count: int) -> list[Position]:
+        """`count` messages of now; where they are, once they are stored."""
+        peer = RecordingPeer()
+        producer = self.producer(topic, peer)
+        run = SendRun(1)
+        for index in range(count):
+            meta = pb.MessageMetadata(producer_name="p", sequence_id=index, publish_time=self.clock.now_ms)
+            header = meta.SerializeToString()
+            run.sequence_ids.append(index)
+            run.highest_sequence_ids.append(0)
+            run.message_counts.append(1)
+            run.payloads.append(len(header).to_bytes(4, "big") + header + PAYLOAD)
+        run.size_bytes = sum(map(len, run.payloads))
+        topic.publish(producer, run)
+        await producer.drained()
+        producer.detach()
+        assert not peer.errors
+        return peer.receipts
+
+    def producer(self, topic: Topic, peer: RecordingPeer, name: str = "p") -> Producer:
+        """A producer that is attached already."""
+        producer = Producer(topic, 1, name, False, 0, peer, {}, self.clock.now_ms)
+        topic.add_producer(producer)
+        return producer
+
+    async def consumer(self, topic: Topic, subscription: str, peer: RecordingPeer, kind: str = "Shared") -> Consumer:
+        """A consumer with room for everything, on a subscription from the topic's beginning on."""
+        return self.consumer_on(await topic.subscription(subscription, True, True, {}), peer, kind)
+
+    def consumer_on(self, subscription: Subscription, peer: RecordingPeer, kind: str) -> Consumer:
+        consumer = Consumer(subscription, 1, "c", 0, 0, peer, {}, self.clock.now_ms)
+        subscription.topic.attach(subscription, consumer, kind)
+        consumer.flow(1000)
+        return consumer
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Let the loop turn until `condition()` holds: there is no event for all that happens in the background."""
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+
+def acknowledge(consumer: Consumer, positions: list[Position]) -> None:
+    """One ACK of single entries, without a request for a receipt."""
+    ack = Ack(consumer.consumer_id)
+    for ledger_id in sorted({position.ledger_id for position in positions}):
+        ack.groups.append((ledger_id, [p.entry_id for p in positions if p.ledger_id == ledger_id]))
+    consumer.subscription.acknowledge(consumer, ack)
+
+
+@asynccontextmanager
+async def memory_broker(limits: LedgerLimits | None = None, **settings: Any) -> AsyncIterator[MemoryBroker]:
+    """A bootstrapped broker behind a real HTTP server; `settings` are fields of BrokerConfig."""
+    config = BrokerConfig(**{"web_service_port": 0, "bind_address": "127.0.0.1", **settings})
+    clock = SetClock()
+    metadata = MemoryMetadataStore()
+    resources = Resources(metadata)
+    await resources.load()
+    await resources.bootstrap(config.cluster_name)
+    ledgers = ManagedLedgerFactory(
+        MemoryLedgerStore(publish_time_ms),
+        MemoryCursorStore(),
+        metadata,
+        EntryCache(1 << 20),
+        limits or LedgerLimits(),
+        clock,
+        cursor_flush_interval_ms=10,
+        publish_time_of=publish_time_ms,
+    )
+    service = BrokerService(config, metadata, resources, ledgers, clock)
+    service.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
+    service.ready = True
+    server = HttpServer(service, None, clock)
+    await server.start()
+    try:
+        yield MemoryBroker(service, clock, server)
+    finally:
+        await server.close(deadline_s=1)
+        await service.close()

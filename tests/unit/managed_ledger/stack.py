@@ -1,0 +1,190 @@
+"""Managed ledgers on a store in memory or on a local store with a disk that forgets, on a clock that a test moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from pybroker.clock import Clock
+from pybroker.errors import StoreError
+from pybroker.managed_ledger.entry_cache import EntryCache
+from pybroker.managed_ledger.factory import LedgerLimits, ManagedLedgerFactory
+from pybroker.managed_ledger.managed_cursor import ManagedCursor
+from pybroker.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerListener
+from pybroker.metadata.memory import MemoryMetadataStore
+from pybroker.model.position import Position
+from pybroker.storage.cursor_store import CursorStore
+from pybroker.storage.fault_disk import FaultDisk
+from pybroker.storage.ledger_store import AppendRun, LedgerStore
+from pybroker.storage.local_store import LocalStore
+from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
+from pybroker.storage.options import LocalStoreOptions
+
+PATH = "/managed-ledgers/public/default/persistent/topic"
+LOCAL = LocalStoreOptions(journal_file_bytes=64 << 10, checkpoint_retry_s=0.001)
+SMALL = LedgerLimits(max_entries_per_ledger=10, min_rollover_ms=0)
+
+
+class FakeClock(Clock):
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_700_000_000_000
+
+    def monotonic_ms(self) -> float:
+        return float(self.now_ms)
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+
+def entry(publish_time_ms: int, filling: int = 0) -> bytes:
+    """An entry that says when it was published."""
+    return b"%d;" % publish_time_ms + bytes(filling)
+
+
+def publish_time_of(payload: bytes) -> int:
+    return int(payload.partition(b";")[0])
+
+
+class Topic(ManagedLedgerListener):
+    """Remembers what became of the appends to one managed ledger."""
+
+    def __init__(self, managed: ManagedLedger) -> None:
+        self.managed = managed
+        self.positions: list[Position] = []
+        self.failed: list[StoreError] = []
+        self._changed = asyncio.Event()
+        managed.listen(self)
+
+    def entries_added(self, runs: list[AppendRun]) -> None:
+        for run in runs:
+            ids = range(run.first_entry_id, run.first_entry_id + len(run.payloads))
+            self.positions += [Position(run.ledger_id, entry_id) for entry_id in ids]
+        self._changed.set()
+
+    def append_failed(self, runs: list[AppendRun], error: StoreError) -> None:
+        self.failed += [error for _ in runs]
+        self._changed.set()
+
+    def append(self, *payloads: bytes, message_count: int = 1) -> None:
+        self.managed.append(list(payloads), [message_count] * len(payloads), sum(map(len, payloads)), None)
+
+    async def settle(self) -> None:
+        """Wait until every append is answered."""
+        while self.managed.pending_entries:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def publish(self, *payloads: bytes, message_count: int = 1) -> list[Position]:
+        """Append one entry at a time, waiting for each and for what happens in the background."""
+        before = len(self.positions)
+        for payload in payloads:
+            self.append(payload, message_count=message_count)
+            await self.settle()
+            await settled(self.managed)
+        return self.positions[before:]
+
+
+async def settled(managed: ManagedLedger) -> None:
+    """Wait until nothing goes on in the background."""
+    while tasks := managed._factory.tasks._tasks:
+        await asyncio.wait(tasks)
+
+
+async def read_all(cursor: ManagedCursor) -> list[Position]:
+    """The positions from the read position to the end, advancing."""
+    found: list[Position] = []
+    while cursor.has_more():
+        run = cursor.read_cached(100, 1 << 20) or await cursor.read(100, 1 << 20)
+        if run is not None:
+            found += [Position(run.ledger_id, run.first_entry_id + index) for index in range(len(run.payloads))]
+    return found
+
+
+class Stack:
+    """A factory with everything below it; `crash` is an unclean stop."""
+
+    def __init__(self, limits: LedgerLimits = SMALL) -> None:
+        self.limits = limits
+        self.clock = FakeClock()
+        self.metadata = MemoryMetadataStore()
+        self.store: LedgerStore
+        self.cursor_store: CursorStore
+        self.factory: ManagedLedgerFactory
+        self.topic: Topic
+
+    async def start(self) -> None:
+        raise NotImplementedError
+
+    async def crash(self) -> None:
+        raise NotImplementedError
+
+    async def open(self) -> ManagedLedger:
+        """Open the one managed ledger of the test; `topic` listens to it."""
+        managed = await self.factory.open(PATH)
+        self.topic = Topic(managed)
+        await settled(managed)
+        return managed
+
+    async def reopen(self) -> ManagedLedger:
+        """Open it again after an unclean stop."""
+        await self.crash()
+        return await self.open()
+
+    def _make_factory(self) -> None:
+        self.factory = ManagedLedgerFactory(
+            self.store,
+            self.cursor_store,
+            self.metadata,
+            EntryCache(1 << 20),
+            self.limits,
+            self.clock,
+            10_000,
+            publish_time_of,
+        )
+
+    async def stop(self) -> None:
+        await self.factory.close()
+        await self.store.close()
+
+
+class MemoryStack(Stack):
+    async def start(self) -> None:
+        self.store = MemoryLedgerStore(publish_time_of)
+        self.cursor_store = MemoryCursorStore()
+        self._make_factory()
+
+    async def crash(self) -> None:
+        await self.factory.tasks.close()
+        self._make_factory()
+
+
+class LocalStack(Stack):
+    disk: FaultDisk
+
+    async def start(self) -> None:
+        self.disk = FaultDisk()
+        await self._open_store()
+
+    async def _open_store(self) -> None:
+        fatal: list[BaseException] = []
+        store = await LocalStore.open(Path("/data"), LOCAL, fatal.append, self.disk, publish_time_of=publish_time_of)
+        self.store = self.cursor_store = store
+        self._make_factory()
+
+    async def crash(self) -> None:
+        survivor = self.disk.after_kill()
+        await self.factory.tasks.close()
+        await self.store.close()
+        self.disk = survivor
+        await self._open_store()
+
+    async def checkpoint(self) -> None:
+        """Move what is buffered into segment files, so that it is read from there."""
+        assert isinstance(self.store, LocalStore)
+        assert await self.store._checkpointer.run()
+
+
+STACKS: list[Callable[[], Stack]] = [MemoryStack, LocalStack]

@@ -1,0 +1,81 @@
+"""A metadata file that fails when it is told to; docs/faults.md names these tests."""
+
+import asyncio
+import errno
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.unit.storage.faults import Gate, fails, power_fails
+
+from pybroker.errors import StorageFull, StoreError
+from pybroker.metadata.sqlite import SqliteMetadataStore
+from pybroker.metadata.store import Versioned
+from pybroker.storage.fault_disk import FaultDisk
+
+PATH = Path("/data/metadata.db")
+
+
+async def opened(disk: FaultDisk) -> SqliteMetadataStore:
+    return await SqliteMetadataStore.open(PATH, disk.open_database)
+
+
+async def test_a_put_without_room_is_refused_whole_and_works_when_there_is_some() -> None:
+    disk = FaultDisk()
+    store = await opened(disk)
+    await store.put("/a", b"1")
+    disk.plan = fails(errno.ENOSPC, "commit")
+    with pytest.raises(StorageFull):
+        await store.put("/a", b"2")
+    assert await store.get("/a") == Versioned(b"1", 0)
+    disk.plan = None
+    await store.put("/a", b"3")
+    await store.close()
+    store = await opened(disk.after_power_loss(Random(1)))
+    assert await store.get("/a") == Versioned(b"3", 1)
+    await store.close()
+
+
+@pytest.mark.parametrize("operation", ["commit", "read"])
+async def test_an_io_error_of_the_metadata_fails_the_call_and_changes_nothing(operation: str) -> None:
+    disk = FaultDisk()
+    store = await opened(disk)
+    await store.put("/a", b"1")
+    disk.plan = fails(errno.EIO, operation)
+    with pytest.raises(StoreError, match="the metadata store failed") as failure:
+        await store.put("/a", b"2")
+    assert not isinstance(failure.value, StorageFull)
+    disk.plan = None
+    assert await store.get("/a") == Versioned(b"1", 0)
+    await store.close()
+
+
+async def test_a_put_that_power_cut_off_is_there_whole_or_not_at_all() -> None:
+    for steps in range(4):
+        disk = FaultDisk()
+        store = await opened(disk)
+        await store.put("/a", b"1")
+        disk.plan = power_fails(disk, steps)
+        is_done = True
+        try:
+            await store.put("/a", b"2")
+        except StoreError:
+            is_done = False
+        survivor = disk.after_power_loss(Random(steps))
+        await store.close()
+        store = await opened(survivor)
+        assert await store.get("/a") in ([] if is_done else [Versioned(b"1", 0)]) + [Versioned(b"2", 1)]
+        await store.close()
+
+
+async def test_a_slow_put_holds_up_nothing() -> None:
+    disk = FaultDisk()
+    store = await opened(disk)
+    gate = disk.plan = Gate("commit")
+    putting = asyncio.ensure_future(store.put("/a", b"1"))
+    await gate.reached()
+    await asyncio.sleep(0)
+    assert not putting.done()
+    gate.open()
+    assert await putting == 0
+    await store.close()

@@ -1,0 +1,142 @@
+"""Faults while entries move to their segment files and the move is committed; docs/faults.md names these tests."""
+
+import asyncio
+import errno
+from random import Random
+
+import pytest
+from tests.unit.storage.faults import NO_SPACE, Gate, World, fails, power_fails, turns, world
+from tests.unit.storage.stores import read_all
+
+from pybroker.errors import StorageFull, StoreError
+from pybroker.storage.fault_disk import PartialWrite
+
+PAYLOADS = [b"%d" % number * 500 for number in range(40)]
+
+
+async def filled(it: World) -> int:
+    """A ledger with all payloads and a cursor with one delta, none of it in its place yet."""
+    ledger_id = await it.store.create_ledger()
+    await it.append(ledger_id, 0, *PAYLOADS)
+    assert await it.acknowledge(b"1") is None
+    return ledger_id
+
+
+async def check(it: World, ledger_id: int) -> None:
+    assert await read_all(it.store, ledger_id) == PAYLOADS
+    assert await it.store.load("c") == (None, [b"1"])
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+@pytest.mark.parametrize("steps", range(12))
+@pytest.mark.parametrize("kept_bytes", [None, 1])
+async def test_power_lost_in_a_checkpoint_loses_nothing(steps: int, is_sealed: bool, kept_bytes: int | None) -> None:
+    it = await world()
+    ledger_id = await filled(it)
+    if is_sealed:
+        await it.store.seal(ledger_id)
+    it.disk.plan = power_fails(it.disk, steps, kept_bytes)
+    await it.store._checkpointer.run()
+    again = await it.again(Random(steps))
+    await check(again, ledger_id)
+    await again.store.close()
+
+
+@pytest.mark.parametrize("number", NO_SPACE)
+@pytest.mark.parametrize("operation", ["create", "write", "truncate", "sync", "sync_directory", "commit"])
+@pytest.mark.parametrize("is_sealed", [False, True])
+async def test_a_checkpoint_without_room_is_tried_again_and_appends_are_refused_meanwhile(
+    operation: str, number: int, is_sealed: bool
+) -> None:
+    it = await world()
+    ledger_id = await filled(it)
+    other = await it.store.create_ledger()
+    if is_sealed:
+        await it.store.seal(ledger_id)
+    it.disk.plan = fails(number, operation)
+    running = asyncio.ensure_future(it.store._checkpointer.run())
+    await it.until(lambda: it.store.stats().checkpoint_retries >= 2 or running.done())
+    if not running.done():  # not every operation is part of this checkpoint
+        with pytest.raises(StorageFull):
+            it.listener.append(it.store, other, 0, [b"refused"])
+        it.listener.open_runs = 0
+        assert await it.acknowledge(b"2") is None
+        await check_readable(it, ledger_id)
+    it.disk.plan = None
+    assert await running
+    await it.has_space()
+    await it.append(other, 0, b"goes on")
+    assert it.fatal == []
+    again = await it.again(Random(1))
+    assert await read_all(again.store, ledger_id) == PAYLOADS
+    assert await read_all(again.store, other) == [b"goes on"]
+    await again.store.close()
+
+
+async def check_readable(it: World, ledger_id: int) -> None:
+    assert (await it.store.read(ledger_id, 0, 100, 1 << 20)).payloads == PAYLOADS
+
+
+async def test_what_a_cut_off_segment_write_has_left_is_written_over() -> None:
+    it = await world()
+    ledger_id = await filled(it)
+    cuts = iter((0, 1, 31, 32, 33, 1000))
+
+    def plan(operation: str, name: str) -> None:
+        if operation == "write" and name.endswith(".ledger") and (cut := next(cuts, None)) is not None:
+            raise PartialWrite(errno.ENOSPC, cut)
+
+    it.disk.plan = plan
+    assert await it.store._checkpointer.run()
+    await check(it, ledger_id)
+    again = await it.again(Random(2))
+    await check(again, ledger_id)
+    await again.store.close()
+
+
+@pytest.mark.parametrize("operation", ["write", "sync", "commit"])
+@pytest.mark.parametrize("is_sealed", [False, True])
+async def test_an_io_error_of_a_checkpoint_ends_everything_and_the_next_start_has_all(
+    operation: str, is_sealed: bool
+) -> None:
+    it = await world()
+    ledger_id = await filled(it)
+    if is_sealed:
+        await it.store.seal(ledger_id)
+    it.disk.plan = fails(errno.EIO, operation)
+    assert not await it.store._checkpointer.run()
+    assert it.has_failed.is_set()
+    it.disk.plan = None
+    it.listener.append(it.store, ledger_id, len(PAYLOADS), [b"too late"])
+    await turns()
+    assert all(error is not None for _, error in it.listener.calls[1:])
+    again = await it.again(Random(3))
+    await check(again, ledger_id)
+    await again.store.close()
+
+
+@pytest.mark.parametrize("operation", ["write", "sync", "commit"])
+async def test_a_slow_checkpoint_holds_up_neither_appends_nor_acknowledgements(operation: str) -> None:
+    it = await world()
+    ledger_id = await filled(it)
+    other = await it.store.create_ledger()
+    gate = it.disk.plan = Gate(operation, suffix=".db" if operation == "commit" else ".ledger")
+    running = asyncio.ensure_future(it.store._checkpointer.run())
+    await gate.reached()
+    await it.append(other, 0, b"meanwhile")
+    assert await it.acknowledge(b"2") is None
+    gate.open()
+    assert await running
+    assert await read_all(it.store, ledger_id) == PAYLOADS
+    assert await read_all(it.store, other) == [b"meanwhile"]
+    await it.store.close()
+
+
+async def test_damage_in_the_table_is_noticed_when_a_cursor_is_loaded() -> None:
+    it = await world()
+    await filled(it)
+    assert await it.store._checkpointer.run()
+    it.store._table._connection.execute("UPDATE deltas SET data = x'32'")
+    with pytest.raises(StoreError, match=r"checkpoint\.db is damaged: wrong checksum of cursor c"):
+        await it.store.load("c")
+    await it.store.close()
