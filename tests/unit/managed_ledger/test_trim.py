@@ -357,6 +357,7 @@ async def test_a_deletion_that_was_cut_off_is_finished_by_the_next_open(
     with pytest.raises(StoreError):
         await stack.factory.delete(managed)
     monkeypatch.undo()
+    assert not await stack.factory.exists(PATH)
     managed = await stack.reopen()
     assert managed.cursors == {}
     assert managed.ledgers.entry_count == 0
