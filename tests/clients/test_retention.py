@@ -48,6 +48,11 @@ def internal_stats(broker: BrokerProcess, topic: str) -> Any:
     return admin(broker, "GET", f"{path_of(topic)}/internalStats").json
 
 
+def connections_created(broker: BrokerProcess) -> str:
+    lines = broker.get("/metrics").splitlines()
+    return next(line for line in lines if line.startswith("pulsar_connection_created_total_count"))
+
+
 def until(condition: Callable[[], bool]) -> None:
     """Poll for what the broker does by itself."""
     deadline = time.monotonic() + WAIT_S
@@ -246,6 +251,19 @@ def test_consumers_of_a_terminated_topic_are_told_when_nothing_is_left(broker: B
     consuming.send(Type.ACK, consumer_id=1, ack_type=pb.CommandAck.Individual, message_id=[position])
     assert consuming.reply() == {"type": "REACHED_END_OF_TOPIC", "consumer_id": "1"}
     consuming.close()
+
+
+def test_the_end_of_a_topic_does_not_cost_the_official_client_its_connection(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    consumer = client.subscribe(topic, "s")
+    send(client, topic, 1)
+    admin(broker, "POST", f"{path_of(topic)}/terminate")
+    connections = connections_created(broker)
+    consumer.acknowledge(consumer.receive(10_000))
+    until(lambda: internal_stats(broker, topic)["cursors"]["s"]["numberOfEntriesSinceFirstNotAckedMessage"] == 0)
+    consumer.get_last_message_id()  # behind what the broker said of the end, on the same connection or a new one
+    assert connections_created(broker) == connections
 
 
 def test_policies_and_termination_survive_a_kill(tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 MAX_RECENTLY_CLOSED_PRODUCERS = 1000
 END_OF_TOPIC_VERSION = 9  # of the protocol, from which on a client knows REACHED_END_OF_TOPIC
+CLIENTS_WITHOUT_END_OF_TOPIC = "Pulsar-CPP"
+"""The C++ client, and Python and Node.js with it, closes its connection at that command, subscribes again, gets it again..."""
 
 
 # Why nothing is read from the socket at the moment: bits, as plain ints since an enum's operators cost more than the work.
@@ -351,7 +353,8 @@ class Connection(Peer, asyncio.BufferedProtocol):
         self.send(replies.close_consumer(consumer_id))
 
     def reached_end_of_topic(self, consumer_id: int) -> None:
-        if self.session.protocol_version >= END_OF_TOPIC_VERSION:
+        is_known = not self.client_version.startswith(CLIENTS_WITHOUT_END_OF_TOPIC)
+        if is_known and self.session.protocol_version >= END_OF_TOPIC_VERSION:
             self.send(replies.reached_end_of_topic(consumer_id))
 
     async def is_alive(self) -> bool:
