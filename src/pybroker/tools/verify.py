@@ -75,8 +75,9 @@ class Verifier:
 
     def summary(self) -> str:
         entries = self._entries + sum(self._state.appended.values())
+        ledgers = self._ledgers.keys() | self._state.appended.keys()
         return (
-            f"{len(self._ledgers)} ledgers, {entries} entries, {self._batches} live journal batches, "
+            f"{len(ledgers)} ledgers, {entries} entries, {self._batches} live journal batches, "
             f"{self._cursors} cursors"
         )
 
