@@ -33,8 +33,10 @@ def leavers_keep_their_entries(patch: pytest.MonkeyPatch) -> None:
 def nacks_take_from_anybody(patch: pytest.MonkeyPatch) -> None:
     take_back = PendingAcks.take_back
 
-    def take_from_holder(self: PendingAcks, consumer: ConsumerState, ledger_id: int, entry_ids: list[int]) -> list[int]:
-        for holder in {state.name: state for _, _, state, _ in self}.values():
+    def take_from_holder(
+        self: PendingAcks, consumer: ConsumerState, ledger_id: int, entry_ids: list[int]
+    ) -> tuple[list[int], list[int]]:
+        for holder in {state.name: state for _, _, state, _, _ in self}.values():
             consumer = holder
         return take_back(self, consumer, ledger_id, entry_ids)
 

@@ -432,7 +432,8 @@ class Subscription(RuleBasedStateMachine):
             assert consumer.state.blocked == consumer.blocked
         if isinstance(dispatcher, SharedDispatcher):
             held = {
-                entry_at(ledger_id, entry_id): (state, left) for ledger_id, entry_id, state, left in dispatcher.pending
+                entry_at(ledger_id, entry_id): (state, left)
+                for ledger_id, entry_id, state, left, _ in dispatcher.pending
             }
             assert held == {e: (c.state, self.left[e].bit_count()) for e, c in self.holders.items()}
 

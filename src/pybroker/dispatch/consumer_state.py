@@ -6,9 +6,28 @@ peer's outbound buffer. `peer` belongs to the caller and is never looked at here
 
 from __future__ import annotations
 
+from pybroker.model.position import Position
+
 # Weight of the past in the moving average of messages per entry: the average follows a change of batch size in some ten
 # reads.
 _AVERAGE_DECAY = 0.9
+
+
+class KeySharedOptions:
+    """What a consumer of a Key_Shared subscription asks for.
+
+    `ranges` are inclusive (start, end) of mode STICKY, as the wire has them; None in mode AUTO_SPLIT.
+    """
+
+    __slots__ = ("allow_out_of_order_delivery", "ranges")
+
+    def __init__(self, ranges: list[tuple[int, int]] | None, allow_out_of_order_delivery: bool) -> None:
+        self.ranges = ranges
+        self.allow_out_of_order_delivery = allow_out_of_order_delivery
+
+
+AUTO_SPLIT = KeySharedOptions(None, False)
+"""What clients ask for when they say nothing."""
 
 
 class ConsumerState:
@@ -20,23 +39,35 @@ class ConsumerState:
 
     __slots__ = (
         "blocked",
+        "draining_hashes_cleared_total",
+        "key_shared",
         "max_unacked_messages",
         "messages_per_entry",
         "name",
         "peer",
         "permits",
         "priority_level",
+        "read_position_when_joining",
         "redelivered_messages",
         "unacked_messages",
         "writable",
     )
 
-    def __init__(self, name: str, priority_level: int, max_unacked_messages: int, peer: object) -> None:
+    def __init__(
+        self,
+        name: str,
+        priority_level: int,
+        max_unacked_messages: int,
+        peer: object,
+        key_shared: KeySharedOptions = AUTO_SPLIT,
+    ) -> None:
         """`max_unacked_messages` 0 means no limit. A lower `priority_level` is served first."""
         self.name = name
         self.priority_level = priority_level
         self.max_unacked_messages = max_unacked_messages
         self.peer = peer
+        self.key_shared = key_shared
+        """Looked at by Key_Shared only."""
         self.permits = 0
         self.unacked_messages = 0
         self.blocked = False
@@ -45,6 +76,10 @@ class ConsumerState:
         """Moving average, 0 before the first delivery."""
         self.redelivered_messages = 0
         """Messages taken back from this consumer to be sent again, since it connected."""
+        self.draining_hashes_cleared_total = 0
+        """Hashes that this consumer drained since it connected."""
+        self.read_position_when_joining: Position | None = None
+        """Classic Key_Shared: where the cursor stood when it came; None once it gets everything."""
 
     def can_take(self) -> bool:
         """Whether an entry may be sent to it now."""

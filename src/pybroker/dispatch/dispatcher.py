@@ -14,6 +14,11 @@ How a subscription works with it, all on the event loop's thread:
    advanced it. Nobody has to cancel the read.
 5. After anything that returns True, or `Redelivery.wake`, there may be something to do: start again at 1. So it is
    after `writable` of a consumer became True and after new entries were appended.
+6. Two timers are run by the subscription, one of each at a time. After `Redelivery.start_later` it calls `start()` when
+   `activeConsumerFailoverDelayTimeMillis` have passed; until then nothing is dispatched. When `has_unblocked` is True
+   after acknowledgements, redelivery or a change of consumers, it starts again at 1 when `keySharedUnblockingIntervalMs`
+   have passed, so that many releases make one try.
+7. Types with `needs_key_hashes` want that column of their entries; for the others nobody computes it.
 
 Columns instead of objects: ids, payloads and counts travel as parallel sequences of one ledger; a column that is None
 stands for the usual value in every row. A run that goes whole to one consumer is passed on without touching its rows.
@@ -27,6 +32,7 @@ from typing import ClassVar
 
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.replay import RedeliveryCounts
+from pybroker.model import ack_set
 from pybroker.model.position import Position
 
 
@@ -43,9 +49,12 @@ class ReadPlan:
 
 
 class AssignInput:
-    """Entries of one ledger, rising, none of them deleted; `ack_sets[i]`: the words of a partly acknowledged batch."""
+    """Entries of one ledger, rising, none of them deleted; `ack_sets[i]`: the words of a partly acknowledged batch.
 
-    __slots__ = ("ack_sets", "entry_ids", "ledger_id", "message_counts", "payloads")
+    `key_hashes[i]` is `model.hashing.key_hash` of the entry's sticky key, for dispatchers that need it.
+    """
+
+    __slots__ = ("ack_sets", "entry_ids", "key_hashes", "ledger_id", "message_counts", "payloads")
 
     def __init__(
         self,
@@ -54,12 +63,34 @@ class AssignInput:
         payloads: list[bytes],
         message_counts: list[int],
         ack_sets: list[list[int] | None] | None = None,
+        key_hashes: list[int] | None = None,
     ) -> None:
         self.ledger_id = ledger_id
         self.entry_ids = entry_ids
         self.payloads = payloads
         self.message_counts = message_counts
         self.ack_sets = ack_sets
+        self.key_hashes = key_hashes
+
+    def rows(self, indexes: Sequence[int]) -> AssignInput:
+        """These rows alone."""
+        return AssignInput(
+            self.ledger_id,
+            [self.entry_ids[index] for index in indexes],
+            [self.payloads[index] for index in indexes],
+            [self.message_counts[index] for index in indexes],
+            None if self.ack_sets is None else [self.ack_sets[index] for index in indexes],
+            None if self.key_hashes is None else [self.key_hashes[index] for index in indexes],
+        )
+
+    def unacked_counts(self) -> list[int]:
+        """How many messages of each entry are to be acknowledged: all but those of a batch that are already."""
+        if self.ack_sets is None:
+            return self.message_counts
+        return [
+            message_count if words is None else ack_set.count(words)
+            for message_count, words in zip(self.message_counts, self.ack_sets, strict=True)
+        ]
 
 
 class Delivery:
@@ -102,13 +133,25 @@ class Delivery:
 
 
 class Redelivery:
-    """What a subscription has to do when entries are to be sent again: rewind its cursor, start the pump."""
+    """What a subscription has to do when entries are to be sent again, or consumers changed.
 
-    __slots__ = ("rewind", "wake")
+    Rewind its cursor; tell consumers whether they are active (`notices`, in this order); start the pump; or call
+    `start()` later.
+    """
 
-    def __init__(self, rewind: bool, wake: bool) -> None:
+    __slots__ = ("notices", "rewind", "start_later", "wake")
+
+    def __init__(
+        self,
+        rewind: bool,
+        wake: bool,
+        start_later: bool = False,
+        notices: Sequence[tuple[ConsumerState, bool]] = (),
+    ) -> None:
         self.rewind = rewind
         self.wake = wake
+        self.start_later = start_later
+        self.notices = notices
 
 
 class Dispatcher(ABC):
@@ -121,6 +164,9 @@ class Dispatcher(ABC):
     kind: ClassVar[str]
     """The subscription type as stats and the protocol name it."""
 
+    needs_key_hashes: ClassVar[bool] = False
+    """Whether `AssignInput.key_hashes` must be given."""
+
     def __init__(self, redelivery_counts: RedeliveryCounts) -> None:
         self.consumers: list[ConsumerState] = []
         self.redelivery_counts = redelivery_counts
@@ -128,6 +174,8 @@ class Dispatcher(ABC):
         """Messages delivered and not acknowledged, over all consumers; 0 for types that do not track them."""
         self.blocked = False
         """Whether the subscription as a whole is stopped by its limit of unacknowledged messages."""
+        self.has_unblocked = False
+        """Whether entries that were held back can go now, and no read was planned since."""
         # A new object with every rewind: no plan of before, nor of another dispatcher, is ever taken for one of now.
         self._epoch = object()
 
@@ -191,6 +239,14 @@ class Dispatcher(ABC):
 
         The caller rewinds its cursor itself.
         """
+
+    def start(self) -> Redelivery:
+        """The wait after `Redelivery.start_later` is over."""
+        return Redelivery(rewind=False, wake=False)
+
+    def mark_delete_moved(self, first_unacked: Position) -> bool:
+        """Everything in front of `first_unacked` is acknowledged. True when somebody can move again."""
+        return False
 
     @abstractmethod
     def check_invariants(self) -> None:

@@ -1,7 +1,14 @@
 """What each consumer of a shared subscription was sent and has not acknowledged: the one place that knows it.
 
+An entry becomes unacknowledged in `add` and stops being so in `remove`, `remove_up_to`, `take_back` and `clear`, nowhere
+else; so it is here that the hashes which drain are counted down.
+
 Invariants: an entry is held by one consumer at a time; a consumer's `unacked_messages` is the sum over the entries it
-holds, and `total_messages` the sum over all.
+holds, and `total_messages` the sum over all; every entry that a consumer holds is in its log of deliveries.
+
+The log answers what one consumer holds without a look at the others' entries, and costs next to nothing for each
+message: it keeps whole deliveries, mostly ranges, and forgets those that are acknowledged when it has doubled. An index
+by entry would cost a set of ids for each consumer and a change of it with every acknowledgement.
 """
 
 from __future__ import annotations
@@ -9,21 +16,38 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pybroker.dispatch.consumer_state import ConsumerState
+from pybroker.dispatch.draining_hashes import DrainingHashes
 from pybroker.model.position import Position
 
-# The consumer that holds an entry, and how many of its messages are unacknowledged. A plain tuple, shared between the
-# entries of one delivery: there is one for each unacknowledged entry, and its cost is the cost of a shared
-# subscription.
-Hold = tuple[ConsumerState, int]
+# The consumer that holds an entry, how many of its messages are unacknowledged, and its sticky hash (0 for types without
+# keys). A plain tuple, shared between the entries of one delivery where they are alike: there is one for each
+# unacknowledged entry, and its cost is the cost of a shared subscription.
+Hold = tuple[ConsumerState, int, int]
+
+# A consumer's log is not looked through before it has this many deliveries.
+_MIN_LOG_LIMIT = 64
+
+
+class _DeliveryLog:
+    """What one consumer was sent: (ledger id, entry ids) of each delivery, of which some may be acknowledged."""
+
+    __slots__ = ("deliveries", "limit")
+
+    def __init__(self) -> None:
+        self.deliveries: list[tuple[int, Sequence[int]]] = []
+        self.limit = _MIN_LOG_LIMIT
 
 
 class PendingAcks:
     """Unacknowledged entries by ledger and entry id."""
 
-    __slots__ = ("_by_ledger", "total_messages")
+    __slots__ = ("_by_ledger", "_draining", "_logs", "total_messages")
 
-    def __init__(self) -> None:
-        self._by_ledger: dict[int, dict[int, Hold]] = {}
+    def __init__(self, draining: DrainingHashes | None = None) -> None:
+        """`draining` is told of every entry that is no longer held, while any hash drains."""
+        self._by_ledger: dict[int, dict[int, Hold]] = {}  # none is empty
+        self._logs: dict[ConsumerState, _DeliveryLog] = {}
+        self._draining = draining
         self.total_messages = 0
 
     def __len__(self) -> int:
@@ -38,19 +62,30 @@ class PendingAcks:
         holds = self._by_ledger.get(ledger_id)
         return holds is not None and entry_id in holds
 
-    def add(self, consumer: ConsumerState, ledger_id: int, entry_ids: Sequence[int], message_counts: list[int]) -> int:
+    def add(
+        self,
+        consumer: ConsumerState,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        message_counts: list[int],
+        sticky_hashes: list[int] | None = None,
+    ) -> int:
         """`consumer` holds these entries, which nobody holds yet, from now on. Returns how many messages that are."""
         holds = self._by_ledger.get(ledger_id)
         if holds is None:
             holds = self._by_ledger[ledger_id] = {}
         before = len(holds)
         messages = sum(message_counts)
-        if messages == len(message_counts):
-            holds.update(dict.fromkeys(entry_ids, (consumer, 1)))
+        if sticky_hashes is not None:
+            for entry_id, message_count, sticky_hash in zip(entry_ids, message_counts, sticky_hashes, strict=True):
+                holds[entry_id] = (consumer, message_count, sticky_hash)
+        elif messages == len(message_counts):
+            holds.update(dict.fromkeys(entry_ids, (consumer, 1, 0)))
         else:
             for entry_id, message_count in zip(entry_ids, message_counts, strict=True):
-                holds[entry_id] = (consumer, message_count)
+                holds[entry_id] = (consumer, message_count, 0)
         assert len(holds) == before + len(entry_ids), "an entry at two consumers"
+        self._log(consumer, ledger_id, entry_ids)
         self.total_messages += messages
         consumer.hold(messages)
         return messages
@@ -60,6 +95,7 @@ class PendingAcks:
         holds = self._by_ledger.get(ledger_id)
         if holds is None:
             return False
+        draining = self._draining or None  # Asked once: mostly nothing drains.
         unblocked = False
         for entry_id in entry_ids:
             hold = holds.pop(entry_id, None)
@@ -67,6 +103,8 @@ class PendingAcks:
                 self.total_messages -= hold[1]
                 if hold[0].release(hold[1]):
                     unblocked = True
+                if draining is not None:
+                    draining.released(hold[0], hold[2])
         if not holds:
             del self._by_ledger[ledger_id]
         return unblocked
@@ -77,7 +115,7 @@ class PendingAcks:
         hold = None if holds is None else holds.get(entry_id)
         if holds is None or hold is None or hold[1] <= unacked_messages:
             return False
-        holds[entry_id] = (hold[0], unacked_messages)
+        holds[entry_id] = (hold[0], unacked_messages, hold[2])
         self.total_messages -= hold[1] - unacked_messages
         return hold[0].release(hold[1] - unacked_messages)
 
@@ -93,48 +131,95 @@ class PendingAcks:
                 unblocked = True
         return unblocked
 
-    def take_back(self, consumer: ConsumerState, ledger_id: int, entry_ids: Sequence[int]) -> list[int]:
-        """Take those of the entries that `consumer` holds away from it, to be sent again; returns them."""
+    def take_back(
+        self, consumer: ConsumerState, ledger_id: int, entry_ids: Sequence[int]
+    ) -> tuple[list[int], list[int]]:
+        """Take those of the entries that `consumer` holds away from it, to be sent again; returns them and their hashes."""
         holds = self._by_ledger.get(ledger_id)
-        if holds is None:
-            return []
         taken: list[int] = []
+        sticky_hashes: list[int] = []
+        if holds is None:
+            return taken, sticky_hashes
+        draining = self._draining or None
         messages = 0
         for entry_id in entry_ids:
             hold = holds.get(entry_id)
             if hold is not None and hold[0] is consumer:
                 del holds[entry_id]
                 taken.append(entry_id)
+                sticky_hashes.append(hold[2])
                 messages += hold[1]
+                if draining is not None:
+                    draining.released(consumer, hold[2])
         if not taken:
-            return taken
+            return taken, sticky_hashes
         if not holds:
             del self._by_ledger[ledger_id]
         self.total_messages -= messages
         consumer.take_back(messages)
-        return taken
+        return taken, sticky_hashes
 
     def held_by(self, consumer: ConsumerState) -> dict[int, list[int]]:
-        """Everything that `consumer` holds, by ledger. Looks at all entries: for one that leaves or asks for all."""
-        if not consumer.unacked_messages:
+        """Everything that `consumer` holds, by ledger, each entry once."""
+        log = self._logs.get(consumer)
+        if log is None or not consumer.unacked_messages:
             return {}
-        held: dict[int, list[int]] = {}
-        for ledger_id, holds in self._by_ledger.items():
-            entry_ids = [entry_id for entry_id, hold in holds.items() if hold[0] is consumer]
-            if entry_ids:
-                held[ledger_id] = entry_ids
-        return held
+        held: dict[int, dict[int, None]] = {}
+        for ledger_id, entry_ids in log.deliveries:
+            holds = self._by_ledger.get(ledger_id)
+            if holds is None:
+                continue
+            for entry_id in entry_ids:
+                hold = holds.get(entry_id)
+                if hold is not None and hold[0] is consumer:
+                    # An entry that came back to the same consumer is in its log twice.
+                    held.setdefault(ledger_id, {})[entry_id] = None
+        return {ledger_id: list(entry_ids) for ledger_id, entry_ids in held.items()}
+
+    def hash_counts(self, consumer: ConsumerState) -> dict[int, int]:
+        """How many entries `consumer` holds of each sticky hash."""
+        counts: dict[int, int] = {}
+        for ledger_id, entry_ids in self.held_by(consumer).items():
+            holds = self._by_ledger[ledger_id]
+            for entry_id in entry_ids:
+                sticky_hash = holds[entry_id][2]
+                counts[sticky_hash] = counts.get(sticky_hash, 0) + 1
+        return counts
+
+    def forget(self, consumer: ConsumerState) -> None:
+        """`consumer`, which holds nothing any more, leaves."""
+        assert consumer.unacked_messages == 0
+        self._logs.pop(consumer, None)
 
     def clear(self) -> None:
         """Forget everything, and what the consumers hold with it."""
         for holds in self._by_ledger.values():
-            for consumer, message_count in holds.values():
+            for consumer, message_count, _ in holds.values():
                 consumer.release(message_count)
         self._by_ledger.clear()
+        self._logs.clear()
         self.total_messages = 0
 
-    def __iter__(self) -> Iterator[tuple[int, int, ConsumerState, int]]:
-        """Ledger id, entry id, consumer and unacknowledged messages of every entry, for views and checks."""
+    def __iter__(self) -> Iterator[tuple[int, int, ConsumerState, int, int]]:
+        """Ledger id, entry id, consumer, unacknowledged messages and sticky hash of every entry, to look at."""
         for ledger_id, holds in self._by_ledger.items():
-            for entry_id, (consumer, message_count) in holds.items():
-                yield ledger_id, entry_id, consumer, message_count
+            for entry_id, (consumer, message_count, sticky_hash) in holds.items():
+                yield ledger_id, entry_id, consumer, message_count, sticky_hash
+
+    def check_invariants(self) -> None:
+        """Assert that the logs know everything that is held; slow, for tests."""
+        held: dict[ConsumerState, dict[int, set[int]]] = {}
+        for ledger_id, entry_id, consumer, _, _ in self:
+            held.setdefault(consumer, {}).setdefault(ledger_id, set()).add(entry_id)
+        for consumer in {*held, *self._logs}:
+            by_log = {ledger_id: set(entry_ids) for ledger_id, entry_ids in self.held_by(consumer).items()}
+            assert by_log == held.get(consumer, {}), "a consumer's log is not what it holds"
+
+    def _log(self, consumer: ConsumerState, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        log = self._logs.get(consumer)
+        if log is None:
+            log = self._logs[consumer] = _DeliveryLog()
+        log.deliveries.append((ledger_id, entry_ids))
+        if len(log.deliveries) > log.limit:
+            log.deliveries = [delivery for delivery in log.deliveries if self.overlaps(*delivery)]
+            log.limit = max(_MIN_LOG_LIMIT, 2 * len(log.deliveries))

@@ -5,6 +5,7 @@ Both are small or empty on a healthy subscription and cost nothing then.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 from pyroaring import BitMap
@@ -12,7 +13,33 @@ from pyroaring import BitMap
 from pybroker.model.position import Position
 
 
-class ReplaySet:
+class Waiting(ABC):
+    """Positions of a subscription that several consumers share, which wait to be sent."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __bool__(self) -> bool: ...
+
+    @abstractmethod
+    def __contains__(self, position: Position) -> bool: ...
+
+    @abstractmethod
+    def discard(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
+        """Forget these, as far as they wait."""
+
+    @abstractmethod
+    def discard_up_to(self, position: Position) -> None:
+        """Forget everything up to and including `position`."""
+
+    @abstractmethod
+    def clear(self) -> None: ...
+
+
+class ReplaySet(Waiting):
     """Positions to read again before anything new, taken in rising order."""
 
     __slots__ = ("_by_ledger",)
@@ -51,7 +78,6 @@ class ReplaySet:
             del self._by_ledger[ledger_id]
 
     def discard_up_to(self, position: Position) -> None:
-        """Forget everything up to and including `position`."""
         for ledger_id in [ledger_id for ledger_id in self._by_ledger if ledger_id <= position.ledger_id]:
             entries = self._by_ledger[ledger_id]
             if ledger_id == position.ledger_id:
@@ -59,12 +85,19 @@ class ReplaySet:
             if ledger_id < position.ledger_id or not entries:
                 del self._by_ledger[ledger_id]
 
-    def take(self, max_entries: int) -> list[Position]:
-        """Remove and return the lowest positions, rising."""
+    def take(self, max_entries: int, before: Position | None = None) -> list[Position]:
+        """Remove and return the lowest positions, rising; with `before`, only those in front of it."""
         taken: list[Position] = []
         for ledger_id in sorted(self._by_ledger):
             entries = self._by_ledger[ledger_id]
             chosen = entries[: max_entries - len(taken)]
+            if before is not None and ledger_id >= before.ledger_id:
+                if ledger_id == before.ledger_id:
+                    chosen &= BitMap(range(before.entry_id))
+                else:
+                    chosen = BitMap()
+                if not chosen:
+                    break
             taken.extend([Position(ledger_id, entry_id) for entry_id in chosen])
             if len(chosen) == len(entries):
                 del self._by_ledger[ledger_id]

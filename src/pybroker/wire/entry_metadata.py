@@ -5,6 +5,9 @@ An entry is stored exactly as it was sent: `[0x0e01 crc32c(4)] metadata_size(4) 
 
 from __future__ import annotations
 
+from binascii import Error as Base64Error
+from binascii import a2b_base64
+
 from pybroker.errors import ProtocolViolation
 from pybroker.wire.varint import decode, skip_field
 
@@ -13,6 +16,13 @@ _CHECKSUM_SIZE = 6
 _PUBLISH_TIME_TAG = 3 << 3
 _NUM_MESSAGES_TAG = 11 << 3
 NUM_MESSAGES_BYTE = bytes((_NUM_MESSAGES_TAG,))
+_PRODUCER_NAME_TAG = 1 << 3 | 2
+_SEQUENCE_ID_TAG = 2 << 3
+_PARTITION_KEY_TAG = 6 << 3 | 2
+_KEY_IS_BASE64_TAG = 17 << 3
+_ORDERING_KEY_TAG = 18 << 3 | 2
+NO_KEY = b"NONE_KEY"
+"""The sticky key of an entry whose metadata says nothing of its origin."""
 
 
 def metadata_span(entry: bytes) -> tuple[int, int]:
@@ -71,3 +81,69 @@ def publish_time_ms(entry: bytes) -> int:
     except ProtocolViolation:
         return 0
     return 0
+
+
+def sticky_key(entry: bytes) -> bytes:
+    """What Key_Shared goes by: the ordering key, else the key as the application gave it, else producer and sequence id.
+
+    Of a batch its own metadata counts, not that of the messages in it. Metadata that cannot be read has the key of
+    entries without one, as nobody can refuse the entry any more.
+    """
+    try:
+        pos, end = metadata_span(entry)
+        return _sticky_key(entry, pos, end)
+    except (ProtocolViolation, IndexError):
+        return NO_KEY
+
+
+def _sticky_key(data: bytes, pos: int, end: int) -> bytes:
+    """The sticky key of the MessageMetadata at [pos, end).
+
+    Once for each entry of a Key_Shared subscription: one-byte sizes and varints that are skipped cost no call.
+    """
+    partition_key = producer_name = None
+    sequence_id_at = -1
+    is_base64 = False
+    while pos < end:
+        tag = data[pos]
+        pos += 1
+        if tag > 0x7F:
+            tag, pos = decode(data, pos - 1, end)
+        wire_type = tag & 7
+        if wire_type == 2:
+            start = pos + 1
+            size = data[pos]
+            if size > 0x7F:
+                size, start = decode(data, pos, end)
+            pos = start + size
+            if pos > end:
+                raise ProtocolViolation("field longer than its message")
+            if tag == _ORDERING_KEY_TAG:
+                return data[start:pos]
+            if tag == _PARTITION_KEY_TAG:
+                partition_key = data[start:pos]
+            elif tag == _PRODUCER_NAME_TAG:
+                producer_name = data[start:pos]
+        elif wire_type == 0:
+            if tag == _KEY_IS_BASE64_TAG:
+                is_base64 = data[pos] != 0
+            elif tag == _SEQUENCE_ID_TAG:
+                sequence_id_at = pos
+            while data[pos] > 0x7F:
+                pos += 1
+            pos += 1
+        else:
+            pos = skip_field(data, tag, pos, end)
+    if partition_key is not None:
+        return _from_base64(partition_key) if is_base64 else partition_key
+    if producer_name is None or sequence_id_at < 0:
+        return NO_KEY
+    return b"%s-%d" % (producer_name, decode(data, sequence_id_at, end)[0])
+
+
+def _from_base64(text: bytes) -> bytes:
+    """What `text` encodes; itself when it is no Base64."""
+    try:
+        return a2b_base64(text)
+    except Base64Error:
+        return text

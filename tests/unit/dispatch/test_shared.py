@@ -403,7 +403,7 @@ def test_what_consumers_hold_can_be_listed() -> None:
     dispatcher.add_consumer(c)
     dispatcher.flow(c, 10)
     Feed(dispatcher, 2, messages_each=3).pump()
-    assert list(dispatcher.pending) == [(LEDGER, 0, c, 3), (LEDGER, 1, c, 3)]
+    assert list(dispatcher.pending) == [(LEDGER, 0, c, 3, 0), (LEDGER, 1, c, 3, 0)]
     assert len(dispatcher.pending) == 2
     assert dispatcher.kind == "Shared"
     assert dispatcher.active_consumer is None

@@ -1,0 +1,98 @@
+"""Failover: one consumer is active and gets everything, the others stand by.
+
+Only consumers of the best priority level are chosen from. On a partition: in order of their names, the one at the
+partition's number modulo their count, so that partitions spread over the consumers. On any other topic, and on
+partitions too when so configured: by a hash ring of the names, on which the topic's name points at one.
+
+A change stops dispatch at once. A while later, so that acknowledgements of the former active consumer still arrive, the
+new one starts at the first unacknowledged entry; only then are all consumers told who is active, as the real broker
+does. A consumer that stands by and changes nothing is told nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from pybroker.dispatch.consumer_state import ConsumerState
+from pybroker.dispatch.dispatcher import ReadPlan, Redelivery
+from pybroker.dispatch.replay import RedeliveryCounts
+from pybroker.dispatch.single_active import SingleActiveDispatcher
+from pybroker.model.hashing import key_hash
+
+_RING_POINTS = 100
+
+
+class FailoverDispatcher(SingleActiveDispatcher):
+    """Invariant: between a change of the active consumer and `start()` nothing is read."""
+
+    kind = "Failover"
+
+    def __init__(
+        self,
+        redelivery_counts: RedeliveryCounts,
+        max_read_batch_entries: int,
+        max_read_size_bytes: int,
+        topic_name: str,
+        partition: int | None,
+    ) -> None:
+        """`topic_name` in full; `partition` None for the hash ring."""
+        super().__init__(redelivery_counts, max_read_batch_entries, max_read_size_bytes)
+        self._topic_name = topic_name
+        self._partition = partition
+        self._is_starting = False
+
+    def flow(self, consumer: ConsumerState, permits: int) -> bool:
+        return super().flow(consumer, permits) and not self._is_starting
+
+    def next_read(self) -> ReadPlan | None:
+        return None if self._is_starting else super().next_read()
+
+    def start(self) -> Redelivery:
+        """The new active consumer begins. Who became active meanwhile does; nothing when all are gone."""
+        if not self._is_starting:
+            return Redelivery(rewind=False, wake=False)
+        self._is_starting = False
+        self._void_reads()
+        notices = [(consumer, consumer is self._active) for consumer in self.consumers]
+        return Redelivery(rewind=True, wake=self._can_move(), notices=notices)
+
+    def check_invariants(self) -> None:
+        super().check_invariants()
+        assert self._active is self._elect()
+        assert self._active is not None or not self._is_starting
+
+    def _elect(self) -> ConsumerState | None:
+        if not self.consumers:
+            return None
+        best_level = min(consumer.priority_level for consumer in self.consumers)
+        best = [consumer for consumer in self.consumers if consumer.priority_level == best_level]
+        best.sort(key=_name)
+        if self._partition is not None:
+            return best[self._partition % len(best)]
+        return self._next_on_ring(best)
+
+    def _next_on_ring(self, candidates: list[ConsumerState]) -> ConsumerState:
+        ring: dict[int, ConsumerState] = {}
+        for consumer in candidates:
+            for index in range(_RING_POINTS):
+                ring[key_hash(f"{consumer.name}{index}".encode())] = consumer
+        points = sorted(ring)
+        index = bisect_left(points, key_hash(self._topic_name.encode()))
+        return ring[points[index % len(points)]]
+
+    def _elect_again(self) -> Redelivery:
+        redelivery = super()._elect_again()
+        if self._active is None:
+            self._is_starting = False
+            return redelivery
+        if not redelivery.rewind:
+            return redelivery
+        was_starting, self._is_starting = self._is_starting, True
+        return Redelivery(rewind=False, wake=False, start_later=not was_starting)
+
+    def _can_move(self) -> bool:
+        return not self._is_starting and super()._can_move()
+
+
+def _name(consumer: ConsumerState) -> str:
+    return consumer.name

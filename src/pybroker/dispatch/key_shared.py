@@ -1,0 +1,317 @@
+"""Key_Shared: every key to one consumer at a time, in order, and no key held up by another one.
+
+A selector says who owns a hash. An entry goes to the owner of its hash unless the hash drains at its former owner, an
+earlier entry of the hash waits, or the owner cannot take it now; then it waits, and the entries behind it are read ahead
+for the others. So one blocked key or one slow consumer stops nobody else, until as many entries wait as the look-ahead
+limits allow.
+
+What holds with every delivery, whoever joins, leaves, acknowledges or gives back in between:
+
+* nobody but the receiver holds an unacknowledged entry of the hash, unless out-of-order delivery was asked for;
+* every earlier entry of the hash is acknowledged or held: what was given back goes before what is new.
+
+Several keys share a hash; they are held back together, which costs time and no order. Mode and out-of-order flag are
+those of the first consumer, and belong to the connected consumers: when all are gone, the next one brings its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from pybroker.dispatch.consumer_state import AUTO_SPLIT, ConsumerState, KeySharedOptions
+from pybroker.dispatch.dispatcher import AssignInput, Delivery, ReadPlan, Redelivery
+from pybroker.dispatch.draining_hashes import DrainingHashes
+from pybroker.dispatch.keyed_replay import KeyedReplay
+from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
+from pybroker.dispatch.replay import RedeliveryCounts
+from pybroker.dispatch.selectors.auto_split import AutoSplitSelector
+from pybroker.dispatch.selectors.consistent_hash import ConsistentHashSelector
+from pybroker.dispatch.selectors.hash_selector import HashSelector
+from pybroker.dispatch.selectors.sticky_ranges import StickyRangesSelector
+from pybroker.errors import ConsumerBusy
+from pybroker.model.position import Position
+
+_NO_LIMIT = 1 << 62
+
+
+class KeySharedSettings:
+    """What the configuration says of Key_Shared; 0 switches a look-ahead limit off."""
+
+    __slots__ = ("look_ahead_per_consumer", "look_ahead_per_subscription", "ring_points")
+
+    def __init__(self, ring_points: int, look_ahead_per_consumer: int, look_ahead_per_subscription: int) -> None:
+        """`ring_points` of each consumer; 0: AUTO_SPLIT by ranges that are halved instead of a ring."""
+        self.ring_points = ring_points
+        self.look_ahead_per_consumer = look_ahead_per_consumer
+        self.look_ahead_per_subscription = look_ahead_per_subscription
+
+    def look_ahead_entries(self, consumer_count: int) -> int:
+        """How many entries may wait while others are read."""
+        limits = (self.look_ahead_per_consumer * consumer_count, self.look_ahead_per_subscription)
+        return min((limit for limit in limits if limit), default=_NO_LIMIT)
+
+    def new_selector(self, options: KeySharedOptions) -> HashSelector:
+        """The selector of the mode that a first consumer asks for."""
+        if options.ranges is not None:
+            return StickyRangesSelector()
+        return ConsistentHashSelector(self.ring_points) if self.ring_points else AutoSplitSelector()
+
+
+class KeySharedDispatcher(MultiConsumerDispatcher):
+    """Invariants: those of the module; waiting entries are in the place where their hash belongs now."""
+
+    kind = "Key_Shared"
+    needs_key_hashes = True
+    _replay: KeyedReplay
+
+    def __init__(
+        self,
+        redelivery_counts: RedeliveryCounts,
+        max_read_batch_entries: int,
+        max_read_size_bytes: int,
+        max_unacked_messages: int,
+        settings: KeySharedSettings,
+    ) -> None:
+        self.draining = DrainingHashes()
+        super().__init__(
+            redelivery_counts,
+            max_read_batch_entries,
+            max_read_size_bytes,
+            max_unacked_messages,
+            KeyedReplay(self._place),
+            self.draining,
+        )
+        self._settings = settings
+        self._options = AUTO_SPLIT
+        self._selector = settings.new_selector(AUTO_SPLIT)
+        # Whoever is named gets only what is in front of its position; nobody is, but in the classic mode.
+        self._limits: dict[ConsumerState, Position] = {}
+        # Hashes that began to wait since the last plan was made: what it brings of them comes behind them.
+        self._held_back: set[int] = set()
+        self._hashes_in_plan: dict[Position, int] = {}  # of entries taken out to be sent again
+        self._turn = 0  # who is served first when entries are sent again
+
+    # --- to look at --------------------------------------------------------------------------------------------------
+
+    @property
+    def mode(self) -> str:
+        """As the protocol and the stats name it."""
+        return "AUTO_SPLIT" if self._options.ranges is None else "STICKY"
+
+    @property
+    def allows_out_of_order_delivery(self) -> bool:
+        return self._options.allow_out_of_order_delivery
+
+    @property
+    def selector(self) -> HashSelector:
+        """Who owns which hash."""
+        return self._selector
+
+    @property
+    def waiting(self) -> KeyedReplay:
+        """What waits to be sent."""
+        return self._replay
+
+    # --- consumers ---------------------------------------------------------------------------------------------------
+
+    def add_consumer(self, consumer: ConsumerState) -> Redelivery:
+        """Raises ConsumerBusy for another mode or flag than the connected ones', ConsumerAssignError for its ranges."""
+        assert consumer not in self.consumers, "consumer attached twice"
+        options = consumer.key_shared
+        if not self.consumers:
+            self._options = options
+            self._selector = self._settings.new_selector(options)
+        elif (options.ranges is None) != (self._options.ranges is None):
+            raise ConsumerBusy(f"Subscription is of Key_Shared mode {self.mode} while its consumers are connected")
+        elif options.allow_out_of_order_delivery != self._options.allow_out_of_order_delivery:
+            allowed = "allowed" if self.allows_out_of_order_delivery else "not allowed"
+            raise ConsumerBusy(f"Out-of-order delivery is {allowed} for the connected consumers of the subscription")
+        losers = self._selector.add(consumer)
+        self.consumers.append(consumer)
+        if not self.allows_out_of_order_delivery:
+            for loser in losers:
+                self._drain(loser)
+        self._replay.replace_all()
+        return Redelivery(rewind=False, wake=self._can_move())
+
+    def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
+        """Its unacknowledged entries go to the new owners of their hashes at once; nobody else loses a hash.
+
+        When it was the last one, only the redelivery counts are kept, as in every type.
+        """
+        self._selector.remove(consumer)
+        self.consumers.remove(consumer)
+        self._take_back_all(consumer)
+        self._pending.forget(consumer)
+        if not self.consumers:
+            self._forget_deliveries()
+            return Redelivery(rewind=True, wake=False)
+        self._replay.replace_all()
+        return Redelivery(rewind=False, wake=self._can_move())
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def next_read(self) -> ReadPlan | None:
+        """What is ready for somebody who can take it, else new entries, while not too many wait already."""
+        self._held_back.clear()
+        self._hashes_in_plan.clear()
+        if self.blocked:
+            return None
+        able = [consumer for consumer in self.consumers if consumer.can_take()]
+        if not able:
+            return None
+        self.has_unblocked = False
+        if self._replay:
+            replay = self._next_replay(able)
+            if replay:
+                return self._plan(len(replay), replay)
+            if self._is_full():
+                return None
+        # Of what is read, only the share of those who can take it moves.
+        wanted = sum(map(self._affordable_entries, able)) * len(self.consumers) // len(able)
+        return self._plan(min(wanted, self._max_read_batch_entries), None)
+
+    def give_back(self, plan: ReadPlan) -> None:
+        if self.is_void(plan) or plan.replay is None:
+            return
+        for position in plan.replay:
+            if not self._pending.holds(*position):
+                self._replay.add(position.ledger_id, (position.entry_id,), (self._hashes_in_plan[position],))
+
+    def assign(self, plan: ReadPlan, run: AssignInput) -> list[Delivery]:
+        if self.is_void(plan):
+            return []
+        run = self._without_pending(run)
+        if self._replay:
+            self._replay.discard(run.ledger_id, run.entry_ids)
+        assert run.key_hashes is not None, "entries of a Key_Shared subscription without the hashes of their keys"
+        sticky_hashes = self._selector.sticky_hashes(run.key_hashes)
+        unacked_counts = run.unacked_counts()
+        # The entries of a plan for replay were the first of their hashes; those of the cursor come behind all that wait.
+        waiting: Collection[int] = self._replay.waiting if plan.replay is None else ()
+        chosen, kept = self._choose(run, sticky_hashes, unacked_counts, waiting)
+        deliveries = []
+        for consumer, indexes in chosen.items():
+            if len(indexes) == len(sticky_hashes):
+                deliveries.append(self._deliver(consumer, run, unacked_counts, sticky_hashes))
+            else:
+                counts = [unacked_counts[index] for index in indexes]
+                hashes = [sticky_hashes[index] for index in indexes]
+                deliveries.append(self._deliver(consumer, run.rows(indexes), counts, hashes))
+        if kept:
+            entry_ids = [run.entry_ids[index] for index in kept]
+            self._replay.add(run.ledger_id, entry_ids, [sticky_hashes[index] for index in kept])
+        return deliveries
+
+    def _choose(
+        self, run: AssignInput, sticky_hashes: list[int], unacked_counts: list[int], waiting: Collection[int]
+    ) -> tuple[dict[ConsumerState, list[int]], list[int]]:
+        """Rows of the run that each consumer gets, and those that wait."""
+        owner = self._selector.owner
+        draining = self.draining or None
+        held_back = self._held_back
+        chosen: dict[ConsumerState, list[int]] = {}
+        budgets: dict[ConsumerState, int] = {}
+        kept: list[int] = []
+        left = 0 if self.blocked else self._subscription_budget(_NO_LIMIT)
+        for index, sticky_hash in enumerate(sticky_hashes):
+            consumer = owner(sticky_hash)
+            if consumer is not None and not (draining is not None and draining.blocks(consumer, sticky_hash)):
+                budget = budgets.get(consumer)
+                if budget is None:
+                    budget = self._message_budget(consumer) if consumer.can_take() else 0
+                    chosen[consumer] = []
+                if self._limits and self._is_beyond_limit(consumer, run.ledger_id, run.entry_ids[index]):
+                    budget = 0  # And so it is with all that follow, which lie higher.
+                budgets[consumer] = budget
+                if budget > 0 and left > 0 and sticky_hash not in held_back and sticky_hash not in waiting:
+                    budgets[consumer] = budget - unacked_counts[index]
+                    left -= unacked_counts[index]
+                    chosen[consumer].append(index)
+                    continue
+            kept.append(index)
+            held_back.add(sticky_hash)
+        return {consumer: indexes for consumer, indexes in chosen.items() if indexes}, kept
+
+    def _next_replay(self, able: list[ConsumerState]) -> list[Position]:
+        """The first entries that are ready for those consumers, together rising; each plan begins with another one."""
+        self._turn = (self._turn + 1) % len(able)
+        left = self._max_read_batch_entries
+        for consumer in able[self._turn :] + able[: self._turn]:
+            if not left:
+                break
+            wanted = min(left, self._affordable_entries(consumer))
+            taken = self._replay.take(consumer, wanted, self._limits.get(consumer))
+            left -= len(taken)
+            self._hashes_in_plan.update(taken)
+        return sorted(self._hashes_in_plan)
+
+    # --- acknowledging -----------------------------------------------------------------------------------------------
+
+    def acked(self, ledger_id: int, entry_ids: Sequence[int]) -> bool:
+        was_full = self._is_full()
+        can_move = super().acked(ledger_id, entry_ids)
+        return can_move or (was_full and not self._is_full() and self._can_move())
+
+    def acked_up_to(self, position: Position) -> bool:
+        was_full = self._is_full()
+        can_move = super().acked_up_to(position)
+        return can_move or (was_full and not self._is_full() and self._can_move())
+
+    def check_invariants(self) -> None:
+        super().check_invariants()
+        self._replay.check_invariants()
+        holders: dict[int, dict[ConsumerState, int]] = {}
+        for _, _, consumer, _, sticky_hash in self._pending:
+            counts = holders.setdefault(sticky_hash, {})
+            counts[consumer] = counts.get(consumer, 0) + 1
+        assert not self.draining.freed
+        for sticky_hash, draining in self.draining:
+            held = holders[sticky_hash][draining.consumer]
+            assert held == draining.unacked_entries, "a draining hash is not counted right"
+        if self.allows_out_of_order_delivery:
+            return
+        listed = {sticky_hash for sticky_hash, _ in self.draining}
+        for sticky_hash, counts in holders.items():
+            assert len(counts) == 1, "a hash is unacknowledged at two consumers"
+            (holder,) = counts
+            assert holder is self._selector.owner(sticky_hash) or sticky_hash in listed, "a moved hash does not drain"
+
+    # --- where entries belong ----------------------------------------------------------------------------------------
+
+    def _place(self, sticky_hash: int) -> ConsumerState | None:
+        """Who may have entries of this hash now."""
+        owner = self._selector.owner(sticky_hash)
+        return None if owner is None or self.draining.is_held_by_other(owner, sticky_hash) else owner
+
+    def _drain(self, loser: ConsumerState) -> None:
+        """`loser` lost hashes: those of which it holds entries must drain."""
+        for sticky_hash, unacked_entries in self._pending.hash_counts(loser).items():
+            if self._selector.owner(sticky_hash) is not loser:
+                self.draining.drain(loser, sticky_hash, unacked_entries)
+
+    def _add_to_replay(self, ledger_id: int, entry_ids: Sequence[int], sticky_hashes: Sequence[int]) -> None:
+        self._held_back.update(sticky_hashes)
+        self._replay.add(ledger_id, entry_ids, sticky_hashes)
+
+    def _released(self, unblocked: bool) -> bool:
+        """What waited for hashes that have drained can go; the caller tries a little later, for many at once."""
+        if self.draining.freed:
+            for sticky_hash in self.draining.take_freed():
+                if self._replay.unpark(sticky_hash):
+                    self.has_unblocked = True
+        return super()._released(unblocked)
+
+    def _is_full(self) -> bool:
+        """Whether so many entries wait that nothing new is read."""
+        return bool(self._replay) and len(self._replay) >= self._settings.look_ahead_entries(len(self.consumers))
+
+    def _is_beyond_limit(self, consumer: ConsumerState, ledger_id: int, entry_id: int) -> bool:
+        limit = self._limits.get(consumer)
+        return limit is not None and (ledger_id, entry_id) >= limit
+
+    def _forget_deliveries(self) -> None:
+        self.draining.clear()
+        self.has_unblocked = False
+        self._limits.clear()
+        super()._forget_deliveries()

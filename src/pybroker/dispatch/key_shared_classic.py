@@ -1,0 +1,82 @@
+"""Key_Shared as before 4.0: a consumer that joins waits until all that was read before it came is acknowledged.
+
+The cursor's read position when it joined is recorded with it. Until mark-delete reaches that position it gets only
+entries in front of it: those that others gave back and whose hash is its own now. With several newcomers the oldest
+position holds for all, as what lies behind it may still be with a consumer of before.
+
+Draining hashes go on underneath: the positions alone do not keep a key with one consumer when entries are given back
+one by one while newcomers wait, and that promise holds in every mode.
+"""
+
+from __future__ import annotations
+
+from pybroker.dispatch.consumer_state import ConsumerState
+from pybroker.dispatch.dispatcher import Redelivery
+from pybroker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.model.position import EARLIEST, Position
+
+
+class ClassicKeySharedDispatcher(KeySharedDispatcher):
+    """Invariant: `recently_joined` rises; its consumers, and nobody else, are limited, all by the first position.
+
+    The subscription calls `mark_delete_moved` before it adds a consumer and whenever mark-delete has moved, and sets
+    the consumer's `read_position_when_joining` before it adds it.
+    """
+
+    _first_unacked = EARLIEST
+
+    def add_consumer(self, consumer: ConsumerState) -> Redelivery:
+        redelivery = super().add_consumer(consumer)
+        joined_at = consumer.read_position_when_joining
+        # Sticky ranges never move from one connected consumer to another.
+        is_alone = len(self.consumers) == 1 or self.mode == "STICKY" or self.allows_out_of_order_delivery
+        if is_alone or joined_at is None or joined_at <= self._first_unacked:
+            consumer.read_position_when_joining = None
+        self._limit_newcomers()
+        return redelivery
+
+    def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
+        consumer.read_position_when_joining = None
+        redelivery = super().remove_consumer(consumer)
+        if len(self.consumers) == 1:
+            self.consumers[0].read_position_when_joining = None  # There is nobody to wait for.
+        self._limit_newcomers()
+        return redelivery
+
+    def mark_delete_moved(self, first_unacked: Position) -> bool:
+        self._first_unacked = first_unacked
+        released = False
+        for consumer, joined_at in self.recently_joined():
+            if joined_at <= first_unacked:
+                consumer.read_position_when_joining = None
+                released = True
+        if not released:
+            return False
+        self._limit_newcomers()
+        return self._can_move()
+
+    def recently_joined(self) -> list[tuple[ConsumerState, Position]]:
+        """The consumers that still wait, and for which position to be reached."""
+        return [
+            (consumer, consumer.read_position_when_joining)
+            for consumer in self.consumers
+            if consumer.read_position_when_joining is not None
+        ]
+
+    def check_invariants(self) -> None:
+        super().check_invariants()
+        joined = self.recently_joined()
+        first = min((position for _, position in joined), default=None)
+        assert self._limits == {consumer: first for consumer, _ in joined}
+        assert first is None or first > self._first_unacked
+
+    def _limit_newcomers(self) -> None:
+        joined = self.recently_joined()
+        first = min((position for _, position in joined), default=EARLIEST)
+        self._limits = {consumer: first for consumer, _ in joined}
+
+    def _forget_deliveries(self) -> None:
+        for consumer in self.consumers:
+            consumer.read_position_when_joining = None
+        self._first_unacked = EARLIEST
+        super()._forget_deliveries()

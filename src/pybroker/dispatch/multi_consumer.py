@@ -1,0 +1,202 @@
+"""What the types that serve several consumers at once share: Shared and Key_Shared.
+
+Each entry goes to one consumer, which holds it until it is acknowledged. What a consumer gives back, or loses when it
+leaves, waits to be sent again, with its redelivery count raised. A consumer and the subscription as a whole stop at
+their limits of unacknowledged messages and go on at half of them.
+
+A subclass says who gets which entry, and keeps what waits.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from math import ceil
+
+from pybroker.dispatch.consumer_state import ConsumerState
+from pybroker.dispatch.dispatcher import AssignInput, Delivery, Dispatcher, ReadPlan, Redelivery
+from pybroker.dispatch.draining_hashes import DrainingHashes
+from pybroker.dispatch.pending_acks import PendingAcks
+from pybroker.dispatch.replay import RedeliveryCounts, Waiting
+from pybroker.model.position import Position
+
+
+class MultiConsumerDispatcher(Dispatcher):
+    """Invariant: an entry is held in `PendingAcks`, or waits to be sent, or neither; never both."""
+
+    def __init__(
+        self,
+        redelivery_counts: RedeliveryCounts,
+        max_read_batch_entries: int,
+        max_read_size_bytes: int,
+        max_unacked_messages: int,
+        replay: Waiting,
+        draining: DrainingHashes | None = None,
+    ) -> None:
+        """`max_unacked_messages` is the limit of the whole subscription, 0 for none."""
+        super().__init__(redelivery_counts)
+        self._max_read_batch_entries = max_read_batch_entries
+        self._max_read_size_bytes = max_read_size_bytes
+        self._max_unacked_messages = max_unacked_messages
+        self._pending = PendingAcks(draining)
+        self._replay = replay
+
+    @property
+    def replay_entry_count(self) -> int:
+        return len(self._replay)
+
+    @property
+    def active_consumer(self) -> ConsumerState | None:
+        return None
+
+    @property
+    def pending(self) -> PendingAcks:
+        """Who holds what, to look at."""
+        return self._pending
+
+    @abstractmethod
+    def _add_to_replay(self, ledger_id: int, entry_ids: Sequence[int], sticky_hashes: Sequence[int]) -> None:
+        """These entries wait to be sent."""
+
+    def flow(self, consumer: ConsumerState, permits: int) -> bool:
+        if permits <= 0:
+            return False
+        consumer.permits += permits
+        return consumer.can_take() and not self.blocked
+
+    def acked(self, ledger_id: int, entry_ids: Sequence[int]) -> bool:
+        if self._replay:
+            self._replay.discard(ledger_id, entry_ids)
+        if self.redelivery_counts:
+            self.redelivery_counts.forget(ledger_id, entry_ids)
+        return self._released(self._pending.remove(ledger_id, entry_ids))
+
+    def acked_partly(self, ledger_id: int, entry_id: int, unacked_messages: int) -> bool:
+        return self._released(self._pending.lower(ledger_id, entry_id, unacked_messages))
+
+    def acked_up_to(self, position: Position) -> bool:
+        if self._replay:
+            self._replay.discard_up_to(position)
+        if self.redelivery_counts:
+            self.redelivery_counts.forget_up_to(position)
+        return self._released(self._pending.remove_up_to(position))
+
+    def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> Redelivery:
+        """Only what `consumer` holds: what it acknowledged meanwhile, or lost to others, does not come again."""
+        if positions is None:
+            self._take_back_all(consumer)
+        else:
+            for ledger_id, entry_id in positions:
+                self._take_back(consumer, ledger_id, (entry_id,))
+        return Redelivery(rewind=False, wake=self._can_move())
+
+    def reset(self) -> None:
+        self.redelivery_counts.clear()
+        self._forget_deliveries()
+
+    def check_invariants(self) -> None:
+        held: dict[int, int] = {}
+        for ledger_id, entry_id, consumer, message_count, _ in self._pending:
+            assert consumer in self.consumers, "an entry is held by a consumer that left"
+            assert message_count > 0, "an entry without unacknowledged messages is held"
+            assert Position(ledger_id, entry_id) not in self._replay, "a held entry waits in the replay set"
+            held[id(consumer)] = held.get(id(consumer), 0) + message_count
+        assert self.unacked_messages == self._pending.total_messages == sum(held.values())
+        for consumer in self.consumers:
+            assert consumer.unacked_messages == held.get(id(consumer), 0), "a consumer's count is not what it holds"
+            _check_blocked(consumer.blocked, consumer.unacked_messages, consumer.max_unacked_messages)
+        _check_blocked(self.blocked, self.unacked_messages, self._max_unacked_messages)
+        self._pending.check_invariants()
+
+    def _affordable_entries(self, consumer: ConsumerState) -> int:
+        """How many entries its permits will probably pay for, judged by the batches that it got lately."""
+        average = consumer.messages_per_entry
+        return consumer.permits if average <= 1.0 else ceil(consumer.permits / average)
+
+    def _message_budget(self, consumer: ConsumerState) -> int:
+        """How many messages `consumer` may get now: until its permits, its limit or the subscription's are used up.
+
+        The entry that uses up the budget is sent whole.
+        """
+        budget = consumer.permits
+        if consumer.max_unacked_messages:
+            budget = min(budget, consumer.max_unacked_messages - consumer.unacked_messages)
+        return min(budget, self._subscription_budget(budget))
+
+    def _subscription_budget(self, otherwise: int) -> int:
+        """How many messages the subscription's limit leaves; `otherwise` without a limit."""
+        return self._max_unacked_messages - self.unacked_messages if self._max_unacked_messages else otherwise
+
+    def _deliver(
+        self,
+        consumer: ConsumerState,
+        part: AssignInput,
+        unacked_counts: list[int],
+        sticky_hashes: list[int] | None = None,
+    ) -> Delivery:
+        """All of `part` to `consumer`. The delivery carries the counts of whole batches, not only what is unacked."""
+        messages = self._pending.add(consumer, part.ledger_id, part.entry_ids, unacked_counts, sticky_hashes)
+        consumer.spend(messages, len(part.entry_ids))
+        self.unacked_messages += messages
+        if 0 < self._max_unacked_messages <= self.unacked_messages:
+            self.blocked = True
+        counts = self.redelivery_counts
+        return Delivery(
+            consumer,
+            part.ledger_id,
+            part.entry_ids,
+            part.payloads,
+            part.message_counts,
+            messages,
+            counts.column(part.ledger_id, part.entry_ids) if counts else None,
+            part.ack_sets,
+        )
+
+    def _without_pending(self, run: AssignInput) -> AssignInput:
+        """Entries that somebody holds already were read a second time: they are not sent to anybody else."""
+        pending = self._pending
+        if not pending.overlaps(run.ledger_id, run.entry_ids):
+            return run
+        return run.rows(
+            [index for index, entry_id in enumerate(run.entry_ids) if not pending.holds(run.ledger_id, entry_id)]
+        )
+
+    def _take_back(self, consumer: ConsumerState, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        taken, sticky_hashes = self._pending.take_back(consumer, ledger_id, entry_ids)
+        self._add_to_replay(ledger_id, taken, sticky_hashes)
+        self.redelivery_counts.increase(ledger_id, taken)
+        self._released(False)
+
+    def _take_back_all(self, consumer: ConsumerState) -> None:
+        for ledger_id, entry_ids in self._pending.held_by(consumer).items():
+            self._take_back(consumer, ledger_id, entry_ids)
+
+    def _released(self, unblocked: bool) -> bool:
+        """Bring the subscription's own count and limit up to date after the pending acks shrank."""
+        self.unacked_messages = self._pending.total_messages
+        if self.blocked and self.unacked_messages <= self._max_unacked_messages // 2:
+            self.blocked = False
+            return True
+        return unblocked and not self.blocked
+
+    def _can_move(self) -> bool:
+        return not self.blocked and any(consumer.can_take() for consumer in self.consumers)
+
+    def _plan(self, max_entries: int, replay: list[Position] | None) -> ReadPlan:
+        return ReadPlan(max_entries, self._max_read_size_bytes, replay, self._epoch)
+
+    def _forget_deliveries(self) -> None:
+        """The cursor reads everything again: void the read under way with the sets."""
+        self._epoch = object()
+        self._pending.clear()
+        self._replay.clear()
+        self._released(False)
+
+
+def _check_blocked(blocked: bool, unacked_messages: int, max_unacked_messages: int) -> None:
+    if not max_unacked_messages:
+        assert not blocked, "blocked without a limit"
+    elif unacked_messages >= max_unacked_messages:
+        assert blocked, "over the limit and not blocked"
+    elif unacked_messages <= max_unacked_messages // 2:
+        assert not blocked, "blocked at half of the limit"

@@ -1,0 +1,75 @@
+"""Sticky: every consumer says itself which ranges of 0..65535 are its own.
+
+A range is refused that is empty, ends before it starts, or overlaps another one of the same or of a connected consumer.
+A gap between ranges is no error: its hashes have no owner until somebody covers them. Ranges beyond 65535 are accepted
+and never asked for.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import pairwise
+
+from pybroker.dispatch.consumer_state import ConsumerState
+from pybroker.dispatch.selectors.hash_selector import HashRange, HashSelector, fold_into_ranges
+from pybroker.errors import ConsumerAssignError
+
+
+class StickyRangesSelector(HashSelector):
+    """Invariant: `_ranges` rises and does not overlap; range i belongs to `_owners[i]`."""
+
+    def __init__(self) -> None:
+        self._ranges: list[HashRange] = []
+        self._starts: list[int] = []
+        self._owners: list[ConsumerState] = []
+
+    def sticky_hashes(self, key_hashes: Iterable[int]) -> list[int]:
+        return fold_into_ranges(key_hashes)
+
+    def owner(self, sticky_hash: int) -> ConsumerState | None:
+        index = bisect_right(self._starts, sticky_hash) - 1
+        return self._owners[index] if index >= 0 and sticky_hash <= self._ranges[index][1] else None
+
+    def add(self, consumer: ConsumerState) -> list[ConsumerState]:
+        wanted = consumer.key_shared.ranges
+        if not wanted:
+            raise ConsumerAssignError("a Key_Shared consumer of mode STICKY needs at least one hash range")
+        for start, end in wanted:
+            if start > end or start < 0:
+                raise ConsumerAssignError(f"hash range [{start}, {end}] is not a range")
+        owned = sorted(
+            [*zip(self._ranges, self._owners, strict=True), *((each, consumer) for each in wanted)], key=_start
+        )
+        for (before, one), (after, other) in pairwise(owned):
+            if after[0] <= before[1]:
+                holder = one if other is consumer else other
+                whose = "its own" if holder is consumer else f"consumer {holder.name}'s"
+                mine, taken = (after, before) if other is consumer else (before, after)
+                raise ConsumerAssignError(
+                    f"hash range [{mine[0]}, {mine[1]}] overlaps {whose} range [{taken[0]}, {taken[1]}]"
+                )
+        self._set(owned)
+        return []
+
+    def remove(self, consumer: ConsumerState) -> None:
+        self._set([each for each in zip(self._ranges, self._owners, strict=True) if each[1] is not consumer])
+
+    def ranges(self) -> dict[ConsumerState, list[HashRange]]:
+        ranges: dict[ConsumerState, list[HashRange]] = {}
+        for (start, end), owner in zip(self._ranges, self._owners, strict=True):
+            mine = ranges.setdefault(owner, [])
+            if mine and mine[-1][1] + 1 == start:
+                mine[-1] = (mine[-1][0], end)
+            else:
+                mine.append((start, end))
+        return ranges
+
+    def _set(self, owned: list[tuple[HashRange, ConsumerState]]) -> None:
+        self._ranges = [each for each, _ in owned]
+        self._starts = [start for start, _ in self._ranges]
+        self._owners = [owner for _, owner in owned]
+
+
+def _start(owned: tuple[HashRange, ConsumerState]) -> HashRange:
+    return owned[0]
