@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.fuzz.test_dispatch_model import TURN, walk_many
+from tests.fuzz.dispatch_model import TURN
+from tests.fuzz.dispatch_walks import walk_many
+from tests.fuzz.test_dispatch_model import STEPS, begin
 
 from pybroker.dispatch.consumer_state import ConsumerState
-from pybroker.dispatch.dispatcher import AssignInput, Delivery, ReadPlan
+from pybroker.dispatch.dispatcher import AssignInput, Delivery, ReadPlan, Redelivery
+from pybroker.dispatch.failover import FailoverDispatcher
 from pybroker.dispatch.pending_acks import PendingAcks
 from pybroker.dispatch.replay import RedeliveryCounts, ReplaySet
 from pybroker.dispatch.shared import SharedDispatcher
@@ -113,7 +116,53 @@ def failed_reads_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SharedDispatcher, "give_back", lambda self, plan: None)
 
 
+def a_new_active_consumer_does_not_wait(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(FailoverDispatcher, "next_read", SingleActiveDispatcher.next_read)
+
+
+def a_new_active_consumer_goes_on_where_the_old_one_stopped(patch: pytest.MonkeyPatch) -> None:
+    start = FailoverDispatcher.start
+
+    def go_on(self: FailoverDispatcher) -> Redelivery:
+        redelivery = start(self)
+        redelivery.rewind = False
+        return redelivery
+
+    patch.setattr(FailoverDispatcher, "start", go_on)
+
+
+def consumers_that_stand_by_are_told_nothing(patch: pytest.MonkeyPatch) -> None:
+    start = FailoverDispatcher.start
+
+    def tell_one(self: FailoverDispatcher) -> Redelivery:
+        redelivery = start(self)
+        redelivery.notices = [notice for notice in redelivery.notices if notice[1]]
+        return redelivery
+
+    patch.setattr(FailoverDispatcher, "start", tell_one)
+
+
+def the_first_that_came_is_active(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(FailoverDispatcher, "_elect", lambda self: self.consumers[0] if self.consumers else None)
+
+
+def every_change_starts_the_delay_again(patch: pytest.MonkeyPatch) -> None:
+    elect_again = FailoverDispatcher._elect_again
+
+    def begin_again(self: FailoverDispatcher) -> Redelivery:
+        redelivery = elect_again(self)
+        redelivery.start_later = self._is_starting
+        return redelivery
+
+    patch.setattr(FailoverDispatcher, "_elect_again", begin_again)
+
+
 BUGS = [
+    a_new_active_consumer_does_not_wait,
+    a_new_active_consumer_goes_on_where_the_old_one_stopped,
+    consumers_that_stand_by_are_told_nothing,
+    the_first_that_came_is_active,
+    every_change_starts_the_delay_again,
     no_leftovers,
     leavers_keep_their_entries,
     nacks_take_from_anybody,
@@ -137,4 +186,4 @@ def test_the_walks_find_a_planted_bug(plant: Callable[[pytest.MonkeyPatch], None
     with pytest.MonkeyPatch.context() as patch:
         plant(patch)
         with pytest.raises((AssertionError, StopIteration)):
-            walk_many(1, 300, 100)
+            walk_many(begin, STEPS, 1, 300, 100)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pybroker.dispatch.consumer_state import ConsumerState
+from pybroker.dispatch.consumer_state import ConsumerState, KeySharedOptions
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, Dispatcher
+from pybroker.dispatch.key_shared import KeySharedDispatcher, KeySharedSettings
+from pybroker.dispatch.key_shared_classic import ClassicKeySharedDispatcher
 from pybroker.dispatch.replay import RedeliveryCounts
 from pybroker.dispatch.shared import SharedDispatcher
 from pybroker.dispatch.single_active import ExclusiveDispatcher
@@ -16,6 +18,10 @@ LEDGER = 5
 
 def consumer(name: str = "c", *, priority_level: int = 0, max_unacked_messages: int = 0) -> ConsumerState:
     return ConsumerState(name, priority_level, max_unacked_messages, None)
+
+
+def sticky_consumer(name: str, *ranges: tuple[int, int]) -> ConsumerState:
+    return ConsumerState(name, 0, 0, None, KeySharedOptions(list(ranges), False))
 
 
 def shared(
@@ -38,12 +44,39 @@ def exclusive(*, counts: RedeliveryCounts | None = None, max_read_batch_entries:
     return ExclusiveDispatcher(RedeliveryCounts() if counts is None else counts, max_read_batch_entries, 1 << 20)
 
 
-def run_of(
-    entry_ids: Sequence[int], messages_each: int = 1, ack_sets: list[list[int] | None] | None = None
-) -> AssignInput:
-    return AssignInput(
-        LEDGER, entry_ids, [b"%d" % entry_id for entry_id in entry_ids], [messages_each] * len(entry_ids), ack_sets
+def key_shared(
+    *,
+    counts: RedeliveryCounts | None = None,
+    ring_points: int = 0,
+    per_consumer: int = 0,
+    per_subscription: int = 0,
+    max_read_batch_entries: int = 100,
+    max_unacked_messages: int = 0,
+    classic: bool = False,
+) -> KeySharedDispatcher:
+    """Key_Shared over halved ranges: the first consumer has all hashes, the second one takes the lower half."""
+    kind = ClassicKeySharedDispatcher if classic else KeySharedDispatcher
+    return kind(
+        RedeliveryCounts() if counts is None else counts,
+        max_read_batch_entries,
+        1 << 20,
+        max_unacked_messages,
+        KeySharedSettings(ring_points, per_consumer, per_subscription),
     )
+
+
+LOW, LOW_2, HIGH, HIGH_2 = 100, 200, 40_000, 50_000
+"""Key hashes in the lower and in the upper half of the space."""
+
+
+def run_of(
+    entry_ids: Sequence[int],
+    messages_each: int = 1,
+    ack_sets: list[list[int] | None] | None = None,
+    key_hashes: list[int] | None = None,
+) -> AssignInput:
+    payloads = [b"%d" % entry_id for entry_id in entry_ids]
+    return AssignInput(LEDGER, entry_ids, payloads, [messages_each] * len(entry_ids), ack_sets, key_hashes)
 
 
 def got(deliveries: list[Delivery]) -> list[tuple[str, list[int]]]:
@@ -53,8 +86,12 @@ def got(deliveries: list[Delivery]) -> list[tuple[str, list[int]]]:
 class Feed:
     """What a dispatcher needs of a subscription: a read position over entries of one ledger, all there already."""
 
-    def __init__(self, dispatcher: Dispatcher, entry_count: int, messages_each: int = 1) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, entry_count: int, messages_each: int = 1, key_hashes: Sequence[int] = (0,)
+    ) -> None:
+        """The entries have these keys in turn."""
         self.dispatcher = dispatcher
+        self.key_hashes = key_hashes
         self.entry_count = entry_count
         self.messages_each = messages_each
         self.read_position = 0
@@ -73,7 +110,8 @@ class Feed:
                 self.read_position += len(entry_ids)
             if not entry_ids:
                 return got(deliveries)
-            deliveries += self.dispatcher.assign(plan, run_of(entry_ids, self.messages_each))
+            keys = [self.key_hashes[entry_id % len(self.key_hashes)] for entry_id in entry_ids]
+            deliveries += self.dispatcher.assign(plan, run_of(entry_ids, self.messages_each, None, keys))
             self.dispatcher.check_invariants()
 
 

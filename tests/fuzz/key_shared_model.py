@@ -1,0 +1,288 @@
+"""The model of a Key_Shared subscription, in all of its modes.
+
+Beside what `dispatch_model.py` holds for every type: nobody but its holder has unacknowledged entries of a hash; an entry
+is sent only when every earlier one of its hash is acknowledged or held; whatever may go to somebody who can take it does
+go, or somebody is woken for it, however many entries of other keys are stuck; and the counts of what drains are right.
+"""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, precondition, rule
+from tests.fuzz.dispatch_model import ModelConsumer, Subscription, entry_at, position_of
+
+from pybroker.dispatch.consumer_state import ConsumerState, KeySharedOptions
+from pybroker.dispatch.dispatcher import ReadPlan, Redelivery
+from pybroker.dispatch.key_shared import KeySharedDispatcher, KeySharedSettings
+from pybroker.dispatch.key_shared_classic import ClassicKeySharedDispatcher
+from pybroker.errors import ConsumerAssignError, ConsumerBusy
+
+# Few keys, so that they meet; spread over the space, so that owners differ.
+KEY_HASHES = [3, 14_000, 26_000, 40_000, 58_000]
+SEGMENTS = [(0, 16383), (16384, 32767), (32768, 49151), (49152, 65535)]
+MODES = ("ring", "halves", "sticky", "out of order", "classic")
+
+
+class KeySharedSubscription(Subscription):
+    """The subscription, its cursor, its consumers, and who holds what of which key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mode = "ring"
+        self.look_ahead = (0, 0)
+        self.joined_at: dict[str, int] = {}  # classic: the read position when a consumer joined
+
+    # --- the model ---------------------------------------------------------------------------------------------------
+
+    @property
+    def key_shared(self) -> KeySharedDispatcher:
+        assert isinstance(self.dispatcher, KeySharedDispatcher)
+        return self.dispatcher
+
+    @property
+    def promises_one_holder(self) -> bool:
+        return self.mode != "out of order"
+
+    def key_of(self, entry: int) -> int:
+        """Which of the keys: the entry's number, mixed."""
+        return entry * entry % 31 % len(KEY_HASHES)
+
+    def key_hashes(self, entries: list[int]) -> list[int] | None:
+        return [KEY_HASHES[self.key_of(entry)] for entry in entries]
+
+    def hash_of(self, entry: int) -> int:
+        return self.key_shared.selector.sticky_hashes([KEY_HASHES[self.key_of(entry)]])[0]
+
+    def owner_of(self, entry: int) -> ModelConsumer | None:
+        owner = self.key_shared.selector.owner(self.hash_of(entry))
+        return next((consumer for consumer in self.consumers if consumer.state is owner), None)
+
+    def same_key(self, entry: int) -> list[int]:
+        return [other for other in range(len(self.left)) if self.key_of(other) == self.key_of(entry)]
+
+    def is_full(self) -> bool:
+        per_consumer, per_subscription = self.look_ahead
+        limits = [limit for limit in (per_consumer * len(self.consumers), per_subscription) if limit]
+        return bool(limits) and len(self.waiting) >= min(limits)
+
+    def first_unacked(self) -> int:
+        return next((entry for entry, left in enumerate(self.left) if left), len(self.left))
+
+    def is_limited(self, consumer: ModelConsumer, entry: int) -> bool:
+        """Classic: whether `consumer` came too late for this entry."""
+        return consumer.state.name in self.joined_at and entry >= min(self.joined_at.values())
+
+    def movable(self) -> list[int]:
+        """What the pump would move now: of each key at most the first entry that nobody holds."""
+        if self.blocked:
+            return []
+        first: dict[int, int] = {}
+        holders: dict[int, set[str]] = {}
+        for entry, left in enumerate(self.left):
+            if left and entry in self.holders:
+                holders.setdefault(self.key_of(entry), set()).add(self.holders[entry].state.name)
+            elif left:
+                first.setdefault(self.key_of(entry), entry)
+        is_full = self.is_full()
+        found = []
+        for key, entry in first.items():
+            owner = self.owner_of(entry)
+            if owner is None or not owner.can_take() or self.is_limited(owner, entry):
+                continue
+            if self.promises_one_holder and holders.get(key, set()) - {owner.state.name}:
+                continue
+            if entry in self.waiting or (entry >= self.read_position and not is_full):
+                found.append(entry)
+        return found
+
+    # --- consumers ---------------------------------------------------------------------------------------------------
+
+    @initialize(
+        kind=st.sampled_from(MODES),
+        limit=st.sampled_from([0, 0, 8]),
+        per_consumer=st.integers(0, 3),
+        most=st.integers(0, 6),
+    )
+    def begin(self, kind: str, limit: int, per_consumer: int = 0, most: int = 0) -> None:
+        self.look_ahead = (per_consumer, most)
+        self.new_dispatcher(kind, limit)
+
+    def new_dispatcher(self, kind: str, limit: int) -> None:
+        self.mode = kind
+        points = 0 if kind in ("halves", "classic") else 3
+        settings = KeySharedSettings(points, *self.look_ahead)
+        dispatcher = ClassicKeySharedDispatcher if kind == "classic" else KeySharedDispatcher
+        self.dispatcher = dispatcher(self.tracker, 10, 1 << 20, limit, settings)
+        self.limit = limit
+        self.rewind()
+
+    @precondition(lambda self: not self.consumers)
+    @rule(kind=st.sampled_from(MODES), limit=st.sampled_from([0, 8]))
+    def change_type(self, kind: str, limit: int) -> None:
+        self.new_dispatcher(kind, limit)
+
+    @precondition(lambda self: len(self.consumers) < 4)
+    @rule(
+        limit=st.sampled_from([0, 0, 1, 6]),
+        permits=st.integers(0, 8),
+        segments=st.sets(st.integers(0, 3), max_size=3),
+        stranger=st.integers(0, 9),
+    )
+    def join(self, limit: int, permits: int, segments: set[int], stranger: int = 9) -> None:
+        """A consumer joins, now and then one of another mode (`stranger` 0) or flag (1)."""
+        is_sticky = (self.mode == "sticky") != (stranger == 0)
+        ranges = [SEGMENTS[index] for index in sorted(segments)] if is_sticky else None
+        options = KeySharedOptions(ranges, (self.mode == "out of order") != (stranger == 1))
+        self.names += 1
+        consumer = ModelConsumer(ConsumerState(f"c{self.names}", 0, limit, None, options))
+        if stranger < 2 and not self.consumers:
+            return  # It would be no stranger.
+        if self.mode == "classic":
+            consumer.state.read_position_when_joining = position_of(self.read_position)
+            self.dispatcher.mark_delete_moved(position_of(self.first_unacked()))
+        before = self.key_shared.selector.ranges()
+        try:
+            redelivery = self.dispatcher.add_consumer(consumer.state)
+        except ConsumerBusy:
+            assert stranger < 2
+            return
+        except ConsumerAssignError:
+            assert self.key_shared.selector.ranges() == before, "a refused consumer left something behind"
+            taken = [each for ranges in before.values() for each in ranges]
+            assert not ranges or any(a <= end and start <= b for a, b in ranges for start, end in taken)
+            return
+        assert stranger >= 2, "a stranger was let in"
+        self.consumers.append(consumer)
+        if self.mode == "classic" and len(self.consumers) > 1 and self.read_position > self.first_unacked():
+            self.joined_at[consumer.state.name] = self.read_position
+        self.apply(redelivery)
+        if permits:
+            self.flow(consumer, permits)
+
+    def apply(self, redelivery: Redelivery) -> None:
+        super().apply(redelivery)
+        self.is_woken = self.is_woken or redelivery.wake
+        names = {consumer.state.name for consumer in self.consumers}
+        self.joined_at = {name: entry for name, entry in self.joined_at.items() if name in names}
+        if len(names) == 1:
+            self.joined_at.clear()
+
+    def rewind(self) -> None:
+        super().rewind()
+        self.joined_at.clear()
+
+    def flow(self, consumer: ModelConsumer, permits: int) -> None:
+        super().flow(consumer, permits)
+        self.is_woken = self.is_woken or (consumer.can_take() and not self.blocked)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def check_plan(self, plan: ReadPlan | None) -> None:
+        ready = [entry for entry in self.movable() if entry in self.waiting]
+        if plan is None:
+            assert not ready, "what could go is not planned"
+            assert not self.can_move() or self.is_full(), "nothing is read though somebody can take it"
+            return
+        assert self.can_move()
+        if plan.replay is None:
+            assert not ready, "new entries are read before those that can go"
+            assert not self.is_full(), "read ahead beyond the limit"
+            return
+        planned = [entry_at(*position) for position in plan.replay]
+        assert planned == sorted(planned)
+        assert set(planned) <= self.waiting
+        assert 0 < len(planned) <= 10
+        for entry in planned:
+            owner = self.owner_of(entry)
+            assert owner is not None
+            assert owner.can_take()
+            ahead = [other for other in self.same_key(entry) if other < entry and other in self.waiting]
+            assert set(ahead) <= set(planned), "an entry is planned before an earlier one of its key"
+
+    def check_choice(self, consumer: ModelConsumer, entries: list[int]) -> None:
+        for entry in entries:
+            assert self.owner_of(entry) is consumer, "sent to a consumer that does not own the hash"
+
+    def check_turn(self, consumer: ModelConsumer, entry: int) -> None:
+        assert not self.is_limited(consumer, entry), "sent to a consumer that came too late for it"
+        for other in self.same_key(entry):
+            holder = self.holders.get(other)
+            if self.promises_one_holder:
+                assert holder in (None, consumer), "a key is unacknowledged at two consumers"
+            assert other >= entry or holder or not self.left[other], "an entry overtook an earlier one of its key"
+
+    def check_left_over(self, entries: set[int]) -> None:
+        """What could go and was kept, because of others that came back meanwhile, goes with the next read."""
+
+    def has_more(self) -> bool:
+        return bool(self.movable())
+
+    @rule()
+    def pump(self) -> None:
+        """Read until the dispatcher wants nothing more; then nothing that could move is left."""
+        if self.read is not None:
+            self.end_read(1.0)
+        for _ in range(len(self.left) + 2):
+            at_end = self.read_position == len(self.left)
+            self.begin_read()
+            if self.read is None or (self.read.plan.replay is None and at_end):
+                self.read = None
+                break
+            self.end_read(1.0)
+        else:
+            raise AssertionError("the pump does not come to an end")
+        assert not self.movable(), "the pump left something behind"
+        self.is_woken = False
+
+    @precondition(lambda self: self.read is None)
+    @rule()
+    def begin_read(self) -> None:
+        super().begin_read()
+        self.is_woken = self.read is not None  # The pump goes on when the read is done.
+
+    # --- acknowledging -----------------------------------------------------------------------------------------------
+
+    def after_acknowledgement(self, woken: bool) -> None:
+        super().after_acknowledgement(woken)
+        if self.mode == "classic":
+            first = self.first_unacked()
+            self.is_woken = self.dispatcher.mark_delete_moved(position_of(first)) or self.is_woken
+            self.joined_at = {name: entry for name, entry in self.joined_at.items() if entry > first}
+
+    # --- what must hold ----------------------------------------------------------------------------------------------
+
+    @invariant()
+    def what_can_go_goes_or_somebody_is_woken(self) -> None:
+        if self.is_woken or self.read is not None or self.key_shared.has_unblocked:
+            return
+        assert not self.movable(), "somebody could get an entry, and nobody is woken"
+
+    @invariant()
+    def what_drains_is_counted(self) -> None:
+        held: dict[int, dict[str, int]] = {}
+        for entry, holder in self.holders.items():
+            names = held.setdefault(self.hash_of(entry), {})
+            names[holder.state.name] = names.get(holder.state.name, 0) + 1
+        if self.promises_one_holder:
+            assert all(len(names) == 1 for names in held.values()), "a key is unacknowledged at two consumers"
+        draining = self.key_shared.draining
+        for sticky_hash, entry in draining:
+            assert held[sticky_hash] == {entry.consumer.name: entry.unacked_entries}
+        assert draining.unacked_entries() == sum(entry.unacked_entries for _, entry in draining)
+        listed = {sticky_hash for sticky_hash, _ in draining}
+        for entry, holder in self.holders.items():
+            if self.promises_one_holder and self.owner_of(entry) is not holder:
+                assert self.hash_of(entry) in listed, "a hash that moved does not drain"
+        assert listed == {h for hashes in draining.by_consumer().values() for h, _ in hashes}
+
+    @invariant()
+    def newcomers_of_the_classic_mode_are_listed(self) -> None:
+        if isinstance(self.dispatcher, ClassicKeySharedDispatcher):
+            listed = {consumer.name: position for consumer, position in self.dispatcher.recently_joined()}
+            assert listed == {name: position_of(entry) for name, entry in self.joined_at.items()}
+
+    def check(self) -> None:
+        super().check()
+        self.what_can_go_goes_or_somebody_is_woken()
+        self.what_drains_is_counted()
+        self.newcomers_of_the_classic_mode_are_listed()
