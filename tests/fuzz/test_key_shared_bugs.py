@@ -171,12 +171,14 @@ def limits_of_consumers_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 
 def deliveries_fall_out_of_the_log(patch: pytest.MonkeyPatch) -> None:
-    log = PendingAcks._log
+    add = PendingAcks.add
 
-    def lossy(self: PendingAcks, consumer: ConsumerState, ledger_id: int, entry_ids: Collection[int]) -> None:
-        log(self, consumer, ledger_id, list(entry_ids)[:1])
+    def lossy(self: PendingAcks, consumer: ConsumerState, *args: Any) -> int:
+        messages = add(self, consumer, *args)
+        del self._logs[consumer][:-2]
+        return messages
 
-    patch.setattr(PendingAcks, "_log", lossy)
+    patch.setattr(PendingAcks, "add", lossy)
 
 
 def out_of_order_delivery_is_not_allowed(patch: pytest.MonkeyPatch) -> None:

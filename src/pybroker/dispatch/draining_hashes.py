@@ -69,7 +69,7 @@ class DrainingHashes:
         if draining is None:
             return False
         if draining.consumer is consumer:
-            del self._by_hash[sticky_hash]
+            self._forget(sticky_hash)
             return False
         draining.blocked_attempts += 1
         return True
@@ -88,7 +88,7 @@ class DrainingHashes:
         draining.unacked_entries -= 1
         if draining.unacked_entries > 0:
             return
-        del self._by_hash[sticky_hash]
+        self._forget(sticky_hash)
         self.cleared_total += 1
         consumer.draining_hashes_cleared_total += 1
         self.freed.append(sticky_hash)
@@ -112,5 +112,10 @@ class DrainingHashes:
 
     def clear(self) -> None:
         """Nothing is unacknowledged any more; the totals stay."""
-        self._by_hash.clear()
-        self.freed.clear()
+        self._by_hash = {}
+        self.freed = []
+
+    def _forget(self, sticky_hash: int) -> None:
+        del self._by_hash[sticky_hash]
+        if not self._by_hash:
+            self._by_hash = {}  # A table keeps its size however little is in it.

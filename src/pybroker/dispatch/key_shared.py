@@ -213,7 +213,9 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         chosen: dict[ConsumerState, list[int]] = {}
         budgets: dict[ConsumerState, int] = {}
         kept: list[int] = []
-        left = 0 if self.blocked else self._subscription_budget(_NO_LIMIT)
+        left = _NO_LIMIT
+        if self._max_unacked_messages:
+            left = 0 if self.blocked else self._max_unacked_messages - self.unacked_messages
         for index, sticky_hash in enumerate(sticky_hashes):
             consumer = owner(sticky_hash)
             if consumer is not None and not (draining is not None and draining.blocks(consumer, sticky_hash)):

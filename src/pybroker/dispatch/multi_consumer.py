@@ -121,11 +121,9 @@ class MultiConsumerDispatcher(Dispatcher):
         budget = consumer.permits
         if consumer.max_unacked_messages:
             budget = min(budget, consumer.max_unacked_messages - consumer.unacked_messages)
-        return min(budget, self._subscription_budget(budget))
-
-    def _subscription_budget(self, otherwise: int) -> int:
-        """How many messages the subscription's limit leaves; `otherwise` without a limit."""
-        return self._max_unacked_messages - self.unacked_messages if self._max_unacked_messages else otherwise
+        if self._max_unacked_messages:
+            budget = min(budget, self._max_unacked_messages - self.unacked_messages)
+        return budget
 
     def _deliver(
         self,

@@ -25,28 +25,20 @@ from pybroker.model.position import Position
 Hold = tuple[ConsumerState, int, int]
 
 # A consumer's log is not looked through before it has this many deliveries.
-_MIN_LOG_LIMIT = 64
-
-
-class _DeliveryLog:
-    """What one consumer was sent: (ledger id, entry ids) of each delivery, of which some may be acknowledged."""
-
-    __slots__ = ("deliveries", "limit")
-
-    def __init__(self) -> None:
-        self.deliveries: list[tuple[int, Sequence[int]]] = []
-        self.limit = _MIN_LOG_LIMIT
+_MIN_LOG_LIMIT = 100
 
 
 class PendingAcks:
     """Unacknowledged entries by ledger and entry id."""
 
-    __slots__ = ("_by_ledger", "_draining", "_logs", "total_messages")
+    __slots__ = ("_by_ledger", "_draining", "_log_limits", "_logs", "total_messages")
 
     def __init__(self, draining: DrainingHashes | None = None) -> None:
         """`draining` is told of every entry that is no longer held, while any hash drains."""
         self._by_ledger: dict[int, dict[int, Hold]] = {}  # none is empty
-        self._logs: dict[ConsumerState, _DeliveryLog] = {}
+        # What each consumer was sent, as (ledger id, entry ids) of a delivery; some of it may be acknowledged.
+        self._logs: dict[ConsumerState, list[tuple[int, Sequence[int]]]] = {}
+        self._log_limits: dict[ConsumerState, int] = {}  # of logs that had to be looked through
         self._draining = draining
         self.total_messages = 0
 
@@ -85,7 +77,12 @@ class PendingAcks:
             for entry_id, message_count in zip(entry_ids, message_counts, strict=True):
                 holds[entry_id] = (consumer, message_count, 0)
         assert len(holds) == before + len(entry_ids), "an entry at two consumers"
-        self._log(consumer, ledger_id, entry_ids)
+        log = self._logs.get(consumer)
+        if log is None:
+            log = self._logs[consumer] = []
+        log.append((ledger_id, entry_ids))
+        if len(log) > _MIN_LOG_LIMIT and len(log) > self._log_limits.get(consumer, 0):
+            self._cut_log(consumer, log)
         self.total_messages += messages
         consumer.hold(messages)
         return messages
@@ -97,14 +94,25 @@ class PendingAcks:
             return False
         draining = self._draining or None  # Asked once: mostly nothing drains.
         unblocked = False
+        # What is acknowledged together was mostly delivered together: each consumer is told once for its run.
+        holder: ConsumerState | None = None
+        messages = 0
         for entry_id in entry_ids:
             hold = holds.pop(entry_id, None)
-            if hold is not None:
-                self.total_messages -= hold[1]
-                if hold[0].release(hold[1]):
-                    unblocked = True
-                if draining is not None:
-                    draining.released(hold[0], hold[2])
+            if hold is None:
+                continue
+            if hold[0] is not holder:
+                if holder is not None:
+                    self.total_messages -= messages
+                    unblocked = holder.release(messages) or unblocked
+                    messages = 0
+                holder = hold[0]
+            messages += hold[1]
+            if draining is not None:
+                draining.released(hold[0], hold[2])
+        if holder is not None:
+            self.total_messages -= messages
+            unblocked = holder.release(messages) or unblocked
         if not holds:
             del self._by_ledger[ledger_id]
         return unblocked
@@ -165,7 +173,7 @@ class PendingAcks:
         if log is None or not consumer.unacked_messages:
             return {}
         held: dict[int, dict[int, None]] = {}
-        for ledger_id, entry_ids in log.deliveries:
+        for ledger_id, entry_ids in log:
             holds = self._by_ledger.get(ledger_id)
             if holds is None:
                 continue
@@ -190,6 +198,7 @@ class PendingAcks:
         """`consumer`, which holds nothing any more, leaves."""
         assert consumer.unacked_messages == 0
         self._logs.pop(consumer, None)
+        self._log_limits.pop(consumer, None)
 
     def clear(self) -> None:
         """Forget everything, and what the consumers hold with it."""
@@ -198,6 +207,7 @@ class PendingAcks:
                 consumer.release(message_count)
         self._by_ledger.clear()
         self._logs.clear()
+        self._log_limits.clear()
         self.total_messages = 0
 
     def __iter__(self) -> Iterator[tuple[int, int, ConsumerState, int, int]]:
@@ -215,11 +225,9 @@ class PendingAcks:
             by_log = {ledger_id: set(entry_ids) for ledger_id, entry_ids in self.held_by(consumer).items()}
             assert by_log == held.get(consumer, {}), "a consumer's log is not what it holds"
 
-    def _log(self, consumer: ConsumerState, ledger_id: int, entry_ids: Sequence[int]) -> None:
-        log = self._logs.get(consumer)
-        if log is None:
-            log = self._logs[consumer] = _DeliveryLog()
-        log.deliveries.append((ledger_id, entry_ids))
-        if len(log.deliveries) > log.limit:
-            log.deliveries = [delivery for delivery in log.deliveries if self.overlaps(*delivery)]
-            log.limit = max(_MIN_LOG_LIMIT, 2 * len(log.deliveries))
+    def _cut_log(self, consumer: ConsumerState, log: list[tuple[int, Sequence[int]]]) -> None:
+        """Forget deliveries of which nothing is held any more."""
+        by_ledger = self._by_ledger
+        nothing: dict[int, Hold] = {}
+        log[:] = [each for each in log if not by_ledger.get(each[0], nothing).keys().isdisjoint(each[1])]
+        self._log_limits[consumer] = 2 * len(log)

@@ -249,7 +249,7 @@ def test_the_pump_is_woken_when_waiting_entries_are_deleted_below_the_limit() ->
 def test_one_stuck_key_holds_up_none_of_many_others() -> None:
     dispatcher = key_shared(per_consumer=2000, per_subscription=20000)
     join(dispatcher, "old")
-    keys = tuple(range(1, 30_000, 3))
+    keys = tuple(range(1, 30_000, 30))
     feed = Feed(dispatcher, 1, key_hashes=keys)
     feed.pump()
     join(dispatcher, "new", permits=100_000)

@@ -31,7 +31,7 @@ def test_the_log_of_deliveries_stays_small_while_entries_are_acknowledged() -> N
     for first in range(1, 100_000, 10):
         pending.add(a, LEDGER, range(first, first + 10), [1] * 10)
         pending.remove(LEDGER, range(first, first + 10))
-    assert len(pending._logs[a].deliveries) < 100
+    assert len(pending._logs[a]) <= 101
     assert pending.held_by(a) == {LEDGER: [0]}
     pending.remove(LEDGER, [0])
     pending.forget(a)

@@ -1,5 +1,7 @@
 """The fields of a stored entry that are read without protobuf objects are what protobuf reads."""
 
+import binascii
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from tests.unit.wire.support import EXAMPLES, message, metadata, metadatas
 
 from pybroker.errors import ProtocolViolation
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.entry_metadata import is_batch, message_count, metadata_span, publish_time_ms
+from pybroker.wire.entry_metadata import NO_KEY, is_batch, message_count, metadata_span, publish_time_ms, sticky_key
 
 
 @EXAMPLES
@@ -62,3 +64,53 @@ def test_malformed_metadata_raises_nothing_but_a_violation(data: bytes) -> None:
 def test_any_bytes_have_a_publish_time(data: bytes, is_framed: bool) -> None:
     entry = len(data).to_bytes(4, "big") + data if is_framed else data
     assert publish_time_ms(entry) >= 0
+
+
+def expected_key(read: pb.MessageMetadata) -> bytes:
+    if read.HasField("ordering_key"):
+        return read.ordering_key
+    if not read.HasField("partition_key"):
+        return f"{read.producer_name}-{read.sequence_id}".encode()
+    key = read.partition_key.encode()
+    if not read.partition_key_b64_encoded:
+        return key
+    try:
+        return binascii.a2b_base64(key)
+    except binascii.Error:
+        return key
+
+
+@EXAMPLES
+@given(metadatas, st.sampled_from(["good", "none"]))
+def test_the_sticky_key_is_what_protobuf_reads(fields: pb.MessageMetadata, checksum: str) -> None:
+    entry = message(fields, b"payload", checksum)
+    read = pb.MessageMetadata.FromString(entry[slice(*metadata_span(entry))])
+    assert sticky_key(entry) == expected_key(read)
+
+
+@pytest.mark.parametrize(
+    ("fields", "key"),
+    [
+        ({"partition_key": "Order-3459134"}, b"Order-3459134"),
+        ({"partition_key": "k", "ordering_key": b"o"}, b"o"),
+        ({"partition_key": "k", "ordering_key": b""}, b""),
+        ({"partition_key": ""}, b""),
+        ({"partition_key": "AP8Q", "partition_key_b64_encoded": True}, b"\x00\xff\x10"),
+        ({"partition_key": "AP8Q", "partition_key_b64_encoded": False}, b"AP8Q"),
+        ({"partition_key": "A", "partition_key_b64_encoded": True}, b"A"),
+        ({"partition_key": "k", "num_messages_in_batch": 9}, b"k"),
+        ({"partition_key": "ü" * 200}, ("ü" * 200).encode()),
+        ({}, b"p-1"),
+        ({"num_messages_in_batch": 3}, b"p-1"),
+    ],
+)
+def test_the_ordering_key_goes_before_the_key_and_that_before_the_origin(fields: dict[str, object], key: bytes) -> None:
+    assert sticky_key(message(metadata(**fields))) == key
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x0a", b"\x0a\x05abc", b"\x10\x80", b"\x0a\x01p", b"\x10\x01", b"\x93\x01\x05o", b"\x07\x00"]
+)
+def test_metadata_that_cannot_be_read_has_the_key_of_entries_without_one(data: bytes) -> None:
+    assert sticky_key(len(data).to_bytes(4, "big") + data) == NO_KEY
+    assert sticky_key(b"\x0e\x01") == NO_KEY
