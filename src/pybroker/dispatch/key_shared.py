@@ -141,12 +141,12 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         """
         self._selector.remove(consumer)
         self.consumers.remove(consumer)
+        self._replay.replace_all()
         self._take_back_all(consumer)
         self._pending.forget(consumer)
         if not self.consumers:
             self._forget_deliveries()
             return Redelivery(rewind=True, wake=False)
-        self._replay.replace_all()
         return Redelivery(rewind=False, wake=self._can_move())
 
     # --- reading -----------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ by entry would cost a set of ids for each consumer and a change of it with every
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pybroker.dispatch.consumer_state import ConsumerState
@@ -172,26 +173,23 @@ class PendingAcks:
         log = self._logs.get(consumer)
         if log is None or not consumer.unacked_messages:
             return {}
-        held: dict[int, dict[int, None]] = {}
+        held: dict[int, list[int]] = {}
         for ledger_id, entry_ids in log:
             holds = self._by_ledger.get(ledger_id)
             if holds is None:
                 continue
-            for entry_id in entry_ids:
-                hold = holds.get(entry_id)
-                if hold is not None and hold[0] is consumer:
-                    # An entry that came back to the same consumer is in its log twice.
-                    held.setdefault(ledger_id, {})[entry_id] = None
-        return {ledger_id: list(entry_ids) for ledger_id, entry_ids in held.items()}
+            mine = [e for e in entry_ids if (hold := holds.get(e)) is not None and hold[0] is consumer]
+            if mine:
+                held.setdefault(ledger_id, []).extend(mine)
+        # An entry that came back to the same consumer is in its log twice.
+        return {ledger_id: list(dict.fromkeys(entry_ids)) for ledger_id, entry_ids in held.items()}
 
     def hash_counts(self, consumer: ConsumerState) -> dict[int, int]:
         """How many entries `consumer` holds of each sticky hash."""
-        counts: dict[int, int] = {}
+        counts: Counter[int] = Counter()
         for ledger_id, entry_ids in self.held_by(consumer).items():
             holds = self._by_ledger[ledger_id]
-            for entry_id in entry_ids:
-                sticky_hash = holds[entry_id][2]
-                counts[sticky_hash] = counts.get(sticky_hash, 0) + 1
+            counts.update([holds[entry_id][2] for entry_id in entry_ids])
         return counts
 
     def forget(self, consumer: ConsumerState) -> None:
