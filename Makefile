@@ -13,7 +13,7 @@ LOCK_HEAD := \# Exact versions for development: `make .venv` installs with this 
 ARGS ?=
 SEED ?= 1
 # Tests without processes, and tests that start brokers. Those of the load generator and the comparison need no Java.
-UNIT_TESTS = $(wildcard tests/unit benchmarks tests/differential)
+UNIT_TESTS = $(wildcard tests/unit benchmarks tests/differential tests/churn)
 TEST_DIRECTORIES = $(wildcard $(UNIT_TESTS) tests/protocol tests/clients tests/crash tests/fuzz)
 TYPED_DIRECTORIES = $(wildcard src tools benchmarks)
 
@@ -29,6 +29,7 @@ help:
 	@echo 'make test-long             the long tests'
 	@echo 'make fuzz SEED=n           the fuzz tests with one seed'
 	@echo 'make bench ARGS=...        benchmarks; those of restarts only when named: ARGS="--only recovery*,holes*"'
+	@echo 'make churn ARGS=...        consumers that join, leave, stall and are killed, a minute of each type; what they saw is judged'
 	@echo 'make differential ARGS=... compare with the reference broker'
 	@echo 'make clean                 remove environment, caches and build output'
 
@@ -91,6 +92,10 @@ fuzz: $(STAMP)
 .PHONY: bench
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.bench $(ARGS)
+
+.PHONY: churn
+churn: $(STAMP)
+	$(BIN)/python -m tests.churn.run --seed $(SEED) $(ARGS)
 
 .PHONY: differential
 differential: $(STAMP)

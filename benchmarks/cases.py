@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from benchmarks import frames, load
+from benchmarks import frames, load, stuck_key
 from benchmarks.brokers import Broker
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -24,6 +24,7 @@ LEAD_IN_S = 1.0
 DRAIN_TIMEOUT_S = 60.0
 PACED_WINDOW_MESSAGES = 100_000  # far above what a stall can gather: the pace must not wait for receipts
 SUBSCRIPTION = "load"
+STUCK_KEY_ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -257,6 +258,15 @@ def flood_and_catch_up(broker: Broker, backlog_topic: str, settings: Settings, p
     subscriber.link.close()
 
 
+def one_stuck_key(broker: Broker, settings: Settings) -> Figures:
+    """Latency of all other keys while one key is stuck at its former consumer, and while it is not."""
+    latencies_ms: dict[bool, list[float]] = {False: [], True: []}
+    for is_stuck in (False, True) * STUCK_KEY_ROUNDS:  # in turn: whatever else the machine does falls on both
+        watcher = stuck_key.run(broker, new_topic(), settings.measure_s / STUCK_KEY_ROUNDS, is_stuck)
+        latencies_ms[is_stuck] += watcher.latencies_ms
+    return stuck_key.figures(undisturbed=latencies_ms[False], disturbed=latencies_ms[True])
+
+
 CASES: dict[str, Callable[[Broker, Settings], Figures]] = {
     "publish_1k": lambda broker, settings: publish(broker, settings, 1024),
     "publish_100": lambda broker, settings: publish(broker, settings, 100),
@@ -265,6 +275,7 @@ CASES: dict[str, Callable[[Broker, Settings], Figures]] = {
     "pubsub_shared_1k": lambda broker, settings: pubsub(broker, settings, pb.CommandSubscribe.Shared, 4),
     "sync_latency": sync_latency,
     "latency_under_flood": latency_under_flood,
+    "stuck_key": one_stuck_key,
     "catch_up": catch_up,
     "catch_up_batched": lambda broker, settings: catch_up(broker, settings, batch=100),
 }

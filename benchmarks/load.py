@@ -57,7 +57,12 @@ class Link:
         return self._receive(pb.BaseCommand.PRODUCER_SUCCESS).producer_success.producer_name
 
     def subscribe(
-        self, topic: str, subscription: str, sub_type: "pb.CommandSubscribe.SubType", consumer_id: int
+        self,
+        topic: str,
+        subscription: str,
+        sub_type: "pb.CommandSubscribe.SubType",
+        consumer_id: int,
+        consumer_name: str = "",
     ) -> None:
         self.look_up(topic)
         subscribe = pb.CommandSubscribe(
@@ -65,6 +70,7 @@ class Link:
             subscription=subscription,
             subType=sub_type,
             consumer_id=consumer_id,
+            consumer_name=consumer_name,
             request_id=self._request_id(),
             initialPosition=pb.CommandSubscribe.Earliest,
         )

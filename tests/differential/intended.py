@@ -23,6 +23,9 @@ _LEAVES = (
     "What a Shared consumer held when it left counts as redelivered, as the documents promise: a dead-letter policy "
     "must see a message that kills its consumers. Pulsar 4.2.4 does not count it."
 )
+_ANSWERED = (
+    "A request with an id is answered: `ConsumerNotFound`. Pulsar says nothing, and the client waits for its timeout."
+)
 _JAVA_KEY_STORES = "Names of Java key stores and classes mean nothing here."
 _BAD_REQUEST = "Pulsar reports a fault of its own for what the caller got wrong."
 
@@ -31,8 +34,19 @@ INTENDED: tuple[Intended, ...] = (
     Intended("protocol_pipelined", "*: [[]0].proxy_through_service_url", _PROXY),
     Intended("shared_consumer_leaves", "second after: *.redelivery_count", _LEAVES),
     Intended("protocol_flow_shared_two", "what the closed one had: *.redelivery_count", _LEAVES),
+    Intended("key_shared_consumer_leaves", "two: c*", _LEAVES),
     Intended("protocol_reconnect_counts", "Shared, second: *.redelivery_count", _LEAVES),
     Intended("protocol_disconnect_counts", "the one that stays: *.redelivery_count", _LEAVES),
+    Intended(
+        "protocol_ignored",
+        "ACK with a request id, unknown consumer*",
+        _ANSWERED,
+    ),
+    Intended(
+        "acknowledgements_of_others",
+        "by nobody*",
+        _ANSWERED,
+    ),
     Intended("rest_clusters", "get: body.brokerClientTls*StoreType", _JAVA_KEY_STORES),
     Intended("rest_clusters", "get: body.brokerClientSslFactoryPlugin", _JAVA_KEY_STORES),
     Intended(
@@ -44,6 +58,11 @@ INTENDED: tuple[Intended, ...] = (
     Intended("rest_lookup", "lookup by listener name: status", f"503, as the binary lookup says. {_BAD_REQUEST}"),
     Intended("rest_lookup", "slash in the name: *", f"412, as for every other name that is not valid. {_BAD_REQUEST}"),
     Intended("rest_lookup", "bad domain: *", f"404, as for every other path that does not exist. {_BAD_REQUEST}"),
+    Intended(
+        "rest_subscriptions",
+        "read from behind-third: *",
+        "A subscription that is made at an excluded message id begins behind it, as a reset does. Pulsar begins at it.",
+    ),
     Intended(
         "security_rest",
         "a bad token, *",

@@ -24,18 +24,32 @@ from benchmarks import brokers
 from benchmarks.brokers import Broker
 from tests.differential import (
     intended,
+    scenarios_delayed,
     scenarios_messaging,
     scenarios_protocol,
     scenarios_rest,
     scenarios_retention,
     scenarios_security,
+    scenarios_stats,
+    scenarios_subscription_life,
+    scenarios_subscription_types,
 )
 from tests.differential.compare import Difference, differences
 from tests.differential.harness import SCENARIOS, Run, Scenario, security_settings
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 # Importing them registers their scenarios.
-THEMES = (scenarios_messaging, scenarios_protocol, scenarios_rest, scenarios_retention, scenarios_security)
+THEMES = (
+    scenarios_delayed,
+    scenarios_messaging,
+    scenarios_protocol,
+    scenarios_rest,
+    scenarios_retention,
+    scenarios_security,
+    scenarios_stats,
+    scenarios_subscription_life,
+    scenarios_subscription_types,
+)
 SECRET = secrets.token_bytes(32)
 
 

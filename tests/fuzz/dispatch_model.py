@@ -203,9 +203,11 @@ class Subscription(RuleBasedStateMachine):
             assert self.consumers
             return
         assert self.dispatcher.kind != "Exclusive" or not self.consumers
+        former = self.active
         self.consumers.append(consumer)
         if self.is_failover:
             self.change_active(redelivery)
+            assert list(redelivery.notices) == ([(consumer.state, False)] if self.active is former else [])
         if redelivery.rewind:
             self.rewind()
         if permits:

@@ -231,8 +231,8 @@ def test_a_planted_bug_in_chunking_is_found(decoder_type: type[Decoder]) -> None
 
 
 def without_highest_sequence_id(data: bytes, pos: int, end: int) -> Any:
-    refusal, producer_id, sequence_id, _ = SCAN_SEND(data, pos, end)
-    return refusal, producer_id, sequence_id, 0
+    refusal, producer_id, sequence_id, _, is_chunk = SCAN_SEND(data, pos, end)
+    return refusal, producer_id, sequence_id, 0, is_chunk
 
 
 def with_permits_of_one_byte(data: bytes, pos: int, end: int) -> Flow:

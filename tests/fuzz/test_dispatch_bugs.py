@@ -77,9 +77,7 @@ def the_limit_is_lifted_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def limits_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        SharedDispatcher, "_end_of_turn", lambda self, consumer, counts, start: min(len(counts), start + TURN)
-    )
+    patch.setattr(SharedDispatcher, "_end_of_turn", lambda self, consumer, counts, start, end: min(end, start + TURN))
 
 
 def full_connections_are_written_to(patch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from tests.fuzz.dispatch_walks import walk_many
 from tests.fuzz.test_key_shared_model import STEPS, begin
 
 from pybroker.dispatch.consumer_state import ConsumerState
-from pybroker.dispatch.draining_hashes import DrainingHash, DrainingHashes
+from pybroker.dispatch.draining_hashes import DrainingHashes
 from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.dispatch.key_shared_classic import ClassicKeySharedDispatcher
 from pybroker.dispatch.keyed_replay import KeyedReplay
@@ -36,7 +36,8 @@ def a_hash_that_returned_drains_on(patch: pytest.MonkeyPatch) -> None:
 
 def a_hash_that_moves_twice_counts_twice(patch: pytest.MonkeyPatch) -> None:
     def drain(self: DrainingHashes, consumer: ConsumerState, sticky_hash: int, unacked_entries: int) -> None:
-        self._by_hash.setdefault(sticky_hash, DrainingHash(consumer, 0)).unacked_entries += unacked_entries
+        _, present = self._by_hash.get(sticky_hash, (consumer, 0))
+        self._by_hash[sticky_hash] = (consumer, present + unacked_entries)
 
     patch.setattr(DrainingHashes, "drain", drain)
 

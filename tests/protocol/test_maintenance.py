@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
 
+from pybroker.broker import cursor_moves
 from pybroker.broker.backlog_quota import require_within_quota
 from pybroker.broker.topic import Topic
 from pybroker.errors import (
@@ -169,7 +170,7 @@ async def test_producers_are_closed_and_refused_until_the_backlog_is_small_again
     assert not topic.producers
     with pytest.raises(error):
         await require_within_quota(topic)
-    await topic.subscriptions["s"].skip(3)
+    await cursor_moves.skip(topic.subscriptions["s"], 3)
     await require_within_quota(topic)
 
 
@@ -214,7 +215,7 @@ async def test_an_age_is_that_of_the_oldest_message_when_it_is_read() -> None:
             await require_within_quota(topic)
         await broker.service.maintenance.check_backlog_quotas()
         assert topic.backlog_age_s == 60
-        await topic.subscriptions["s"].skip_all()
+        await cursor_moves.skip_all(topic.subscriptions["s"])
         await broker.service.maintenance.check_backlog_quotas()
         assert topic.backlog_age_s == -1
 
@@ -293,7 +294,7 @@ async def test_a_reset_disconnects_the_consumers_and_delivers_again_to_those_tha
     positions = await broker.publish(topic, 5)
     await broker.until(lambda: len(before.delivered) == 5)
     acknowledge(consumer, before.delivered)
-    await topic.subscriptions["s"].reset(positions[2])
+    await cursor_moves.reset(topic.subscriptions["s"], positions[2])
     assert before.closed_consumers == [1]
     after = RecordingPeer()
     await broker.consumer(topic, "s", after)
@@ -305,7 +306,7 @@ async def test_nobody_gets_in_while_the_cursor_is_being_reset(broker: MemoryBrok
     topic = await broker.topic(TOPIC)
     subscription = await topic.subscription("s", True, True, {})
     [position] = await broker.publish(topic, 1)
-    resetting = subscription.reset(position)
+    resetting = cursor_moves.reset(subscription, position)
     resetting.send(None)  # up to where it waits for the store
     with pytest.raises(ServiceNotReady):
         await broker.consumer(topic, "s", RecordingPeer())
@@ -318,7 +319,7 @@ async def test_a_readers_subscription_outlives_a_reset(broker: MemoryBroker) -> 
     [position] = await broker.publish(topic, 1)
     subscription = topic.non_durable_subscription("s", position)
     broker.consumer_on(subscription, RecordingPeer(), "Exclusive")
-    await subscription.reset(EARLIEST)
+    await cursor_moves.reset(subscription, EARLIEST)
     assert topic.subscriptions["s"] is subscription
     assert subscription.cursor.backlog_entries == 1
 
@@ -329,9 +330,9 @@ async def test_what_is_skipped_is_not_waited_for(broker: MemoryBroker) -> None:
     consumer = await broker.consumer(topic, "s", peer)
     await broker.publish(topic, 5)
     await broker.until(lambda: len(peer.delivered) == 5)
-    assert await topic.subscriptions["s"].skip(2) == 2
+    assert await cursor_moves.skip(topic.subscriptions["s"], 2) == 2
     assert consumer.state.unacked_messages == 3
-    await topic.subscriptions["s"].skip_all()
+    await cursor_moves.skip_all(topic.subscriptions["s"])
     assert consumer.state.unacked_messages == 0
 
 

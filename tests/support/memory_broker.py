@@ -6,7 +6,7 @@ Producers and consumers are attached without a socket, by way of a peer that rem
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from tests.support.rest import Answer, call
 
 from pybroker.admin.http import HttpServer
+from pybroker.broker import acknowledgement
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.peer import Peer
 from pybroker.broker.producer import Producer
@@ -50,6 +51,16 @@ class SetClock(Clock):
         return self.now_ms
 
 
+class RatesClock(Clock):
+    """Stands still but when a window of rates ends."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+
+    def monotonic_ms(self) -> float:
+        return self.now_ms
+
+
 @dataclass(eq=False)
 class RecordingPeer(Peer):
     """A client that takes everything and remembers it."""
@@ -57,12 +68,14 @@ class RecordingPeer(Peer):
     address: str = "/127.0.0.1:1"
     client_version: str = "test"
     role: str | None = None
+    supports_partial_producer: bool = False
     receipts: list[Position] = field(default_factory=list)
     errors: list[BrokerError] = field(default_factory=list)
     delivered: list[Position] = field(default_factory=list)
     closed_producers: list[int] = field(default_factory=list)
     closed_consumers: list[int] = field(default_factory=list)
     at_end: list[int] = field(default_factory=list)
+    activity: list[bool] = field(default_factory=list)
 
     def send_receipts(
         self,
@@ -90,6 +103,9 @@ class RecordingPeer(Peer):
     def close_consumer(self, consumer_id: int) -> None:
         self.closed_consumers.append(consumer_id)
 
+    def active_consumer_changed(self, consumer_id: int, is_active: bool) -> None:
+        self.activity.append(is_active)
+
     def reached_end_of_topic(self, consumer_id: int) -> None:
         self.at_end.append(consumer_id)
 
@@ -100,9 +116,10 @@ class RecordingPeer(Peer):
 class MemoryBroker:
     """A running broker and what tests do with it."""
 
-    def __init__(self, service: BrokerService, clock: SetClock, server: HttpServer) -> None:
+    def __init__(self, service: BrokerService, clock: SetClock, server: HttpServer, rates_clock: RatesClock) -> None:
         self.service = service
         self.clock = clock
+        self.rates_clock = rates_clock
         self._server = server
 
     async def rest(self, method: str, path: str, body: object = None) -> Answer:
@@ -114,17 +131,29 @@ class MemoryBroker:
         """The topic, made if need be."""
         return await self.service.get_topic(TopicName.parse(name), may_create=True)
 
-    async def publish(self, topic: Topic, count: int) -> list[Position]:
-        """`count` messages of now; where they are, once they are stored."""
+    async def end_window(self, seconds: float) -> None:
+        """End a window of rates that has lasted that long; do it once before, to know when the first one begins."""
+        rates = self._server.rates
+        self.rates_clock.now_ms += seconds * 1000
+        await rates.sample()
+
+    async def publish(
+        self, topic: Topic, count: int, keys: Sequence[str] = (), messages_each: int = 1
+    ) -> list[Position]:
+        """`count` entries of now, of one of `keys` after the other; where they are, once they are stored."""
         peer = RecordingPeer()
         producer = self.producer(topic, peer)
         run = SendRun(1)
         for index in range(count):
             meta = pb.MessageMetadata(producer_name="p", sequence_id=index, publish_time=self.clock.now_ms)
+            if keys:
+                meta.partition_key = keys[index % len(keys)]
+            if messages_each > 1:
+                meta.num_messages_in_batch = messages_each
             header = meta.SerializeToString()
             run.sequence_ids.append(index)
             run.highest_sequence_ids.append(0)
-            run.message_counts.append(1)
+            run.message_counts.append(messages_each)
             run.payloads.append(len(header).to_bytes(4, "big") + header + PAYLOAD)
         run.size_bytes = sum(map(len, run.payloads))
         topic.publish(producer, run)
@@ -143,8 +172,8 @@ class MemoryBroker:
         """A consumer with room for everything, on a subscription from the topic's beginning on."""
         return self.consumer_on(await topic.subscription(subscription, True, True, {}), peer, kind)
 
-    def consumer_on(self, subscription: Subscription, peer: RecordingPeer, kind: str) -> Consumer:
-        consumer = Consumer(subscription, 1, "c", 0, 0, peer, {}, self.clock.now_ms)
+    def consumer_on(self, subscription: Subscription, peer: RecordingPeer, kind: str, name: str = "c") -> Consumer:
+        consumer = Consumer(subscription, 1, name, 0, 0, peer, {}, self.clock.now_ms)
         subscription.topic.attach(subscription, consumer, kind)
         consumer.flow(1000)
         return consumer
@@ -161,7 +190,7 @@ def acknowledge(consumer: Consumer, positions: list[Position]) -> None:
     ack = Ack(consumer.consumer_id)
     for ledger_id in sorted({position.ledger_id for position in positions}):
         ack.groups.append((ledger_id, [p.entry_id for p in positions if p.ledger_id == ledger_id]))
-    consumer.subscription.acknowledge(consumer, ack)
+    acknowledgement.acknowledge(consumer, ack)
 
 
 @asynccontextmanager
@@ -186,10 +215,11 @@ async def memory_broker(limits: LedgerLimits | None = None, **settings: Any) -> 
     service = BrokerService(config, metadata, resources, ledgers, clock)
     service.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
     service.ready = True
-    server = HttpServer(service, None, clock)
+    rates_clock = RatesClock()
+    server = HttpServer(service, None, rates_clock)
     await server.start()
     try:
-        yield MemoryBroker(service, clock, server)
+        yield MemoryBroker(service, clock, server, rates_clock)
     finally:
         await server.close(deadline_s=1)
         await service.close()

@@ -45,7 +45,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "spark": ("model", "wire", "storage.layout"),
     "data_directory": (),
     "watchdog": ("logs", "model"),
-    "tools": ("data_directory", *STORES, "managed_ledger", "wire"),
+    "tools": ("data_directory", *STORES, "managed_ledger", "dispatch.delayed_record", "wire"),
     "app": (
         "data_directory",
         "watchdog",
@@ -89,7 +89,11 @@ PURE = (
     "broker.deduplication",
     "broker.producer_access",
     "broker.backlog",
-    "admin.stats",
+    "broker.dispatch_limit",
+    "broker.subscribe_limit",
+    "broker.unacked_budget",
+    "admin.topic_stats",
+    "admin.time_text",
     "admin.key_shared_view",
 )
 IMPURE_IMPORTS = frozenset(

@@ -24,13 +24,16 @@ from pybroker.admin.routes import (
     lookup,
     namespace_policies,
     namespaces,
+    plain_policies,
     status,
+    subscriptions,
     tenants,
     topic_operations,
     topic_policies,
     topics,
 )
 from pybroker.admin.routes.metrics import MetricsRoutes
+from pybroker.admin.routes.topic_stats import TopicStatsRoutes
 from pybroker.auth.tls import server_context
 from pybroker.tasks import TaskOwner
 
@@ -51,9 +54,11 @@ NOUNS = (
     brokers,
     tenants,
     namespace_policies,
+    plain_policies,
     namespaces,
     topic_policies,
     topic_operations,
+    subscriptions,
     topics,
     lookup,
 )
@@ -68,9 +73,11 @@ class HttpServer:
     def __init__(self, broker: BrokerService, tls_context: ssl.SSLContext | None, clock: Clock) -> None:
         """`tls_context` may be shared with other listeners, for one refresher to serve; made here when absent."""
         self._config = broker.config
-        self._rates = RateSampler(broker, clock)
-        page = MetricsRoutes(MetricsPage(broker, self._rates))
-        self._application = Application(broker, [*page.routes(), *(route for noun in NOUNS for route in noun.routes())])
+        self.rates = RateSampler(broker, clock)
+        broker.consumer_rates = self.rates.consumer
+        page, stats = MetricsRoutes(MetricsPage(broker, self.rates)), TopicStatsRoutes(self.rates)
+        nouns = [route for noun in NOUNS for route in noun.routes()]
+        self._application = Application(broker, [*page.routes(), *stats.routes(), *nouns])
         self._tasks = TaskOwner("http")
         self._tls_context = tls_context
         self._plain_socket: socket.socket | None = None
@@ -110,7 +117,7 @@ class HttpServer:
             await self._serve(self._plain_socket, None)
         if self._tls_socket is not None:
             await self._serve(self._tls_socket, self._tls_context or server_context(self._config))
-        self._tasks.start(self._rates.run(self._config.stats_update_frequency_in_secs), "rates")
+        self._tasks.start(self.rates.run(self._config.stats_update_frequency_in_secs), "rates")
         logs.info("http.started", port=self.port, port_tls=self.port_tls)
 
     async def close(self, deadline_s: float = CLOSE_DEADLINE_S) -> None:

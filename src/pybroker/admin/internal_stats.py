@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+from pybroker.admin.time_text import iso_text
 
 if TYPE_CHECKING:
     from pybroker.broker.subscription import Subscription
@@ -25,7 +26,7 @@ def internal_stats(topic: Topic) -> dict[str, Any]:
         "currentLedgerEntries": 0 if current is None else current.entry_count,
         "currentLedgerSize": 0 if current is None else current.size_bytes,
         # The present ledger was begun when the one before it was closed.
-        "lastLedgerCreatedTimestamp": _time_text(max(closed_ms, topic.loaded_ms)),
+        "lastLedgerCreatedTimestamp": iso_text(max(closed_ms, topic.loaded_ms)),
         "waitingCursorsCount": sum(_is_waiting(each) for each in topic.subscriptions.values()),
         "pendingAddEntriesCount": ledger.pending_entries,
         "lastConfirmedEntry": str(ledger.last_confirmed),
@@ -69,7 +70,7 @@ def _cursor(subscription: Subscription) -> dict[str, Any]:
         "cursorLedger": -1,
         "cursorLedgerLastEntry": -1,
         "individuallyDeletedMessages": cursor.state.individually_deleted_text(),
-        "lastLedgerSwitchTimestamp": _time_text(subscription.topic.loaded_ms),
+        "lastLedgerSwitchTimestamp": iso_text(subscription.topic.loaded_ms),
         "state": "Open" if cursor.is_durable else "NoLedger",
         "active": not cursor.has_more(),
         "numberOfEntriesSinceFirstNotAckedMessage": ledger.ledgers.entries_between(mark_delete, cursor.read_position),
@@ -83,8 +84,3 @@ def _cursor(subscription: Subscription) -> dict[str, Any]:
 def _is_waiting(subscription: Subscription) -> bool:
     """Whether the next message would go out at once."""
     return bool(subscription.consumers) and not subscription.cursor.has_more()
-
-
-def _time_text(time_ms: int) -> str:
-    text = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")

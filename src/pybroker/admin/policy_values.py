@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 
 from pybroker.broker.backlog import retention_refusal
 from pybroker.errors import AdminError
-from pybroker.model.policies import BacklogQuota, BacklogQuotaPolicy, BacklogQuotaType, RetentionPolicies
+from pybroker.model.policies import (
+    BacklogQuota,
+    BacklogQuotaPolicy,
+    BacklogQuotaType,
+    RetentionPolicies,
+)
 
 if TYPE_CHECKING:
     from pybroker.admin.call import Call

@@ -77,7 +77,12 @@ _TopicMetric = tuple[str, Callable[[_TopicSource], Number]]
 
 _SUBSCRIPTION_METRICS: tuple[_SubscriptionMetric, ...] = (
     ("pulsar_subscription_back_log", lambda s: s.subscription.cursor.backlog_entries),
-    ("pulsar_subscription_back_log_no_delayed", lambda s: s.subscription.cursor.backlog_entries),
+    (
+        "pulsar_subscription_back_log_no_delayed",
+        lambda s: s.subscription.cursor.backlog_entries - s.subscription.delayed.entry_count,
+    ),
+    ("pulsar_subscription_delayed", lambda s: s.subscription.delayed.entry_count),
+    ("pulsar_subscription_delayed_message_index_size_bytes", lambda s: s.subscription.delayed.index_size_bytes),
     ("pulsar_subscription_in_replay", lambda s: s.dispatcher.replay_entry_count if s.dispatcher else 0),
     ("pulsar_subscription_msg_rate_out", lambda s: s.rates.messages_out.per_second),
     ("pulsar_subscription_msg_throughput_out", lambda s: s.rates.bytes_out.per_second),
@@ -215,7 +220,6 @@ class MetricsPage:
             yield from _table(_LIMIT_METRICS, reading.limits)
             yield from _table((("pulsar_storage_backlog_quota_exceeded_evictions_total", None),), reading.evictions)
             yield from _table(_SUBSCRIPTION_METRICS, reading.subscriptions)
-            yield from _constant("pulsar_subscription_delayed", 0, reading.subscriptions)
         else:
             rows = [_Row(f"{{{self._namespace(name)}}}", values) for name, values in reading.namespaces.items()]
             yield from _table(_TOPIC_METRICS, rows)

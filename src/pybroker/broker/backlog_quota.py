@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pybroker import logs
-from pybroker.broker import backlog
+from pybroker.broker import backlog, cursor_moves
 from pybroker.errors import (
     BrokerError,
     ProducerBlockedQuotaExceededError,
@@ -113,7 +113,7 @@ async def _evict_by_size(topic: Topic, quota: BacklogQuota) -> int:
     while (slowest := slowest_subscription(topic)) is not None:
         behind = await slowest.cursor.backlog()
         count = backlog.entries_to_evict(behind.size_bytes, quota.limitSize, behind.entries)
-        skipped = await slowest.skip(count) if count else 0
+        skipped = await cursor_moves.skip(slowest, count) if count else 0
         if not skipped:
             break
         evicted += skipped
@@ -127,13 +127,13 @@ async def _evict_by_age(topic: Topic, quota: BacklogQuota, now_ms: int) -> int:
         if not subscription.is_durable:
             continue
         if topic.service.config.precise_time_based_backlog_quota_check:
-            evicted += await subscription.expire(backlog.eviction_deadline_ms(quota, now_ms))
+            evicted += await cursor_moves.expire(subscription, backlog.eviction_deadline_ms(quota, now_ms))
             continue
         end = backlog.end_of_ledgers_closed_before(
             topic.ledger.ledgers, subscription.cursor.mark_delete_position, now_ms - quota.limitTime * 1000
         )
         if end is not None:
-            evicted += await subscription.expire_to(end)
+            evicted += await cursor_moves.expire_to(subscription, end)
     return _evicted(topic, quota, evicted)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pybroker.broker.peer import Peer
-from pybroker.dispatch.consumer_state import ConsumerState
+from pybroker.dispatch.consumer_state import AUTO_SPLIT, ConsumerState, KeySharedOptions
 from pybroker.dispatch.dispatcher import Delivery
 from pybroker.model.stats import DeliveryCounters
 
@@ -26,6 +26,7 @@ class Consumer:
         "counters",
         "epoch",
         "has_reached_end",
+        "has_unreadable_messages",
         "is_closed",
         "name",
         "peer",
@@ -44,6 +45,7 @@ class Consumer:
         peer: Peer,
         properties: Mapping[str, str],
         connected_since_ms: int,
+        key_shared: KeySharedOptions = AUTO_SPLIT,
     ) -> None:
         self.subscription = subscription
         self.consumer_id = consumer_id
@@ -52,10 +54,11 @@ class Consumer:
         self.properties = dict(properties)
         self.connected_since_ms = connected_since_ms
         self.counters = DeliveryCounters()
-        self.state = ConsumerState(name, priority_level, max_unacked_messages, self)
+        self.state = ConsumerState(name, priority_level, max_unacked_messages, self, key_shared)
         self.epoch = -1
         self.is_closed = False
         self.has_reached_end = False
+        self.has_unreadable_messages = False
 
     def flow(self, permits: int) -> None:
         """The client has room for `permits` more messages."""
@@ -75,6 +78,8 @@ class Consumer:
         counters.messages_out += message_count
         counters.bytes_out += size_bytes
         counters.last_consumed_ms = now_ms
+        if not counters.first_consumed_ms:
+            counters.first_consumed_ms = now_ms
         self.peer.send_messages(self.consumer_id, delivery, self.epoch)
 
     def reached_end(self) -> None:

@@ -1,4 +1,4 @@
-"""The periodic checks of all topics: retention, expiry, backlog quotas. What they decide is in `backlog.py`.
+"""The periodic checks of all topics: retention, expiry, unused subscriptions, backlog quotas. What they decide is in `backlog.py`.
 
 What must hold: a check gives way to the loop after each slice of work, however many topics there are; what fails in one
 topic is logged and stops neither the others nor the next check.
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from pybroker import logs
-from pybroker.broker import backlog_quota
+from pybroker.broker import backlog_quota, cursor_moves
 from pybroker.errors import StoreError
 from pybroker.model.stats import Buckets
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pybroker.broker.topic import Topic
 
 SLICE_MS = 1.0
+_MS_PER_MINUTE = 60_000
 CHECK_DURATION_BOUNDS_S = (5.0, 10.0, 30.0, 60.0, 300.0)
 
 _TopicCheck = Callable[["Topic"], Awaitable[None]]
@@ -40,6 +41,8 @@ class Maintenance:
             group.create_task(_every(retention_s, self.check_retention), name="retention")
             expiry_s = config.message_expiry_check_interval_in_minutes * 60
             group.create_task(_every(expiry_s, self.check_expiry), name="expiry")
+            unused_s = config.subscription_expiry_check_interval_in_minutes * 60
+            group.create_task(_every(unused_s, self.check_unused_subscriptions), name="unused subscriptions")
             if config.backlog_quota_check_enabled:
                 quota_s = config.backlog_quota_check_interval_in_seconds
                 group.create_task(_every(quota_s, self.check_backlog_quotas), name="backlog quotas")
@@ -51,6 +54,10 @@ class Maintenance:
     async def check_expiry(self) -> None:
         """Expire what is older than its topic's time to live."""
         await self._for_each_topic("expiry", _expire)
+
+    async def check_unused_subscriptions(self) -> None:
+        """Delete subscriptions that nobody has used for as long as their topic's policies say."""
+        await self._for_each_topic("subscription_expiry", _delete_unused)
 
     async def check_backlog_quotas(self) -> None:
         """Measure all backlogs and act where a quota is exceeded."""
@@ -93,4 +100,17 @@ async def _expire(topic: Topic) -> None:
     if ttl_s > 0:
         before_ms = topic.service.clock.wall_ms() - ttl_s * 1000
         for subscription in list(topic.subscriptions.values()):
-            await subscription.expire(before_ms)
+            await cursor_moves.expire(subscription, before_ms)
+
+
+async def _delete_unused(topic: Topic) -> None:
+    """With a consumer connected a subscription is in use. A topic that is loaded begins anew: nobody knows what was before."""
+    limit_minutes = topic.policies.subscription_expiration_minutes
+    if limit_minutes <= 0:
+        return
+    deadline_ms = topic.service.clock.wall_ms() - limit_minutes * _MS_PER_MINUTE
+    for subscription in list(topic.subscriptions.values()):
+        is_in_use = subscription.consumers or subscription.is_resetting or not subscription.is_durable
+        if not is_in_use and subscription.last_active_ms < deadline_ms:
+            logs.info("subscription.expired", topic=topic.name, subscription=subscription.name, minutes=limit_minutes)
+            await topic.delete_subscription(subscription)

@@ -19,6 +19,8 @@ class Peer(ABC):
     """`/ip:port`, as stats show it."""
     client_version: str
     role: str | None
+    supports_partial_producer: bool = False
+    """Whether it can produce to some partitions of a topic only; said by the client, shown in stats."""
 
     @abstractmethod
     def send_receipts(
@@ -51,6 +53,10 @@ class Peer(ABC):
     @abstractmethod
     def close_consumer(self, consumer_id: int) -> None:
         """Tell the client that its consumer is closed: it subscribes again."""
+
+    @abstractmethod
+    def active_consumer_changed(self, consumer_id: int, is_active: bool) -> None:
+        """Tell the client whether its consumer is the active one of a Failover subscription."""
 
     @abstractmethod
     def reached_end_of_topic(self, consumer_id: int) -> None:

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pybroker import logs
 from pybroker.auth.authentication import AuthenticationService
 from pybroker.auth.authorization import AuthorizationService
+from pybroker.broker.dispatch_limit import DispatchLimit, is_limited
+from pybroker.broker.entry_filters import load_filters
 from pybroker.broker.maintenance import Maintenance
 from pybroker.broker.pumps import PumpList
 from pybroker.broker.topic import Topic
+from pybroker.broker.unacked_budget import UnackedBudget
 from pybroker.clock import Clock
 from pybroker.cluster.lookup import AdvertisedAddresses, LookupResult
 from pybroker.config import BrokerConfig
-from pybroker.dispatch.dispatcher import Dispatcher
-from pybroker.dispatch.replay import RedeliveryCounts
-from pybroker.dispatch.shared import SharedDispatcher
-from pybroker.dispatch.single_active import ExclusiveDispatcher
 from pybroker.errors import (
     AdminError,
     MetadataError,
@@ -37,9 +36,23 @@ from pybroker.metadata.resources import PolicyListener, Resources
 from pybroker.metadata.store import MetadataStore
 from pybroker.model.effective_policies import EffectivePolicies, effective_policies
 from pybroker.model.names import DOMAINS, NamespaceName, TopicName
-from pybroker.model.policies import BacklogQuota, NamespacePolicies, RetentionPolicies, TopicPolicies
+from pybroker.model.policies import (
+    AutoSubscriptionCreationOverride,
+    BacklogQuota,
+    DelayedDeliveryPolicies,
+    DispatchRate,
+    NamespacePolicies,
+    RetentionPolicies,
+    SubscribeRate,
+    TopicPolicies,
+)
 from pybroker.model.stats import BrokerStats
 from pybroker.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from pybroker.broker.consumer import Consumer
+    from pybroker.broker.subscription import Subscription
+    from pybroker.model.rates import DeliveryRates
 
 HEALTH_CHECK_TIMEOUT_S = 10.0
 # Between two times that the loop may turn to others while policies are applied: about a millisecond of work.
@@ -72,6 +85,11 @@ class BrokerService(PolicyListener):
         self.topics: dict[str, Topic] = {}
         self.maintenance = Maintenance(self)
         self.stats = BrokerStats()
+        self.consumer_rates: Callable[[Consumer], DeliveryRates] | None = None
+        """What each consumer was sent lately; set by who measures it, if anybody does."""
+        self.entry_filters = load_filters(config.entry_filter_names)
+        self.dispatch_limit = _dispatch_limit(config, clock)
+        self.unacked_budget = _unacked_budget(config)
         self.ready = False
         self.is_closing = False
         self.fatal_error = ""
@@ -245,7 +263,12 @@ class BrokerService(PolicyListener):
         if not self.config.topic_level_policies_enabled:
             topic = TopicPolicies()
         # A namespace that is being deleted has none; its topics go next.
-        return effective_policies(topic, self.resources.namespace(namespace) or _NOTHING_SET, self.default_policies)
+        return effective_policies(
+            topic,
+            self.resources.namespace(namespace) or _NOTHING_SET,
+            self.default_policies,
+            self.config.cluster_name,
+        )
 
     def namespace_changed(self, namespace: NamespaceName) -> None:
         self.tasks.start(self._apply_policies(namespace), f"apply policies of {namespace}")
@@ -263,25 +286,6 @@ class BrokerService(PolicyListener):
             loaded.own_policies_changed(policies)
 
     # --- what subscriptions share ------------------------------------------------------------------------------------
-
-    def new_dispatcher(self, kind: str, redelivery_counts: RedeliveryCounts) -> Dispatcher:
-        """A dispatcher for subscriptions of type `kind`. Raises NotAllowedError for a type that is off or missing."""
-        config = self.config
-        if kind not in config.subscription_types_enabled:
-            raise NotAllowedError(f"Subscription type {kind} is not enabled (subscriptionTypesEnabled)")
-        if kind == ExclusiveDispatcher.kind:
-            return ExclusiveDispatcher(
-                redelivery_counts, config.dispatcher_max_read_batch_size, config.dispatcher_max_read_size_bytes
-            )
-        if kind == SharedDispatcher.kind:
-            return SharedDispatcher(
-                redelivery_counts,
-                config.dispatcher_max_read_batch_size,
-                config.dispatcher_max_read_size_bytes,
-                config.dispatcher_max_round_robin_batch_size,
-                config.max_unacked_messages_per_subscription,
-            )
-        raise NotAllowedError(f"Subscription type {kind} is not supported yet: use Exclusive or Shared")
 
     def read_retry_delay_s(self, failures: int) -> float:
         """How long to wait after the n-th failed read in a row."""
@@ -317,6 +321,19 @@ class BrokerService(PolicyListener):
         await self.ledgers.close()
 
 
+def _unacked_budget(config: BrokerConfig) -> UnackedBudget[Subscription] | None:
+    """None when there is no limit."""
+    limit = config.max_unacked_messages_per_broker
+    share = config.max_unacked_messages_per_subscription_on_broker_blocked
+    return UnackedBudget(limit, share) if limit > 0 else None
+
+
+def _dispatch_limit(config: BrokerConfig, clock: Clock) -> DispatchLimit | None:
+    """What limits all dispatch of the broker together."""
+    rate = DispatchRate(config.dispatch_throttling_rate_in_msg, config.dispatch_throttling_rate_in_byte, False, 1)
+    return DispatchLimit("Broker", rate, clock.monotonic_ms(), 0, 0) if is_limited(rate) else None
+
+
 def _default_policies(config: BrokerConfig) -> EffectivePolicies:
     """What holds where neither topic nor namespace says anything."""
     limit_bytes = config.backlog_quota_default_limit_bytes
@@ -332,4 +349,26 @@ def _default_policies(config: BrokerConfig) -> EffectivePolicies:
         message_ttl_s=config.ttl_duration_default_in_seconds,
         size_quota=quota,
         age_quota=quota,
+        dispatch_rate=DispatchRate(
+            config.dispatch_throttling_rate_per_topic_in_msg,
+            config.dispatch_throttling_rate_per_topic_in_byte,
+            config.dispatch_throttling_rate_relative_to_publish_rate,
+            1,
+        ),
+        subscription_dispatch_rate=DispatchRate(
+            config.dispatch_throttling_rate_per_subscription_in_msg,
+            config.dispatch_throttling_rate_per_subscription_in_byte,
+            config.dispatch_throttling_rate_relative_to_publish_rate,
+            1,
+        ),
+        subscribe_rate=SubscribeRate(
+            config.subscribe_throttling_rate_per_consumer, config.subscribe_rate_period_per_consumer_in_second
+        ),
+        subscription_expiration_minutes=config.subscription_expiration_time_minutes,
+        delayed_delivery=DelayedDeliveryPolicies(
+            config.delayed_delivery_enabled,
+            config.delayed_delivery_tick_time_millis,
+            config.delayed_delivery_max_delay_in_millis,
+        ),
+        auto_subscription_creation=AutoSubscriptionCreationOverride(config.allow_auto_subscription_creation),
     )

@@ -1,4 +1,6 @@
-"""One subscription: moves entries from its cursor through its dispatcher to its consumers, and applies what they acknowledge.
+"""One subscription: moves entries from its cursor through its dispatcher to its consumers.
+
+What they acknowledge is applied by `acknowledgement`, what moves the cursor otherwise by `cursor_moves`.
 
 The pump never waits. What is in memory is read, assigned and sent within the time budget of the turn; for the rest one read runs
 in the topic's tasks and wakes the pump when it is done.
@@ -12,25 +14,23 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pybroker import logs
+from pybroker.broker import damaged_entries
 from pybroker.broker.consumer import Consumer
+from pybroker.broker.delayed_delivery import DelayedDelivery
+from pybroker.broker.dispatchers import new_dispatcher
+from pybroker.broker.entry_filters import FilterChain
+from pybroker.broker.throttle import Throttle, throttle_of
+from pybroker.dispatch.delayed import Delayed
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan, Redelivery
+from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.dispatch.replay import RedeliveryCounts
-from pybroker.errors import (
-    BrokerError,
-    ConsumerBusy,
-    DamagedEntries,
-    NoSuchLedger,
-    NotAllowedError,
-    PersistenceError,
-    ServiceNotReady,
-    StoreError,
-)
+from pybroker.errors import ConsumerBusy, NoSuchLedger, ServiceNotReady, StoreError
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
-from pybroker.model.ack_set import WORD_BITS
-from pybroker.model.events import Ack, PartialAck
-from pybroker.model.position import Position, from_wire
+from pybroker.model.hashing import key_hash
+from pybroker.model.position import Position
 from pybroker.model.stats import DeliveryCounters
 from pybroker.storage.ledger_store import EntryRun
+from pybroker.wire.entry_metadata import chunk_of, sticky_key
 
 if TYPE_CHECKING:
     from pybroker.broker.topic import Topic
@@ -48,11 +48,19 @@ class Subscription:
         self.dispatcher: Dispatcher | None = None
         self.is_queued = False
         self.is_closed = False
-        self._service = topic.service
+        self.service = topic.service
+        self.last_active_ms = topic.service.clock.wall_ms()
+        """When a consumer came or went last; when the topic was loaded if none did since."""
+        self.delayed = DelayedDelivery(self)
         self._redelivery_counts = RedeliveryCounts()
         self._is_reading = False
-        self._is_resetting = False
+        self.is_resetting = False
         self._read_failures = 0
+        self.throttle: Throttle | None = None
+        self._is_waking_soon = False
+        self._draining_hashes_cleared_before = 0  # by dispatchers of before
+        self.throttle = throttle_of(self)
+        self._filters = FilterChain(self, topic.service.entry_filters) if topic.service.entry_filters else None
 
     @property
     def type_name(self) -> str:
@@ -74,42 +82,62 @@ class Subscription:
         return 0 if self.dispatcher is None else self.dispatcher.replay_entry_count
 
     @property
+    def draining_hashes_cleared_total(self) -> int:
+        """Hashes that were drained since the topic was loaded, whoever drained them."""
+        dispatcher = self.dispatcher
+        cleared = dispatcher.draining.cleared_total if isinstance(dispatcher, KeySharedDispatcher) else 0
+        return self._draining_hashes_cleared_before + cleared
+
+    @property
     def is_reading(self) -> bool:
         """Whether entries are being read from the store for its consumers."""
         return self._is_reading
 
     @property
     def is_blocked(self) -> bool:
-        """Whether dispatch is stopped by the subscription's limit of unacknowledged messages."""
+        """Whether dispatch is stopped by a limit of unacknowledged messages, the subscription's or the broker's."""
+        budget = self.service.unacked_budget
+        if budget is not None and budget.is_stopped(self):
+            return True
         return self.dispatcher is not None and self.dispatcher.blocked
 
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: Consumer, kind: str) -> None:
-        """Attach `consumer` as one of type `kind`. Raises ConsumerBusy, ServiceNotReady."""
-        if self._is_resetting:
+        """Attach `consumer` as one of type `kind`. Raises ConsumerBusy, ConsumerAssignError, ServiceNotReady."""
+        if self.is_resetting:
             raise ServiceNotReady(f"subscription {self.name} is being moved, try again")
+        config = self.service.config
+        limit = config.max_consumers_per_subscription
+        if 0 < limit <= len(self.consumers):
+            raise ConsumerBusy(f"Subscription reached its limit of {limit} consumers (maxConsumersPerSubscription)")
         dispatcher = self.dispatcher
-        if dispatcher is None or (not self.consumers and dispatcher.kind != kind):
-            dispatcher = self.dispatcher = self._service.new_dispatcher(kind, self._redelivery_counts)
+        if dispatcher is None or not self.consumers:
+            # The type and its options are the connected consumers'; only cursor and redelivery counts are the subscription's.
+            dispatcher = new_dispatcher(config, kind, self._redelivery_counts, self.topic.name)
             self.cursor.rewind()
         elif dispatcher.kind != kind:
             raise ConsumerBusy(
                 f"Subscription is of different type: it is {dispatcher.kind} while its consumers are connected"
             )
-        limit = self._service.config.max_consumers_per_subscription
-        if 0 < limit <= len(self.consumers):
-            raise ConsumerBusy(f"Subscription reached its limit of {limit} consumers (maxConsumersPerSubscription)")
+        if dispatcher.follows_mark_delete:
+            dispatcher.mark_delete_moved(self.cursor.first_unacked_position)
+            consumer.state.read_position_when_joining = self.cursor.ledger.ledgers.normalize(self.cursor.read_position)
         redelivery = dispatcher.add_consumer(consumer.state)
+        if dispatcher is not self.dispatcher:
+            self._draining_hashes_cleared_before = self.draining_hashes_cleared_total
+            self.dispatcher = dispatcher
         self.consumers.append(consumer)
+        self.last_active_ms = self.service.clock.wall_ms()
         self._apply(redelivery)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """`consumer` is gone: what it did not acknowledge is delivered again."""
         self.consumers.remove(consumer)
+        self.last_active_ms = self.service.clock.wall_ms()
         assert self.dispatcher is not None
         self._apply(self.dispatcher.remove_consumer(consumer.state))
-        if not self.is_durable and not self.consumers and not self._is_resetting:
+        if not self.is_durable and not self.consumers and not self.is_resetting:
             self.topic.drop_non_durable(self)
 
     def close_consumers(self) -> None:
@@ -126,8 +154,10 @@ class Subscription:
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         """`consumer` has room for `permits` more messages."""
-        now_ms = self._service.clock.wall_ms()
+        now_ms = self.service.clock.wall_ms()
         consumer.counters.last_consumed_flow_ms = self.counters.last_consumed_flow_ms = now_ms
+        if not consumer.counters.first_consumed_flow_ms:
+            consumer.counters.first_consumed_flow_ms = now_ms
         assert self.dispatcher is not None
         if self.dispatcher.flow(consumer.state, permits):
             self.wake()
@@ -136,10 +166,8 @@ class Subscription:
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None:
         """`consumer` asks for `positions` again, or for all that it has not acknowledged."""
         assert self.dispatcher is not None
-        if epoch >= 0:
-            if epoch <= consumer.epoch:
-                return  # An older request of the same client, overtaken by a newer one.
-            consumer.epoch = epoch
+        if self.dispatcher.active_consumer is not None:
+            consumer.epoch = max(consumer.epoch, epoch)  # The client drops what it is sent with an older one.
         before = consumer.state.redelivered_messages
         self._apply(self.dispatcher.redeliver(consumer.state, positions))
         redelivered = consumer.state.redelivered_messages - before
@@ -147,64 +175,117 @@ class Subscription:
         self.counters.redelivered_messages += redelivered
 
     def _apply(self, redelivery: Redelivery) -> None:
+        dispatcher = self.dispatcher
+        assert dispatcher is not None
         if redelivery.rewind:
             self.cursor.rewind()
+        if redelivery.start_later:
+            delay_s = self.service.config.active_consumer_failover_delay_time_millis / 1000
+            self.service.call_later(delay_s, lambda: self._start(dispatcher))
+        for state, is_active in redelivery.notices:
+            consumer = state.peer
+            assert isinstance(consumer, Consumer)
+            consumer.peer.active_consumer_changed(consumer.consumer_id, is_active)
         if redelivery.wake:
             self.wake()
+        if dispatcher.has_unblocked:
+            self.wake_soon()
+        self.unacked_changed()
+
+    def unacked_changed(self) -> None:
+        """Something was delivered, acknowledged or taken back: the whole broker may have a limit on it."""
+        budget = self.service.unacked_budget
+        if budget is not None:
+            for subscription in budget.report(self, self.unacked_messages):
+                subscription.wake()
+
+    def _start(self, dispatcher: Dispatcher) -> None:
+        """The wait of a new active consumer is over, unless everybody left meanwhile."""
+        if dispatcher is self.dispatcher:
+            self._apply(dispatcher.start())
 
     # --- the pump ----------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """There may be something to dispatch."""
         if not self.is_queued and not self._is_reading and self.consumers:
-            self._service.pumps.add(self)
+            self.service.pumps.add(self)
+
+    def wake_soon(self) -> None:
+        """What was held back can go: a little later, so that what is released one by one goes together."""
+        if not self._is_waking_soon:
+            self._is_waking_soon = True
+            self.service.call_later(self.service.config.key_shared_unblocking_interval_ms / 1000, self._wake_now)
+
+    def _wake_now(self) -> None:
+        self._is_waking_soon = False
+        self.wake()
 
     def pump(self, deadline_ms: float) -> bool:
         """Dispatch until nothing can move or the time is up; True when there is more to do."""
         dispatcher = self.dispatcher
-        clock = self._service.clock
+        clock = self.service.clock
+        budget = self.service.unacked_budget
+        if not self.delayed.restore(deadline_ms):
+            return True
         while not self._is_reading and not self.is_closed and dispatcher is not None and self.consumers:
+            if budget is not None and budget.is_stopped(self):
+                return False
+            if self._filters is not None and self._filters.is_waiting:
+                return False
+            throttle = self.throttle
+            if throttle is not None and not throttle.allows_read():
+                return False
             plan = dispatcher.next_read()
             if plan is None:
                 return False
+            if throttle is not None:
+                throttle.cut(plan, dispatcher)
             if plan.replay is not None:
                 if not self._replay_cached(plan):
                     self._start_read(plan)
                     return False
+            elif due := self.delayed.take_due(plan.max_entries):
+                if not self.delayed.send_cached(plan, due):
+                    self._start_read(plan, due)
+                    return False
             else:
+                self.cursor.pass_over(self.delayed.held_back)
                 if not self.cursor.has_more():
                     return False
                 run = self.cursor.read_cached(plan.max_entries, plan.max_bytes)
                 if run is None:
                     self._start_read(plan)
                     return False
-                self._assign_run(plan, run)
+                self.assign_run(plan, run)
             if clock.monotonic_ms() >= deadline_ms:
                 return True
         return False
 
-    def _start_read(self, plan: ReadPlan) -> None:
+    def _start_read(self, plan: ReadPlan, due: Sequence[Delayed] = ()) -> None:
         self._is_reading = True
-        self.topic.tasks.start(self._read(plan), f"read {self.name}")
+        self.topic.tasks.start(self._read(plan, due), f"read {self.name}")
 
-    async def _read(self, plan: ReadPlan) -> None:
-        """The part of the pump that needs the disk."""
+    async def _read(self, plan: ReadPlan, due: Sequence[Delayed]) -> None:
+        """The part of the pump that needs the disk; with `due`, these entries are read in place of the cursor's."""
         dispatcher = self.dispatcher
         assert dispatcher is not None
         try:
             if plan.replay is not None:
                 await self._replay_from_store(plan)
+            elif due:
+                await self.delayed.send_from_store(plan, due)
             else:
                 run = await self.cursor.read(plan.max_entries, plan.max_bytes)
                 if dispatcher is not self.dispatcher or dispatcher.is_void(plan):
                     self.cursor.rewind()  # It went back while the read, which has advanced it, was under way.
                 elif run is not None:
-                    self._assign_run(plan, run)
+                    self.assign_run(plan, run)
             self._read_failures = 0
         except StoreError as error:
             dispatcher.give_back(plan)
-            damage = self._damage(error)
-            if damage is not None and self._pass_damage(damage):
+            damage = damaged_entries.lasting_damage(self, error)
+            if damage is not None and damaged_entries.go_behind(self, damage):
                 self._read_failures = 0
             else:
                 self._read_failed(error, is_lasting=damage is not None)
@@ -221,53 +302,9 @@ class Subscription:
                 "; autoSkipNonRecoverableData=true goes on behind it, so does skipping by hand" if is_lasting else ""
             )
             logs.error("read.failed", topic=self.topic.name, subscription=self.name, error=f"{error}{remedy}")
-        self._service.call_later(self._service.read_retry_delay_s(self._read_failures), self.wake)
+        self.service.call_later(self.service.read_retry_delay_s(self._read_failures), self.wake)
 
-    def _damage(self, error: StoreError) -> DamagedEntries | None:
-        """Which entries will never be read; None when the read may succeed later."""
-        if isinstance(error, NoSuchLedger):
-            position = self.cursor.ledger.ledgers.normalize(self.cursor.read_position)
-            return self._whole_ledger(position.ledger_id, error)
-        return error if isinstance(error, DamagedEntries) else None
-
-    def _whole_ledger(self, ledger_id: int, error: NoSuchLedger) -> DamagedEntries:
-        return DamagedEntries(ledger_id, 0, self.cursor.ledger.ledgers.entry_count_of(ledger_id) - 1, str(error))
-
-    def _pass_damage(self, damage: DamagedEntries) -> bool:
-        """Go on behind entries that cannot be read, if nobody waits for them or the configuration says so."""
-        ledger_id, first = damage.ledger_id, damage.first_entry_id
-        ledgers, cursor = self.cursor.ledger.ledgers, self.cursor
-        end = min(damage.last_entry_id + 1, ledgers.entry_count_of(ledger_id))
-        entry_ids = range(first, end)
-        if not entry_ids:
-            return False
-        if cursor.state.undeleted_in(ledger_id, first, len(entry_ids)) != []:
-            if not self._service.config.auto_skip_non_recoverable_data:
-                return False
-            self._skip_entries(ledger_id, entry_ids, damage)
-        position = ledgers.normalize(cursor.read_position)
-        if position.ledger_id == ledger_id and position.entry_id in entry_ids:
-            cursor.read_position = Position(ledger_id, end)
-        return True
-
-    def _skip_entries(self, ledger_id: int, entry_ids: range, damage: DamagedEntries) -> None:
-        assert self.dispatcher is not None
-        skipped = self.cursor.state.acknowledge(ledger_id, entry_ids)
-        self._service.stats.skipped_damaged_entries += skipped
-        self.dispatcher.acked(ledger_id, entry_ids)
-        self.cursor.changed(None)
-        logs.warning(
-            "entries.skipped",
-            topic=self.topic.name,
-            subscription=self.name,
-            first=Position(ledger_id, entry_ids.start),
-            last=Position(ledger_id, entry_ids.stop - 1),
-            entries=skipped,
-            reason=str(damage),
-        )
-        self.tell_if_at_end()
-
-    def _assign_run(self, plan: ReadPlan, run: EntryRun) -> None:
+    def assign_run(self, plan: ReadPlan, run: EntryRun) -> None:
         """Hand what was read from the cursor's position to the dispatcher, without what is acknowledged already."""
         state = self.cursor.state
         first = run.first_entry_id
@@ -289,6 +326,22 @@ class Subscription:
                 [run.message_counts[index] for index in indexes],
                 None if ack_sets is None else [ack_sets[index] for index in indexes],
             )
+        if self.delayed.is_enabled:
+            entries = self.delayed.hold_back(entries)
+            if not entries.entry_ids:
+                return
+        if self._filters is not None:
+            entries = self._filters.passed(plan, entries)
+            if not entries.entry_ids:
+                return
+        dispatcher = self.dispatcher
+        assert dispatcher is not None
+        if dispatcher.needs_key_hashes:
+            entries.key_hashes = [key_hash(sticky_key(payload)) for payload in entries.payloads]
+        if dispatcher.keeps_chunks_together and self.topic.may_hold_chunks(Position(run.ledger_id, first)):
+            chunks = [chunk_of(payload) for payload in entries.payloads]
+            if any(chunks):
+                entries.chunks = chunks
         self._assign(plan, entries)
 
     def _assign(self, plan: ReadPlan, entries: AssignInput) -> None:
@@ -296,7 +349,9 @@ class Subscription:
         deliveries = self.dispatcher.assign(plan, entries)
         if not deliveries:
             return
-        now_ms = self._service.clock.wall_ms()
+        if self.throttle is not None:
+            self.throttle.sent(deliveries)
+        now_ms = self.service.clock.wall_ms()
         counters = self.counters
         for delivery in deliveries:
             consumer = delivery.consumer.peer
@@ -305,8 +360,13 @@ class Subscription:
             counters.entries_out += len(delivery.entry_ids)
             counters.messages_out += delivery.message_count
             counters.bytes_out += size_bytes
+            if self.topic.counters.chunks_in:
+                chunks = sum(chunk_of(payload) is not None for payload in delivery.payloads)
+                counters.chunks_out += chunks
+                consumer.counters.chunks_out += chunks
             consumer.deliver(delivery, delivery.message_count, size_bytes, now_ms)
         counters.last_consumed_ms = now_ms
+        self.unacked_changed()
 
     def _replay_cached(self, plan: ReadPlan) -> bool:
         """Send the plan's positions again if all are in memory; False when the store must be asked."""
@@ -317,7 +377,7 @@ class Subscription:
                 return False
             runs.append(run)
         for run in runs:
-            self._assign_run(plan, run)
+            self.assign_run(plan, run)
         return True
 
     async def _replay_from_store(self, plan: ReadPlan) -> None:
@@ -332,10 +392,10 @@ class Subscription:
                 try:
                     run = await self.topic.ledger.read(Position(ledger_id, first), last - first + 1, left_bytes)
                 except NoSuchLedger as error:
-                    raise self._whole_ledger(ledger_id, error) from error
+                    raise damaged_entries.whole_ledger(self, ledger_id, error) from error
                 left_bytes -= sum(map(len, run.payloads))
                 first += len(run.payloads)
-                self._assign_run(plan, run)
+                self.assign_run(plan, run)
 
     def _wanted(self, plan: ReadPlan) -> list[tuple[int, int, int]]:
         """The plan's positions that are still unacknowledged, as (ledger id, first, last) of consecutive entries."""
@@ -350,139 +410,26 @@ class Subscription:
                 spans.append((ledger_id, entry_id, entry_id))
         return spans
 
-    # --- moving the cursor -------------------------------------------------------------------------------------------
-
-    async def skip(self, entry_count: int) -> int:
-        """Count the next `entry_count` entries as read; how many there were. Raises StoreError."""
-        skipped = await self.cursor.skip(entry_count)
-        self.moved_up()
-        return skipped
-
-    async def skip_all(self) -> None:
-        """Count everything as read. Raises StoreError."""
-        await self.cursor.skip_all()
-        self.moved_up()
-
-    async def expire(self, publish_time_ms: int) -> int:
-        """Count what was published before then as read; the number of entries. Raises StoreError."""
-        return self._expired(await self.cursor.expire(publish_time_ms))
-
-    async def expire_to(self, position: Position) -> int:
-        """Count what stands up to and including `position` as read; the number of entries. Raises StoreError."""
-        return self._expired(await self.cursor.expire_to(position))
-
-    def _expired(self, entry_count: int) -> int:
-        self.counters.last_expired_ms = self._service.clock.wall_ms()
-        if entry_count:
-            self.counters.expired_entries += entry_count
-            self.moved_up()
-        return entry_count
+    # --- the end of what there is to do ------------------------------------------------------------------------------
 
     def moved_up(self) -> None:
         """The mark-delete position went on without acknowledgements: nobody waits for what is before it."""
-        self.counters.last_mark_delete_advanced_ms = self._service.clock.wall_ms()
-        if self.dispatcher is not None and self.dispatcher.acked_up_to(self.cursor.mark_delete_position):
-            self.wake()
+        self.counters.last_mark_delete_advanced_ms = self.service.clock.wall_ms()
+        self.delayed.forget_up_to(self.cursor.mark_delete_position)
+        dispatcher = self.dispatcher
+        if dispatcher is not None:
+            can_move = dispatcher.acked_up_to(self.cursor.mark_delete_position)
+            if dispatcher.follows_mark_delete:
+                can_move = dispatcher.mark_delete_moved(self.cursor.first_unacked_position) or can_move
+            if can_move:
+                self.wake()
+            if dispatcher.has_unblocked:
+                self.wake_soon()
+            self.unacked_changed()
         self.tell_if_at_end()
-
-    async def reset(self, position: Position) -> None:
-        """Go on at `position`, or the first entry behind it. Consumers are disconnected first; they subscribe again.
-
-        Raises ConsumerBusy while another reset is under way, and StoreError.
-        """
-        if self._is_resetting:
-            raise ConsumerBusy(f"subscription {self.name} is being moved already")
-        self._is_resetting = True
-        try:
-            self.close_consumers()
-            await self.cursor.reset(position)
-        finally:
-            if self.dispatcher is not None:
-                self.dispatcher.reset()
-            self._is_resetting = False
-        logs.info("cursor.reset", topic=self.topic.name, subscription=self.name, position=position)
 
     def tell_if_at_end(self) -> None:
         """Tell the consumers when everything is acknowledged that a terminated topic will ever hold."""
         if self.topic.ledger.is_terminated and not self.cursor.backlog_entries:
             for consumer in self.consumers:
                 consumer.reached_end()
-
-    # --- acknowledgement ---------------------------------------------------------------------------------------------
-
-    def acknowledge(self, consumer: Consumer, ack: Ack) -> None:
-        """Apply an ACK of `consumer`; with a request id, answer once it is durable."""
-        request_id = ack.request_id
-        refusal = self._refusal(ack)
-        if refusal is not None:
-            if request_id >= 0:
-                consumer.peer.send_ack_response(consumer.consumer_id, request_id, refusal)
-            return
-        before = self.cursor.mark_delete_position
-        can_move = self._acknowledge_up_to(ack) if ack.is_cumulative else self._acknowledge_each(consumer, ack)
-        now_ms = self._service.clock.wall_ms()
-        consumer.counters.last_acked_ms = self.counters.last_acked_ms = now_ms
-        if self.cursor.mark_delete_position != before:
-            self.counters.last_mark_delete_advanced_ms = now_ms
-        if request_id < 0:
-            self.cursor.changed(None)
-        else:
-            self.cursor.changed(lambda error: self._ack_durable(consumer, request_id, error))
-        if can_move:
-            self.wake()
-        self.tell_if_at_end()
-
-    def _refusal(self, ack: Ack) -> BrokerError | None:
-        assert self.dispatcher is not None
-        if ack.has_transaction:
-            return NotAllowedError("transactions are not supported yet")
-        if ack.is_cumulative and self.dispatcher.active_consumer is None:
-            return NotAllowedError(f"a {self.dispatcher.kind} subscription takes individual acknowledgements only")
-        return None
-
-    def _acknowledge_each(self, consumer: Consumer, ack: Ack) -> bool:
-        assert self.dispatcher is not None
-        state = self.cursor.state
-        can_move = False
-        acked = 0
-        for ledger_id, entry_ids in ack.groups:
-            acked += state.acknowledge(ledger_id, entry_ids)
-            can_move = self.dispatcher.acked(ledger_id, entry_ids) or can_move
-        for partial in ack.partials:
-            can_move = self._acknowledge_part(partial) or can_move
-        consumer.counters.acked_messages += acked
-        self.counters.acked_messages += acked
-        return can_move
-
-    def _acknowledge_part(self, partial: PartialAck) -> bool:
-        if not self._service.config.acknowledgment_at_batch_index_level_enabled:
-            return False  # The client acknowledges the whole entry once all of it is done.
-        assert self.dispatcher is not None
-        position = from_wire(partial.ledger_id, partial.entry_id)
-        # What the entry itself says counts; only for one that left memory the client is believed.
-        words_bits = len(partial.ack_set) * WORD_BITS
-        said_count = min(partial.batch_size, words_bits) or words_bits
-        message_count = self.cursor.ledger.message_count_at_hand(position) or said_count
-        left = self.cursor.state.acknowledge_batch(position, partial.ack_set, message_count)
-        if left:
-            return self.dispatcher.acked_partly(position.ledger_id, position.entry_id, left)
-        return self.dispatcher.acked(position.ledger_id, [position.entry_id])
-
-    def _acknowledge_up_to(self, ack: Ack) -> bool:
-        assert self.dispatcher is not None
-        state = self.cursor.state
-        if ack.partials:
-            partial = ack.partials[-1]
-            position = from_wire(partial.ledger_id, partial.entry_id)
-            state.mark_delete_to(self.cursor.ledger.ledgers.previous_position(position))
-            self.dispatcher.acked_up_to(state.mark_delete_position)
-            return self._acknowledge_part(partial)
-        if not ack.groups:
-            return False
-        ledger_id, entry_ids = ack.groups[-1]
-        state.mark_delete_to(from_wire(ledger_id, entry_ids[-1]))
-        return self.dispatcher.acked_up_to(state.mark_delete_position)
-
-    def _ack_durable(self, consumer: Consumer, request_id: int, error: StoreError | None) -> None:
-        failure = None if error is None else PersistenceError(f"the acknowledgement is not stored: {error}")
-        consumer.peer.send_ack_response(consumer.consumer_id, request_id, failure)

@@ -7,14 +7,16 @@ Invariants: nothing is dispatched before it is durable; receipts leave in the or
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING
 
 from pybroker import logs
-from pybroker.broker import backlog
+from pybroker.broker import backlog, delayed_delivery, throttle
 from pybroker.broker.backlog_quota import UNKNOWN_AGE_S
 from pybroker.broker.consumer import Consumer
+from pybroker.broker.dispatch_limit import DispatchLimit
 from pybroker.broker.producer import Producer
+from pybroker.broker.subscribe_limit import SubscribeLimit
 from pybroker.broker.subscription import Subscription
 from pybroker.errors import (
     BrokerError,
@@ -37,7 +39,7 @@ from pybroker.model.effective_policies import EffectivePolicies
 from pybroker.model.events import SendRun
 from pybroker.model.names import TopicName
 from pybroker.model.policies import TopicPolicies
-from pybroker.model.position import Position
+from pybroker.model.position import EARLIEST, LATEST, Position
 from pybroker.model.stats import TopicCounters
 from pybroker.storage.ledger_store import AppendRun
 from pybroker.tasks import TaskOwner
@@ -74,13 +76,19 @@ class Topic(ManagedLedgerListener):
         self.subscriptions: dict[str, Subscription] = {}
         self.counters = TopicCounters()
         self.is_fenced = False
+        self._end_when_loaded = ledger.ledgers.last_position
         self.loaded_ms = service.clock.wall_ms()
         self.tasks = TaskOwner(f"topic {name}")
         self._creating: set[str] = set()
+        self._subscribe_limit: SubscribeLimit | None = None
+        self.dispatch_limit: DispatchLimit | None = None
+        """What limits the dispatch of all subscriptions together."""
         ledger.listen(self)
         for cursor in ledger.cursors.values():
             self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
         ledger.retention = backlog.retention_limits(self.policies.retention)
+        throttle.renew(self)
+        self._max_delay_ms = delayed_delivery.max_delay_ms(self.policies.delayed_delivery)
 
     @property
     def policies(self) -> EffectivePolicies:
@@ -98,6 +106,14 @@ class Topic(ManagedLedgerListener):
         if limits != self.ledger.retention:
             self.ledger.retention = limits
             self.ledger.trim_soon()
+        throttle.renew(self)
+        self._max_delay_ms = delayed_delivery.max_delay_ms(self.policies.delayed_delivery)
+        for subscription in self.subscriptions.values():
+            subscription.delayed.policies_changed()
+
+    def may_hold_chunks(self, position: Position) -> bool:
+        """Whether an entry from `position` on may be part of a larger message: such were published, or it is from before."""
+        return self.counters.chunks_in > 0 or position <= self._end_when_loaded
 
     def _require_open(self) -> None:
         if self.is_fenced:
@@ -151,6 +167,12 @@ class Topic(ManagedLedgerListener):
         if self.is_fenced or producer.is_closed:
             self._refuse(producer, run, PersistenceError(f"producer {producer.name} is being closed"))
             return
+        if self._max_delay_ms:
+            run, refused, error = delayed_delivery.split_by_delay(run, self._max_delay_ms)
+            if refused.payloads:
+                self._refuse(producer, refused, error)
+            if not run.payloads:
+                return
         publish = Publish(producer, run, self.service.clock.monotonic_ms())
         producer.pending += len(run.payloads)
         try:
@@ -183,6 +205,9 @@ class Topic(ManagedLedgerListener):
             self.service.stats.publish_latency_ms.add(latency_ms, entries)
             producer.counters.messages_in += messages
             producer.counters.bytes_in += run.size_bytes
+            if run.chunk_count:
+                counters.chunks_in += run.chunk_count
+                producer.counters.chunks_in += run.chunk_count
             producer.completed(entries)
             producer.peer.send_receipts(
                 run.producer_id,
@@ -232,11 +257,19 @@ class Topic(ManagedLedgerListener):
             raise SubscriptionNotFound(
                 f"Subscription {name} does not exist on {self.name}, and is not made automatically"
             )
+        return await self.create_subscription(name, EARLIEST if is_earliest else LATEST, properties)
+
+    async def create_subscription(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription:
+        """A durable subscription, of a name that there is none of, whose first entry is the one at `first` or behind it."""
+        self._require_open()
+        if name in self._creating or name in self.subscriptions:
+            raise ServiceNotReady(f"subscription {name} is being made, try again")
         self._require_room_for_subscription()
         self._creating.add(name)
         try:
             ledgers = self.ledger.ledgers
-            start = ledgers.previous_position(ledgers.first_position) if is_earliest else ledgers.last_position
+            is_behind_all = first > ledgers.last_position
+            start = ledgers.last_position if is_behind_all else ledgers.previous_position(ledgers.normalize(first))
             cursor = await self.service.ledgers.create_cursor(self.ledger, name, start, properties)
         finally:
             self._creating.discard(name)
@@ -269,6 +302,17 @@ class Topic(ManagedLedgerListener):
         if 0 < limit <= sum(len(subscription.consumers) for subscription in self.subscriptions.values()):
             raise ConsumerBusy(f"Topic reached max consumers limit (maxConsumersPerTopic={limit})")
 
+    def admit_subscribe(self, consumer: Hashable) -> None:
+        """Raises NotAllowedError when this consumer subscribes more often than the policies let it."""
+        rate = self.policies.subscribe_rate
+        if rate.subscribeThrottlingRatePerConsumer <= 0:
+            self._subscribe_limit = None
+            return
+        if self._subscribe_limit is None or self._subscribe_limit.rate != rate:
+            self._subscribe_limit = SubscribeLimit(rate)
+        if not self._subscribe_limit.admits(consumer, self.service.clock.monotonic_ms()):
+            raise NotAllowedError("Subscribe limited by subscribe rate limit per consumer.")
+
     def attach(self, subscription: Subscription, consumer: Consumer, kind: str) -> None:
         """Add `consumer` to `subscription`. Raises ConsumerBusy."""
         self._require_open()
@@ -280,6 +324,7 @@ class Topic(ManagedLedgerListener):
         subscription.is_closed = True
         subscription.close_consumers()
         self._remove(subscription)
+        subscription.delayed.drop()
         await self.service.ledgers.delete_cursor(self.ledger, subscription.cursor)
         logs.info("subscription.deleted", topic=self.name, subscription=subscription.name)
 
@@ -287,6 +332,7 @@ class Topic(ManagedLedgerListener):
         """The last reader of a non-durable subscription left."""
         if not subscription.is_closed:
             subscription.is_closed = True
+            subscription.delayed.drop()
             self._remove(subscription)
             self.ledger.cursors.pop(subscription.name, None)
 
@@ -338,12 +384,18 @@ class Topic(ManagedLedgerListener):
         """Fence, write what is left, release. Raises StoreError when that fails."""
         self.fence()
         await self.tasks.close()
-        await self.ledger.close()
+        try:
+            for subscription in self.subscriptions.values():
+                await subscription.delayed.close()
+        finally:
+            await self.ledger.close()
 
     async def delete(self) -> None:
         """Fence and drop everything that is stored."""
         self.fence()
         await self.tasks.close()
+        for subscription in self.subscriptions.values():
+            subscription.delayed.drop()
         # First: a topic of that name that is made later must not inherit them.
         await self.service.resources.delete_topic_policies(self.name)
         await self.service.ledgers.delete(self.ledger)

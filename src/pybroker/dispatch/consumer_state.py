@@ -6,6 +6,8 @@ peer's outbound buffer. `peer` belongs to the caller and is never looked at here
 
 from __future__ import annotations
 
+from math import ceil
+
 from pybroker.model.position import Position
 
 # Weight of the past in the moving average of messages per entry: the average follows a change of batch size in some ten
@@ -84,6 +86,10 @@ class ConsumerState:
     def can_take(self) -> bool:
         """Whether an entry may be sent to it now."""
         return self.permits > 0 and self.writable and not self.blocked
+
+    def affordable_entries(self) -> int:
+        """How many entries the permits will probably pay for, judged by the batches that it got lately."""
+        return self.permits if self.messages_per_entry <= 1.0 else ceil(self.permits / self.messages_per_entry)
 
     def spend(self, message_count: int, entry_count: int) -> None:
         """Use permits for `entry_count` entries that hold `message_count` messages to be acknowledged."""

@@ -18,7 +18,8 @@ How a subscription works with it, all on the event loop's thread:
    `activeConsumerFailoverDelayTimeMillis` have passed; until then nothing is dispatched. When `has_unblocked` is True
    after acknowledgements, redelivery or a change of consumers, it starts again at 1 when `keySharedUnblockingIntervalMs`
    have passed, so that many releases make one try.
-7. Types with `needs_key_hashes` want that column of their entries; for the others nobody computes it.
+7. Types with `needs_key_hashes` or `keeps_chunks_together` want those columns of their entries; for the others nobody
+   computes them.
 
 Columns instead of objects: ids, payloads and counts travel as parallel sequences of one ledger; a column that is None
 stands for the usual value in every row. A run that goes whole to one consumer is passed on without touching its rows.
@@ -33,6 +34,7 @@ from typing import ClassVar
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.replay import RedeliveryCounts
 from pybroker.model import ack_set
+from pybroker.model.chunk import Chunk
 from pybroker.model.position import Position
 
 
@@ -51,10 +53,11 @@ class ReadPlan:
 class AssignInput:
     """Entries of one ledger, rising, none of them deleted; `ack_sets[i]`: the words of a partly acknowledged batch.
 
-    `key_hashes[i]` is `model.hashing.key_hash` of the entry's sticky key, for dispatchers that need it.
+    `key_hashes[i]` is `model.hashing.key_hash` of the entry's sticky key, for dispatchers that need it. `chunks[i]` says
+    which entries are parts of a larger message; None when none is, and for dispatchers that do not look at it.
     """
 
-    __slots__ = ("ack_sets", "entry_ids", "key_hashes", "ledger_id", "message_counts", "payloads")
+    __slots__ = ("ack_sets", "chunks", "entry_ids", "key_hashes", "ledger_id", "message_counts", "payloads")
 
     def __init__(
         self,
@@ -64,6 +67,7 @@ class AssignInput:
         message_counts: list[int],
         ack_sets: list[list[int] | None] | None = None,
         key_hashes: list[int] | None = None,
+        chunks: list[Chunk | None] | None = None,
     ) -> None:
         self.ledger_id = ledger_id
         self.entry_ids = entry_ids
@@ -71,6 +75,7 @@ class AssignInput:
         self.message_counts = message_counts
         self.ack_sets = ack_sets
         self.key_hashes = key_hashes
+        self.chunks = chunks
 
     def rows(self, indexes: Sequence[int]) -> AssignInput:
         """These rows alone."""
@@ -81,6 +86,7 @@ class AssignInput:
             [self.message_counts[index] for index in indexes],
             None if self.ack_sets is None else [self.ack_sets[index] for index in indexes],
             None if self.key_hashes is None else [self.key_hashes[index] for index in indexes],
+            None if self.chunks is None else [self.chunks[index] for index in indexes],
         )
 
     def unacked_counts(self) -> list[int]:
@@ -166,6 +172,12 @@ class Dispatcher(ABC):
 
     needs_key_hashes: ClassVar[bool] = False
     """Whether `AssignInput.key_hashes` must be given."""
+
+    keeps_chunks_together: ClassVar[bool] = False
+    """Whether `AssignInput.chunks` must be given."""
+
+    follows_mark_delete: ClassVar[bool] = False
+    """Whether `mark_delete_moved` must be called."""
 
     def __init__(self, redelivery_counts: RedeliveryCounts) -> None:
         self.consumers: list[ConsumerState] = []

@@ -15,19 +15,22 @@ consumer gets an entry of it. Empty on a subscription whose consumers stay: then
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from pybroker.dispatch.consumer_state import ConsumerState
 
 
-class DrainingHash:
-    """One hash: who drains it, how many entries that consumer still holds, how often somebody else was refused."""
+class DrainingHash(NamedTuple):
+    """One hash, to look at: who drains it, how many entries that still holds, how often somebody else was refused."""
 
-    __slots__ = ("blocked_attempts", "consumer", "unacked_entries")
+    consumer: ConsumerState
+    unacked_entries: int
+    blocked_attempts: int
 
-    def __init__(self, consumer: ConsumerState, unacked_entries: int) -> None:
-        self.consumer = consumer
-        self.unacked_entries = unacked_entries
-        self.blocked_attempts = 0
+
+# Who drains a hash, and how many entries that holds. One object for all hashes that are alike: there may be 65,535 of
+# them, and a plain object for each costs more than the table.
+_Held = tuple[ConsumerState, int]
 
 
 class DrainingHashes:
@@ -36,10 +39,12 @@ class DrainingHashes:
     `freed` gathers hashes that are free again; the dispatcher takes them away and looks whether anything waits for them.
     """
 
-    __slots__ = ("_by_hash", "cleared_total", "freed")
+    __slots__ = ("_alike", "_blocked_attempts", "_by_hash", "cleared_total", "freed")
 
     def __init__(self) -> None:
-        self._by_hash: dict[int, DrainingHash] = {}
+        self._by_hash: dict[int, _Held] = {}
+        self._alike: dict[_Held, _Held] = {}
+        self._blocked_attempts: dict[int, int] = {}  # of those hashes that had any
         self.freed: list[int] = []
         self.cleared_total = 0
         """Hashes that were drained, over all consumers."""
@@ -48,7 +53,8 @@ class DrainingHashes:
         return len(self._by_hash)
 
     def __iter__(self) -> Iterator[tuple[int, DrainingHash]]:
-        return iter(self._by_hash.items())
+        for sticky_hash in self._by_hash:
+            yield sticky_hash, self._shown(sticky_hash)
 
     def drain(self, consumer: ConsumerState, sticky_hash: int, unacked_entries: int) -> None:
         """`sticky_hash` is not `consumer`'s any more, which holds `unacked_entries` of it.
@@ -56,37 +62,41 @@ class DrainingHashes:
         Said again of a hash that returned and moved away once more before anybody noticed, it counts afresh.
         """
         assert unacked_entries > 0
-        draining = self._by_hash.get(sticky_hash)
-        if draining is None:
-            self._by_hash[sticky_hash] = DrainingHash(consumer, unacked_entries)
-            return
-        assert draining.consumer is consumer, "one hash, two consumers with unacknowledged entries"
-        draining.unacked_entries = unacked_entries
+        held = self._by_hash.get(sticky_hash)
+        assert held is None or held[0] is consumer, "one hash, two consumers with unacknowledged entries"
+        self._set(sticky_hash, consumer, unacked_entries)
 
     def blocks(self, consumer: ConsumerState, sticky_hash: int) -> bool:
         """Whether an entry of `sticky_hash` must not be sent to `consumer`, its owner; counts the attempt then."""
-        draining = self._by_hash.get(sticky_hash)
-        if draining is None:
+        held = self._by_hash.get(sticky_hash)
+        if held is None:
             return False
-        if draining.consumer is consumer:
+        if held[0] is consumer:
             self._forget(sticky_hash)
             return False
-        draining.blocked_attempts += 1
+        self._blocked_attempts[sticky_hash] = self._blocked_attempts.get(sticky_hash, 0) + 1
         return True
 
     def is_held_by_other(self, consumer: ConsumerState, sticky_hash: int) -> bool:
         """The same question without an attempt to send."""
-        draining = self._by_hash.get(sticky_hash)
-        return draining is not None and draining.consumer is not consumer
+        held = self._by_hash.get(sticky_hash)
+        return held is not None and held[0] is not consumer
+
+    def delivered(self, consumer: ConsumerState, sticky_hash: int) -> None:
+        """`consumer` got one entry more of a hash that it may drain: a part of a message of which it has another."""
+        held = self._by_hash.get(sticky_hash)
+        if held is not None:
+            assert held[0] is consumer, "one hash, two consumers with unacknowledged entries"
+            self._set(sticky_hash, consumer, held[1] + 1)
 
     def released(self, consumer: ConsumerState, sticky_hash: int) -> None:
         """`consumer` holds one entry of the hash less."""
-        draining = self._by_hash.get(sticky_hash)
-        if draining is None:
+        held = self._by_hash.get(sticky_hash)
+        if held is None:
             return
-        assert draining.consumer is consumer, "one hash, two consumers with unacknowledged entries"
-        draining.unacked_entries -= 1
-        if draining.unacked_entries > 0:
+        assert held[0] is consumer, "one hash, two consumers with unacknowledged entries"
+        if held[1] > 1:
+            self._set(sticky_hash, consumer, held[1] - 1)
             return
         self._forget(sticky_hash)
         self.cleared_total += 1
@@ -100,22 +110,36 @@ class DrainingHashes:
 
     def unacked_entries(self) -> int:
         """Entries under all draining hashes."""
-        return sum(draining.unacked_entries for draining in self._by_hash.values())
+        return sum(unacked_entries for _, unacked_entries in self._by_hash.values())
 
     def by_consumer(self) -> dict[ConsumerState, list[tuple[int, DrainingHash]]]:
         """The hashes that each consumer drains, rising; consumers without one are not named."""
         listed: dict[ConsumerState, list[tuple[int, DrainingHash]]] = {}
         for sticky_hash in sorted(self._by_hash):
-            draining = self._by_hash[sticky_hash]
-            listed.setdefault(draining.consumer, []).append((sticky_hash, draining))
+            shown = self._shown(sticky_hash)
+            listed.setdefault(shown.consumer, []).append((sticky_hash, shown))
         return listed
 
     def clear(self) -> None:
         """Nothing is unacknowledged any more; the totals stay."""
         self._by_hash = {}
+        self._alike = {}
+        self._blocked_attempts = {}
         self.freed = []
+
+    def _shown(self, sticky_hash: int) -> DrainingHash:
+        consumer, unacked_entries = self._by_hash[sticky_hash]
+        return DrainingHash(consumer, unacked_entries, self._blocked_attempts.get(sticky_hash, 0))
+
+    def _set(self, sticky_hash: int, consumer: ConsumerState, unacked_entries: int) -> None:
+        held = (consumer, unacked_entries)
+        self._by_hash[sticky_hash] = self._alike.setdefault(held, held)
 
     def _forget(self, sticky_hash: int) -> None:
         del self._by_hash[sticky_hash]
+        self._blocked_attempts.pop(sticky_hash, None)
         if not self._by_hash:
-            self._by_hash = {}  # A table keeps its size however little is in it.
+            # Tables keep their size however little is in them.
+            self._by_hash = {}
+            self._alike = {}
+            self._blocked_attempts = {}

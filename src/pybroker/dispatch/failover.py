@@ -6,7 +6,7 @@ partitions too when so configured: by a hash ring of the names, on which the top
 
 A change stops dispatch at once. A while later, so that acknowledgements of the former active consumer still arrive, the
 new one starts at the first unacknowledged entry; only then are all consumers told who is active, as the real broker
-does. A consumer that stands by and changes nothing is told nothing.
+does. A newcomer that changes nothing is told at once that it stands by.
 """
 
 from __future__ import annotations
@@ -34,12 +34,20 @@ class FailoverDispatcher(SingleActiveDispatcher):
         max_read_size_bytes: int,
         topic_name: str,
         partition: int | None,
+        is_flow_precise: bool = False,
     ) -> None:
         """`topic_name` in full; `partition` None for the hash ring."""
-        super().__init__(redelivery_counts, max_read_batch_entries, max_read_size_bytes)
+        super().__init__(redelivery_counts, max_read_batch_entries, max_read_size_bytes, is_flow_precise)
         self._topic_name = topic_name
         self._partition = partition
         self._is_starting = False
+
+    def add_consumer(self, consumer: ConsumerState) -> Redelivery:
+        before = self._active
+        redelivery = super().add_consumer(consumer)
+        if self._active is before:
+            redelivery.notices = [(consumer, False)]
+        return redelivery
 
     def flow(self, consumer: ConsumerState, permits: int) -> bool:
         return super().flow(consumer, permits) and not self._is_starting

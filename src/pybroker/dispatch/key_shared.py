@@ -10,6 +10,10 @@ What holds with every delivery, whoever joins, leaves, acknowledges or gives bac
 * nobody but the receiver holds an unacknowledged entry of the hash, unless out-of-order delivery was asked for;
 * every earlier entry of the hash is acknowledged or held: what was given back goes before what is new.
 
+The chunks of a large message have one key and so one hash. When its hash moves while a consumer has some of them and not
+all, the hash stays with that consumer until it got the others: nobody could put the message together otherwise, and the
+hash would never drain.
+
 Several keys share a hash; they are held back together, which costs time and no order. Mode and out-of-order flag are
 those of the first consumer, and belong to the connected consumers: when all are gone, the next one brings its own.
 """
@@ -89,6 +93,9 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         # Hashes that began to wait since the last plan was made: what it brings of them comes behind them.
         self._held_back: set[int] = set()
         self._hashes_in_plan: dict[Position, int] = {}  # of entries taken out to be sent again
+        self._kept: dict[
+            int, ConsumerState
+        ] = {}  # hashes that moved and stay with their former owner for a message's chunks
         self._turn = 0  # who is served first when entries are sent again
 
     # --- to look at --------------------------------------------------------------------------------------------------
@@ -128,9 +135,10 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             raise ConsumerBusy(f"Out-of-order delivery is {allowed} for the connected consumers of the subscription")
         losers = self._selector.add(consumer)
         self.consumers.append(consumer)
-        if not self.allows_out_of_order_delivery:
-            for loser in losers:
+        for loser in losers:
+            if not self.allows_out_of_order_delivery:
                 self._drain(loser)
+            self._keep_unfinished(loser)
         self._replay.replace_all()
         return Redelivery(rewind=False, wake=self._can_move())
 
@@ -141,9 +149,10 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         """
         self._selector.remove(consumer)
         self.consumers.remove(consumer)
+        self._kept = {sticky_hash: keeper for sticky_hash, keeper in self._kept.items() if keeper is not consumer}
         self._replay.replace_all()
         self._take_back_all(consumer)
-        self._pending.forget(consumer)
+        self._forget_consumer(consumer)
         if not self.consumers:
             self._forget_deliveries()
             return Redelivery(rewind=True, wake=False)
@@ -168,7 +177,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             if self._is_full():
                 return None
         # Of what is read, only the share of those who can take it moves.
-        wanted = sum(map(self._affordable_entries, able)) * len(self.consumers) // len(able)
+        wanted = sum(map(ConsumerState.affordable_entries, able)) * len(self.consumers) // len(able)
         return self._plan(min(wanted, self._max_read_batch_entries), None)
 
     def give_back(self, plan: ReadPlan) -> None:
@@ -193,14 +202,21 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         deliveries = []
         for consumer, indexes in chosen.items():
             if len(indexes) == len(sticky_hashes):
-                deliveries.append(self._deliver(consumer, run, unacked_counts, sticky_hashes))
+                part, counts, hashes = run, unacked_counts, sticky_hashes
             else:
+                part = run.rows(indexes)
                 counts = [unacked_counts[index] for index in indexes]
                 hashes = [sticky_hashes[index] for index in indexes]
-                deliveries.append(self._deliver(consumer, run.rows(indexes), counts, hashes))
+            deliveries.append(self._deliver(consumer, part, counts, hashes))
+            if self._kept:
+                for sticky_hash in hashes:
+                    if sticky_hash in self._kept:
+                        self.draining.delivered(consumer, sticky_hash)
         if kept:
             entry_ids = [run.entry_ids[index] for index in kept]
             self._replay.add(run.ledger_id, entry_ids, [sticky_hashes[index] for index in kept])
+        if self._kept:
+            self._give_up_kept()
         return deliveries
 
     def _choose(
@@ -217,8 +233,11 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         if self._max_unacked_messages:
             left = 0 if self.blocked else self._max_unacked_messages - self.unacked_messages
         for index, sticky_hash in enumerate(sticky_hashes):
-            consumer = owner(sticky_hash)
-            if consumer is not None and not (draining is not None and draining.blocks(consumer, sticky_hash)):
+            keeper = self._kept.get(sticky_hash) if self._kept else None
+            consumer = keeper or owner(sticky_hash)
+            if consumer is not None and (
+                keeper is not None or draining is None or not draining.blocks(consumer, sticky_hash)
+            ):
                 budget = budgets.get(consumer)
                 if budget is None:
                     budget = self._message_budget(consumer) if consumer.can_take() else 0
@@ -242,11 +261,17 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         for consumer in able[self._turn :] + able[: self._turn]:
             if not left:
                 break
-            wanted = min(left, self._affordable_entries(consumer))
+            wanted = min(left, consumer.affordable_entries())
             taken = self._replay.take(consumer, wanted, self._limits.get(consumer))
             left -= len(taken)
             self._hashes_in_plan.update(taken)
         return sorted(self._hashes_in_plan)
+
+    def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> Redelivery:
+        redelivery = super().redeliver(consumer, positions)
+        if self._chunked and self._keep_unfinished(consumer):
+            self._replay.replace_all()
+        return redelivery
 
     # --- acknowledging -----------------------------------------------------------------------------------------------
 
@@ -283,6 +308,9 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
 
     def _place(self, sticky_hash: int) -> ConsumerState | None:
         """Who may have entries of this hash now."""
+        keeper = self._kept.get(sticky_hash)
+        if keeper is not None:
+            return keeper
         owner = self._selector.owner(sticky_hash)
         return None if owner is None or self.draining.is_held_by_other(owner, sticky_hash) else owner
 
@@ -296,8 +324,30 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         self._held_back.update(sticky_hashes)
         self._replay.add(ledger_id, entry_ids, sticky_hashes)
 
+    def _keep_unfinished(self, loser: ConsumerState) -> bool:
+        """Hashes that `loser` lost stay with it while it has a message of them in part; whether there are such."""
+        unfinished = self._chunked.unfinished_hashes(loser)
+        kept = {sticky_hash: loser for sticky_hash in unfinished if self._selector.owner(sticky_hash) is not loser}
+        self._kept.update(kept)
+        return bool(kept)
+
+    def _give_up_kept(self) -> None:
+        """Hashes of which nobody has an unfinished message any more go where they belong."""
+        finished = [
+            sticky_hash
+            for sticky_hash, keeper in self._kept.items()
+            if sticky_hash not in self._chunked.unfinished_hashes(keeper)
+        ]
+        for sticky_hash in finished:
+            del self._kept[sticky_hash]
+        if finished and self._replay:
+            self._replay.replace_all()
+            self.has_unblocked = True
+
     def _released(self, unblocked: bool) -> bool:
         """What waited for hashes that have drained can go; the caller tries a little later, for many at once."""
+        if self._kept:
+            self._give_up_kept()
         if self.draining.freed:
             for sticky_hash in self.draining.take_freed():
                 if self._replay.unpark(sticky_hash):
@@ -316,4 +366,5 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         self.draining.clear()
         self.has_unblocked = False
         self._limits.clear()
+        self._kept.clear()
         super()._forget_deliveries()

@@ -23,6 +23,7 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
     the consumer's `read_position_when_joining` before it adds it.
     """
 
+    follows_mark_delete = True
     _first_unacked = EARLIEST
 
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:

@@ -11,18 +11,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from math import ceil
 
+from pybroker.dispatch.chunked_messages import ChunkedMessages
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, Dispatcher, ReadPlan, Redelivery
 from pybroker.dispatch.draining_hashes import DrainingHashes
 from pybroker.dispatch.pending_acks import PendingAcks
 from pybroker.dispatch.replay import RedeliveryCounts, Waiting
+from pybroker.model.chunk import Chunk
 from pybroker.model.position import Position
 
 
 class MultiConsumerDispatcher(Dispatcher):
     """Invariant: an entry is held in `PendingAcks`, or waits to be sent, or neither; never both."""
+
+    keeps_chunks_together = True
 
     def __init__(
         self,
@@ -39,6 +42,7 @@ class MultiConsumerDispatcher(Dispatcher):
         self._max_read_size_bytes = max_read_size_bytes
         self._max_unacked_messages = max_unacked_messages
         self._pending = PendingAcks(draining)
+        self._chunked = ChunkedMessages(self._pending)
         self._replay = replay
 
     @property
@@ -108,11 +112,6 @@ class MultiConsumerDispatcher(Dispatcher):
         _check_blocked(self.blocked, self.unacked_messages, self._max_unacked_messages)
         self._pending.check_invariants()
 
-    def _affordable_entries(self, consumer: ConsumerState) -> int:
-        """How many entries its permits will probably pay for, judged by the batches that it got lately."""
-        average = consumer.messages_per_entry
-        return consumer.permits if average <= 1.0 else ceil(consumer.permits / average)
-
     def _message_budget(self, consumer: ConsumerState) -> int:
         """How many messages `consumer` may get now: until its permits, its limit or the subscription's are used up.
 
@@ -138,6 +137,8 @@ class MultiConsumerDispatcher(Dispatcher):
         self.unacked_messages += messages
         if 0 < self._max_unacked_messages <= self.unacked_messages:
             self.blocked = True
+        if part.chunks is not None:
+            self._chunks_delivered(consumer, part, part.chunks, sticky_hashes)
         counts = self.redelivery_counts
         return Delivery(
             consumer,
@@ -149,6 +150,18 @@ class MultiConsumerDispatcher(Dispatcher):
             counts.column(part.ledger_id, part.entry_ids) if counts else None,
             part.ack_sets,
         )
+
+    def _chunks_delivered(
+        self,
+        consumer: ConsumerState,
+        part: AssignInput,
+        chunks: list[Chunk | None],
+        sticky_hashes: list[int] | None,
+    ) -> None:
+        for index, chunk in enumerate(chunks):
+            if chunk is not None:
+                position = Position(part.ledger_id, part.entry_ids[index])
+                self._chunked.delivered(chunk, consumer, position, sticky_hashes[index] if sticky_hashes else 0)
 
     def _without_pending(self, run: AssignInput) -> AssignInput:
         """Entries that somebody holds already were read a second time: they are not sent to anybody else."""
@@ -164,6 +177,11 @@ class MultiConsumerDispatcher(Dispatcher):
         self._add_to_replay(ledger_id, taken, sticky_hashes)
         self.redelivery_counts.increase(ledger_id, taken)
         self._released(False)
+
+    def _forget_consumer(self, consumer: ConsumerState) -> None:
+        """It left; what it held waits for others."""
+        self._pending.forget(consumer)
+        self._chunked.forget(consumer)
 
     def _take_back_all(self, consumer: ConsumerState) -> None:
         for ledger_id, entry_ids in self._pending.held_by(consumer).items():
@@ -187,6 +205,7 @@ class MultiConsumerDispatcher(Dispatcher):
         """The cursor reads everything again: void the read under way with the sets."""
         self._epoch = object()
         self._pending.clear()
+        self._chunked.clear()
         self._replay.clear()
         self._released(False)
 

@@ -24,6 +24,7 @@ from pybroker.model.position import Position
 # keys). A plain tuple, shared between the entries of one delivery where they are alike: there is one for each
 # unacknowledged entry, and its cost is the cost of a shared subscription.
 Hold = tuple[ConsumerState, int, int]
+_NOTHING: dict[int, Hold] = {}
 
 # A consumer's log is not looked through before it has this many deliveries.
 _MIN_LOG_LIMIT = 100
@@ -54,6 +55,11 @@ class PendingAcks:
     def holds(self, ledger_id: int, entry_id: int) -> bool:
         holds = self._by_ledger.get(ledger_id)
         return holds is not None and entry_id in holds
+
+    def holder(self, position: Position) -> ConsumerState | None:
+        """Who holds the entry."""
+        hold = self._by_ledger.get(position.ledger_id, _NOTHING).get(position.entry_id)
+        return None if hold is None else hold[0]
 
     def add(
         self,
@@ -226,6 +232,5 @@ class PendingAcks:
     def _cut_log(self, consumer: ConsumerState, log: list[tuple[int, Sequence[int]]]) -> None:
         """Forget deliveries of which nothing is held any more."""
         by_ledger = self._by_ledger
-        nothing: dict[int, Hold] = {}
-        log[:] = [each for each in log if not by_ledger.get(each[0], nothing).keys().isdisjoint(each[1])]
+        log[:] = [each for each in log if not by_ledger.get(each[0], _NOTHING).keys().isdisjoint(each[1])]
         self._log_limits[consumer] = 2 * len(log)

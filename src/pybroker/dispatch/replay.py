@@ -6,7 +6,7 @@ Both are small or empty on a healthy subscription and cost nothing then.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pyroaring import BitMap
 
@@ -66,6 +66,21 @@ class ReplaySet(Waiting):
             self._by_ledger[ledger_id] = added
         else:
             entries |= added
+
+    def add_all(self, other: ReplaySet) -> None:
+        for ledger_id, entries in other._by_ledger.items():
+            self.add(ledger_id, entries)
+
+    def first(self) -> Position:
+        """The lowest position; there is one."""
+        ledger_id = min(self._by_ledger)
+        return Position(ledger_id, self._by_ledger[ledger_id].min())
+
+    def __iter__(self) -> Iterator[Position]:
+        """To look at, in no order."""
+        for ledger_id, entries in self._by_ledger.items():
+            for entry_id in entries:
+                yield Position(ledger_id, entry_id)
 
     def discard(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
         entries = self._by_ledger.get(ledger_id)

@@ -6,16 +6,22 @@ while nobody of the better ones can take anything: out of permits, at its limit 
 full outbound buffer.
 
 What was read and found no taker waits in the replay set, which goes before new reads.
+
+All chunks of a large message go to the consumer that got the first of them, which alone can put it together, also when
+it has to wait for it; when that leaves, all of them to one other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pybroker.dispatch.bound_replay import BoundReplay
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, ReadPlan, Redelivery
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
-from pybroker.dispatch.replay import RedeliveryCounts, ReplaySet
+from pybroker.dispatch.replay import RedeliveryCounts
+from pybroker.model.chunk import Chunk
+from pybroker.model.position import Position
 
 
 class _PriorityLevel:
@@ -51,7 +57,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
     """Invariant: every consumer is on its priority level, and no level is empty."""
 
     kind = "Shared"
-    _replay: ReplaySet
+    _replay: BoundReplay
 
     def __init__(
         self,
@@ -63,7 +69,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
     ) -> None:
         """`max_unacked_messages` is the limit of the whole subscription, 0 for none."""
         super().__init__(
-            redelivery_counts, max_read_batch_entries, max_read_size_bytes, max_unacked_messages, ReplaySet()
+            redelivery_counts, max_read_batch_entries, max_read_size_bytes, max_unacked_messages, BoundReplay()
         )
         self._max_round_robin_entries = max_round_robin_entries
         self._levels: list[_PriorityLevel] = []  # best first
@@ -82,7 +88,8 @@ class SharedDispatcher(MultiConsumerDispatcher):
         whatever type, and a subscription that nobody uses holds no sets of positions.
         """
         self._take_back_all(consumer)
-        self._pending.forget(consumer)
+        self._forget_consumer(consumer)
+        self._replay.unbind(consumer)
         self.consumers.remove(consumer)
         self._level_of(consumer.priority_level).remove(consumer)
         self._levels = [level for level in self._levels if level.consumers]
@@ -97,13 +104,13 @@ class SharedDispatcher(MultiConsumerDispatcher):
         max_entries = 0
         for consumer in self.consumers:
             if consumer.can_take():
-                max_entries += self._affordable_entries(consumer)
+                max_entries += consumer.affordable_entries()
                 if max_entries >= self._max_read_batch_entries:
                     max_entries = self._max_read_batch_entries
                     break
         if not max_entries:
             return None
-        return self._plan(max_entries, self._replay.take(max_entries) if self._replay else None)
+        return self._plan(max_entries, self._replay.take(max_entries) or None if self._replay else None)
 
     def give_back(self, plan: ReadPlan) -> None:
         if self.is_void(plan) or plan.replay is None:
@@ -121,19 +128,46 @@ class SharedDispatcher(MultiConsumerDispatcher):
         unacked_counts = run.unacked_counts()
         deliveries: list[Delivery] = []
         start = 0
-        while start < len(run.entry_ids):
+        if run.chunks is not None:
+            for index, chunk in enumerate(run.chunks):
+                if chunk is not None:
+                    self._assign_rows(run, unacked_counts, start, index, deliveries)
+                    self._assign_chunk(run, unacked_counts, index, chunk, deliveries)
+                    start = index + 1
+        self._assign_rows(run, unacked_counts, start, len(run.entry_ids), deliveries)
+        return deliveries
+
+    def _assign_rows(
+        self, run: AssignInput, unacked_counts: list[int], start: int, end: int, deliveries: list[Delivery]
+    ) -> None:
+        """Rows [start, end), to whoever's turn it is."""
+        while start < end:
             consumer = self._take_turn()
             if consumer is None:
-                self._replay.add(run.ledger_id, run.entry_ids[start:])
+                self._replay.add(run.ledger_id, run.entry_ids[start:end])
                 break
-            end = self._end_of_turn(consumer, unacked_counts, start)
-            part = _part(run, start, end)
-            deliveries.append(self._deliver(consumer, part, _part_of_counts(unacked_counts, start, end)))
-            start = end
-        return deliveries
+            turn_end = self._end_of_turn(consumer, unacked_counts, start, end)
+            part = _part(run, start, turn_end)
+            deliveries.append(self._deliver(consumer, part, _part_of_counts(unacked_counts, start, turn_end)))
+            start = turn_end
+
+    def _assign_chunk(
+        self, run: AssignInput, unacked_counts: list[int], index: int, chunk: Chunk, deliveries: list[Delivery]
+    ) -> None:
+        """To the one that has other chunks of the message, in their order; the first one to anybody."""
+        consumer = self._chunked.holder(chunk.uuid)
+        if consumer is None:
+            self._assign_rows(run, unacked_counts, index, index + 1, deliveries)
+            return
+        position = Position(run.ledger_id, run.entry_ids[index])
+        if self.blocked or not consumer.can_take() or self._replay.is_behind_bound(consumer, position):
+            self._replay.bind(consumer, position)
+        else:
+            deliveries.append(self._deliver(consumer, _part(run, index, index + 1), unacked_counts[index : index + 1]))
 
     def check_invariants(self) -> None:
         super().check_invariants()
+        self._replay.check_invariants()
         by_level = [consumer for level in self._levels for consumer in level.consumers]
         assert len(by_level) == len(self.consumers)
         assert all(level.consumers for level in self._levels)
@@ -160,10 +194,10 @@ class SharedDispatcher(MultiConsumerDispatcher):
                 return consumer
         return None
 
-    def _end_of_turn(self, consumer: ConsumerState, unacked_counts: list[int], start: int) -> int:
+    def _end_of_turn(self, consumer: ConsumerState, unacked_counts: list[int], start: int, end: int) -> int:
         """Behind the last entry that `consumer` gets in this turn: while it has a permit and no limit is reached."""
         budget = self._message_budget(consumer)
-        end = min(len(unacked_counts), start + self._max_round_robin_entries)
+        end = min(end, start + self._max_round_robin_entries)
         for index in range(start, end):
             budget -= unacked_counts[index]
             if budget <= 0:
@@ -181,6 +215,8 @@ def _part(run: AssignInput, start: int, end: int) -> AssignInput:
         run.payloads[start:end],
         run.message_counts[start:end],
         None if run.ack_sets is None else run.ack_sets[start:end],
+        None,
+        None if run.chunks is None else run.chunks[start:end],
     )
 
 

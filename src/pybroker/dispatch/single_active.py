@@ -28,9 +28,15 @@ class SingleActiveDispatcher(Dispatcher):
     """
 
     def __init__(
-        self, redelivery_counts: RedeliveryCounts, max_read_batch_entries: int, max_read_size_bytes: int
+        self,
+        redelivery_counts: RedeliveryCounts,
+        max_read_batch_entries: int,
+        max_read_size_bytes: int,
+        is_flow_precise: bool = False,
     ) -> None:
+        """`is_flow_precise`: permits count by the size of the batches sent lately, not as one entry each."""
         super().__init__(redelivery_counts)
+        self._is_flow_precise = is_flow_precise
         self._max_read_batch_entries = max_read_batch_entries
         self._max_read_size_bytes = max_read_size_bytes
         self._active: ConsumerState | None = None
@@ -67,7 +73,8 @@ class SingleActiveDispatcher(Dispatcher):
         active = self._active
         if active is None or not active.can_take():
             return None
-        max_entries = min(active.permits, self._max_read_batch_entries)
+        permits = active.affordable_entries() if self._is_flow_precise else active.permits
+        max_entries = min(permits, self._max_read_batch_entries)
         return ReadPlan(max_entries, self._max_read_size_bytes, None, self._epoch)
 
     def give_back(self, plan: ReadPlan) -> None:

@@ -16,7 +16,7 @@ Their bytes are in `cursor_record.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyroaring import BitMap
@@ -169,12 +169,25 @@ class CursorState:
             return None if start == first_entry_id else list(range(start, end))
         return list(BitMap(range(start, end)) - holes)
 
+    @property
+    def has_holes(self) -> bool:
+        """Whether entries behind the mark-delete position are deleted."""
+        return bool(self._holes)
+
     def first_undeleted(self, position: Position) -> Position:
         """The first entry at or behind `position` that is not deleted; where the next entry will be when all are."""
+        return self.first_wanted(position, {})
+
+    def first_wanted(self, position: Position, unwanted: Mapping[int, BitMap]) -> Position:
+        """The first entry at or behind `position` that is neither deleted nor `unwanted`, or where the next one will be."""
         found = self._ledgers.normalize(max(position, self._ledgers.next_position(self.mark_delete_position)))
-        while (holes := self._holes.get(found.ledger_id)) is not None and found.entry_id in holes:
-            found = self._ledgers.next_position(Position(found.ledger_id, _end_of_run(holes, found.entry_id)))
-        return found
+        while True:
+            ledger_id, entry_id = found
+            bitmaps = [each for each in (self._holes.get(ledger_id), unwanted.get(ledger_id)) if each is not None]
+            if all(entry_id not in each for each in bitmaps):
+                return found
+            passed = bitmaps[0] if len(bitmaps) == 1 else bitmaps[0] | bitmaps[1]
+            found = self._ledgers.next_position(Position(ledger_id, _end_of_run(passed, entry_id)))
 
     def ack_set_of(self, ledger_id: int, entry_id: int) -> list[int] | None:
         """The words of a partly acknowledged batch, None for any other entry."""
@@ -194,6 +207,13 @@ class CursorState:
         """Unacknowledged messages of a partly acknowledged batch, 0 for any other entry."""
         sets = self._ack_sets.get(ledger_id)
         return 0 if sets is None else sets.get(entry_id, 0).bit_count()
+
+    def deleted_in(self, ledger_id: int) -> BitMap:
+        """The deleted entries of a ledger, as a bitmap of their own."""
+        if ledger_id < self.mark_ledger_id:
+            return BitMap(range(self._ledgers.entry_count_of(ledger_id)))
+        front = self._mark_entry_id + 1 if ledger_id == self.mark_ledger_id else 0
+        return BitMap(range(front)) | self._holes.get(ledger_id, BitMap())
 
     def nth_undeleted(self, count: int) -> Position:
         """The `count`-th entry behind the mark-delete position that is not deleted; the last entry when there are fewer."""
@@ -223,6 +243,11 @@ class CursorState:
     def deleted_range_count(self) -> int:
         """Ranges of deleted entries behind the mark-delete position; a range ends with its ledger."""
         return sum(len(holes) - holes.intersection_cardinality(holes.shift(1)) for holes in self._holes.values())
+
+    @property
+    def deleted_ranges_bytes(self) -> int:
+        """What these take when they are stored."""
+        return sum(len(holes.serialize()) for holes in self._holes.values())
 
     def individually_deleted_text(self, max_ranges: int = DEFAULT_MAX_RANGES_SHOWN) -> str:
         """The ranges as stats show them, e.g. `[(5:0..5:3],(7:-1..7:0]]`; further ones are left out."""

@@ -17,7 +17,13 @@ from pybroker.clock import Clock
 from pybroker.errors import BadVersionError, StoreError
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.entry_cache import EntryCache
-from pybroker.managed_ledger.info import FORMAT_VERSION, CursorInfo, ManagedLedgerInfo, decode_info
+from pybroker.managed_ledger.info import (
+    FORMAT_VERSION,
+    CursorInfo,
+    ManagedLedgerInfo,
+    decode_info,
+    delayed_record_id,
+)
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
@@ -94,6 +100,7 @@ class ManagedLedgerFactory:
             found = info = None
         if found is None or info is None:
             managed = await self._make(path, LedgerList())
+            managed.created_ms = self.clock.wall_ms()
             managed.metadata_version = NOT_EXISTING
         else:
             managed = await self._restore(path, info)
@@ -122,6 +129,7 @@ class ManagedLedgerFactory:
             managed.is_terminated = True
         else:
             managed = await self._make(path, ledgers)
+        managed.created_ms = info.created
         managed.cursor_serial = info.serial
         managed.cursor_infos = info.cursors
         managed.trimmed_ledger_ids = info.trimmed + managed.remove_empty_ledgers()
@@ -159,7 +167,8 @@ class ManagedLedgerFactory:
 
     async def _delete_stored(self, path: str, info: ManagedLedgerInfo) -> None:
         for cursor in info.cursors.values():
-            await self.cursor_store.delete(cursor.id)
+            for record_id in cursor.record_ids:
+                await self.cursor_store.delete(record_id)
         ledgers = LedgerList.decode(bytes(info.ledgers), 0)
         for ledger_id in (*ledgers.ledger_ids(), *info.trimmed):
             self.cache.drop_ledger(ledger_id)
@@ -170,13 +179,19 @@ class ManagedLedgerFactory:
 
     async def _restore_cursor(self, managed: ManagedLedger, name: str, info: CursorInfo) -> ManagedCursor:
         snapshot, deltas = await self.cursor_store.load(info.id)
+        stored_delayed: list[bytes] = []
+        if info.delayed:
+            first, more = await self.cursor_store.load(delayed_record_id(info.id))
+            stored_delayed = more if first is None else [first, *more]
         position = Position(*info.position)
         if len(deltas) < RESTORE_ON_LOOP_DELTAS:
             state = CursorState.restore(managed.ledgers, position, snapshot, deltas)
         else:
             # After an unclean stop there may be 250,000, which take two seconds; nobody else knows `managed` yet.
             state = await asyncio.to_thread(CursorState.restore, managed.ledgers, position, snapshot, deltas)
-        return ManagedCursor(managed, name, info.id, state, self.cursor_store, info.properties)
+        cursor = ManagedCursor(managed, name, info.id, state, self.cursor_store, info.properties)
+        cursor.stored_delayed = stored_delayed
+        return cursor
 
     async def create_cursor(
         self, managed: ManagedLedger, name: str, mark_delete: Position, properties: Mapping[str, str]
@@ -222,7 +237,8 @@ class ManagedLedgerFactory:
             del managed.cursors[cursor.name]
         managed.trim_soon()
         await cursor.close()
-        await self.cursor_store.delete(cursor.cursor_id)
+        for record_id in info.record_ids:
+            await self.cursor_store.delete(record_id)
 
     async def set_cursor_properties(self, cursor: ManagedCursor, properties: Mapping[str, str]) -> None:
         """Replace the properties of a durable cursor; durable when it returns. Raises StoreError, and then nothing changed."""
@@ -235,6 +251,23 @@ class ManagedLedgerFactory:
         except StoreError:
             info.properties = before
             raise
+
+    async def announce_delayed(self, cursor: ManagedCursor) -> str:
+        """The id under which the cursor store may be given what is known of delayed entries of a durable cursor, from now on.
+
+        Raises StoreError.
+        """
+        info = cursor.ledger.cursor_infos.get(cursor.name)
+        if info is None or info.id != cursor.cursor_id:
+            raise StoreError(f"cursor {cursor.name} of {cursor.ledger.name} is deleted")
+        if not info.delayed:
+            info.delayed = True
+            try:
+                await self.save(cursor.ledger)
+            except StoreError:
+                info.delayed = False
+                raise
+        return delayed_record_id(info.id)
 
     def cursor_dirty(self, cursor: ManagedCursor) -> None:
         """Write `cursor` within the flush interval."""
@@ -267,4 +300,5 @@ def _info_of(managed: ManagedLedger) -> ManagedLedgerInfo:
         managed.is_terminated,
         managed.trimmed_ledger_ids,
         managed.is_deleted,
+        managed.created_ms,
     )

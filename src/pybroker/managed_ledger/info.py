@@ -4,7 +4,9 @@ It is written before anything that it names is used, and before anything that it
 nothing receipted hangs in the air and nothing deleted takes space for ever:
 
     {"version": 1, "ledgers": {...}, "serial": 3,
-     "cursors": {"sub": {"id": "...", "position": [ledger, entry], "properties": {}}},
+     "cursors": {"sub": {"id": "...", "position": [ledger, entry], "properties": {},
+                         "delayed": true}},     only if so: there may be a record of delayed entries beside the cursor's own
+     "created": 1767000000000,   when it was made, in milliseconds since 1970; documents of earlier versions do not say
      "terminated": true,         only if so: it takes no more appends
      "trimmed": [4, 5],          only if any: ledgers that may still be in the store and are to be deleted
      "deleted": true}            only if so: everything named here is to be deleted, and then this document
@@ -19,12 +21,18 @@ from pybroker.errors import StoreError
 FORMAT_VERSION = 1
 
 
-class CursorInfo(msgspec.Struct):
+class CursorInfo(msgspec.Struct, omit_defaults=True):
     """A durable cursor; `position` is its mark-delete position when it was made."""
 
     id: str
     position: tuple[int, int]
     properties: dict[str, str] = {}
+    delayed: bool = False
+
+    @property
+    def record_ids(self) -> tuple[str, ...]:
+        """The ids under which something of it is stored."""
+        return (self.id, delayed_record_id(self.id)) if self.delayed else (self.id,)
 
 
 class ManagedLedgerInfo(msgspec.Struct, omit_defaults=True):
@@ -37,6 +45,12 @@ class ManagedLedgerInfo(msgspec.Struct, omit_defaults=True):
     terminated: bool = False
     trimmed: list[int] = []
     deleted: bool = False
+    created: int = 0
+
+
+def delayed_record_id(cursor_id: str) -> str:
+    """Where the cursor store has what is known of the cursor's delayed entries."""
+    return f"{cursor_id}/delayed"
 
 
 def decode_info(path: str, value: bytes) -> ManagedLedgerInfo:

@@ -13,14 +13,17 @@ Invariants: the mark-delete position never moves back but by `reset`; what is re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from pyroaring import BitMap
 
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.backlog import Backlog
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.entry_cache import part_of
 from pybroker.managed_ledger.publish_time_search import first_published_at, first_readable
+from pybroker.model.ack_set import WORD_BITS
 from pybroker.model.position import EARLIEST, Position
 from pybroker.storage.cursor_store import CursorOwner, CursorStore
 from pybroker.storage.ledger_store import EntryRun
@@ -56,6 +59,8 @@ class ManagedCursor(CursorOwner):
         self.properties = dict(properties)
         self.is_durable = store is not None
         self.read_position = EARLIEST
+        self.stored_delayed: list[bytes] = []
+        """The records of its delayed entries that were found when it was restored, for whoever reads them."""
         self._store = store
         self._is_closed = False
         self._mark_ledger_id = state.mark_ledger_id
@@ -72,6 +77,11 @@ class ManagedCursor(CursorOwner):
         return self.state.mark_delete_position
 
     @property
+    def first_unacked_position(self) -> Position:
+        """The first entry behind the mark-delete position, or where it will be."""
+        return self.ledger.ledgers.next_position(self.state.mark_delete_position)
+
+    @property
     def backlog_entries(self) -> int:
         """Entries that are not acknowledged, exact."""
         return self.state.backlog_entries
@@ -80,7 +90,12 @@ class ManagedCursor(CursorOwner):
 
     def rewind(self) -> None:
         """Read again from the first entry behind the mark-delete position."""
-        self.read_position = self.ledger.ledgers.next_position(self.state.mark_delete_position)
+        self.read_position = self.first_unacked_position
+
+    def pass_over(self, held_back: Mapping[int, BitMap]) -> None:
+        """Go on to the next entry that must be read: neither acknowledged nor `held_back`."""
+        if held_back or self.state.has_holes:
+            self.read_position = self.state.first_wanted(self.read_position, held_back)
 
     def has_more(self) -> bool:
         """Whether an entry stands at or behind the read position."""
@@ -204,13 +219,17 @@ class ManagedCursor(CursorOwner):
 
     # --- what an administrator does ----------------------------------------------------------------------------------
 
-    async def reset(self, position: Position) -> None:
+    async def reset(self, position: Position, unacked_words: Sequence[int] = ()) -> None:
         """Make the entry at `position`, or the first one behind it, the next one, forgetting all acknowledgements behind it.
 
+        `unacked_words` say which messages of the batch at `position` count as unacknowledged; without any, all of them.
         Durable when it returns. Raises StoreError: then it counts now, but may not after a restart.
         """
         ledgers = self.ledger.ledgers
         self.state.reset(ledgers.previous_position(ledgers.normalize(position)))
+        if any(unacked_words):
+            message_count = self.ledger.message_count_at_hand(position) or len(unacked_words) * WORD_BITS
+            self.state.acknowledge_batch(position, unacked_words, message_count)
         self.rewind()
         await self._persist()
 

@@ -70,6 +70,7 @@ class ManagedLedger(AppendListener):
         self.entries_added_total = 0
         self.bytes_added_total = 0
         # What the factory stores of it, besides the ledgers.
+        self.created_ms = 0
         self.cursor_infos: dict[str, CursorInfo] = {}
         self.cursor_serial = 0
         self.trimmed_ledger_ids: list[int] = []

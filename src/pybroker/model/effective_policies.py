@@ -8,10 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pybroker.model.policies import (
+    AutoSubscriptionCreationOverride,
     BacklogQuota,
     BacklogQuotaType,
+    DelayedDeliveryPolicies,
+    DispatchRate,
     NamespacePolicies,
     RetentionPolicies,
+    SubscribeRate,
     TopicPolicies,
 )
 
@@ -25,12 +29,24 @@ class EffectivePolicies:
     """0: messages do not expire."""
     size_quota: BacklogQuota
     age_quota: BacklogQuota
+    dispatch_rate: DispatchRate
+    """Of the topic as a whole."""
+    subscription_dispatch_rate: DispatchRate
+    """Of each of its subscriptions."""
+    subscribe_rate: SubscribeRate
+    subscription_expiration_minutes: int
+    """0: subscriptions that nobody uses stay."""
+    delayed_delivery: DelayedDeliveryPolicies
+    auto_subscription_creation: AutoSubscriptionCreationOverride
 
 
 def effective_policies(
-    topic: TopicPolicies, namespace: NamespacePolicies, broker: EffectivePolicies
+    topic: TopicPolicies, namespace: NamespacePolicies, broker: EffectivePolicies, cluster: str
 ) -> EffectivePolicies:
-    """What holds for a topic that has `topic` set, in a namespace that has `namespace` set."""
+    """What holds in `cluster` for a topic that has `topic` set, in a namespace that has `namespace` set."""
+    expiration_minutes = topic.subscriptionExpirationTimeMinutes
+    if expiration_minutes is None:
+        expiration_minutes = namespace.subscription_expiration_time_minutes
     ttl_s = topic.messageTTLInSeconds
     if ttl_s is None:
         ttl_s = namespace.message_ttl_in_seconds
@@ -39,6 +55,24 @@ def effective_policies(
         message_ttl_s=broker.message_ttl_s if ttl_s is None else ttl_s,
         size_quota=_quota(BacklogQuotaType.SIZE, topic, namespace) or broker.size_quota,
         age_quota=_quota(BacklogQuotaType.AGE, topic, namespace) or broker.age_quota,
+        dispatch_rate=topic.dispatchRate or namespace.topicDispatchRate.get(cluster) or broker.dispatch_rate,
+        subscription_dispatch_rate=(
+            topic.subscriptionDispatchRate
+            or namespace.subscriptionDispatchRate.get(cluster)
+            or broker.subscription_dispatch_rate
+        ),
+        subscribe_rate=topic.subscribeRate or namespace.clusterSubscribeRate.get(cluster) or broker.subscribe_rate,
+        subscription_expiration_minutes=(
+            broker.subscription_expiration_minutes if expiration_minutes is None else expiration_minutes
+        ),
+        auto_subscription_creation=(
+            topic.autoSubscriptionCreationOverride
+            or namespace.autoSubscriptionCreationOverride
+            or broker.auto_subscription_creation
+        ),
+        delayed_delivery=(
+            topic.delayedDeliveryPolicies or namespace.delayed_delivery_policies or broker.delayed_delivery
+        ),
     )
 
 

@@ -11,10 +11,22 @@ NO_REQUEST = -1
 """The request id of an ACK that asks for no receipt."""
 
 
+NO_ERROR = -1
+"""What an ACK says of a message that is sound."""
+
+
 class SendRun:
     """Consecutive SENDs of one producer. The lists run in parallel; `highest_sequence_ids` holds 0 where none was sent."""
 
-    __slots__ = ("highest_sequence_ids", "message_counts", "payloads", "producer_id", "sequence_ids", "size_bytes")
+    __slots__ = (
+        "chunk_count",
+        "highest_sequence_ids",
+        "message_counts",
+        "payloads",
+        "producer_id",
+        "sequence_ids",
+        "size_bytes",
+    )
 
     def __init__(self, producer_id: int) -> None:
         self.producer_id = producer_id
@@ -23,6 +35,8 @@ class SendRun:
         self.message_counts: list[int] = []
         self.payloads: list[bytes] = []
         self.size_bytes = 0
+        self.chunk_count = 0
+        """How many of them are parts of a larger message."""
 
 
 class SendRefused:
@@ -51,10 +65,19 @@ class PartialAck:
 class Ack:
     """An ACK, or several individual ones of one consumer that ask for no receipt.
 
-    `groups` are whole entries: (ledger id, entry ids) in the order sent. `request_id` is -1 when no receipt is asked for.
+    `groups` are whole entries: (ledger id, entry ids) in the order sent. `request_id` is -1 when no receipt is asked for;
+    `validation_error` is what the client found wrong with what it acknowledges, -1 for nothing.
     """
 
-    __slots__ = ("consumer_id", "groups", "has_transaction", "is_cumulative", "partials", "request_id")
+    __slots__ = (
+        "consumer_id",
+        "groups",
+        "has_transaction",
+        "is_cumulative",
+        "partials",
+        "request_id",
+        "validation_error",
+    )
 
     def __init__(self, consumer_id: int) -> None:
         self.consumer_id = consumer_id
@@ -63,6 +86,7 @@ class Ack:
         self.partials: list[PartialAck] = []
         self.request_id = NO_REQUEST
         self.has_transaction = False
+        self.validation_error = NO_ERROR
 
 
 class Flow:

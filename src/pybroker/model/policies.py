@@ -125,16 +125,19 @@ class BacklogQuota(msgspec.Struct):
 
 
 class DispatchRate(msgspec.Struct):
-    """At most so many messages and bytes in each period go out; -1 is no limit."""
+    """At most so many messages and bytes in each period go out; 0 or less is no limit.
 
-    dispatchThrottlingRateInMsg: int = -1
-    dispatchThrottlingRateInByte: int = -1
+    What a request leaves out is 0, as in Pulsar; a period of 0 is one of a second.
+    """
+
+    dispatchThrottlingRateInMsg: int = 0
+    dispatchThrottlingRateInByte: int = 0
     relativeToPublishRate: bool = False
-    ratePeriodInSecond: int = 1
+    ratePeriodInSecond: int = 0
 
 
 class SubscribeRate(msgspec.Struct):
-    """At most so many subscribe requests of one consumer in each period; -1 is no limit."""
+    """At most so many subscribe requests of one consumer in each period; 0 or less is no limit."""
 
     subscribeThrottlingRatePerConsumer: int = -1
     ratePeriodInSecond: int = 30
@@ -260,6 +263,12 @@ class TopicPolicies(msgspec.Struct):
     backlogQuotaMap: dict[str, BacklogQuota] = {}
     retentionPolicies: RetentionPolicies | None = None
     messageTTLInSeconds: int | None = None
+    dispatchRate: DispatchRate | None = None
+    subscriptionDispatchRate: DispatchRate | None = None
+    subscribeRate: SubscribeRate | None = None
+    subscriptionExpirationTimeMinutes: int | None = None
+    autoSubscriptionCreationOverride: AutoSubscriptionCreationOverride | None = None
+    delayedDeliveryPolicies: DelayedDeliveryPolicies | None = None
 
 
 def encode(value: object) -> bytes:

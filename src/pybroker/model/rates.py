@@ -6,7 +6,7 @@ here stands still, so that all who ask within one window see the same figures.
 
 from __future__ import annotations
 
-from pybroker.model.stats import Buckets, DeliveryCounters, TopicCounters
+from pybroker.model.stats import Buckets, DeliveryCounters, ProducerCounters, TopicCounters
 
 
 class Rate:
@@ -78,15 +78,40 @@ class TopicRates:
         self.entry_size_bytes.update(counters.entry_size_bytes)
 
 
+class ProducerRates:
+    """What one producer sent during the last window."""
+
+    __slots__ = ("bytes_in", "chunks_in", "messages_in")
+
+    def __init__(self, now_ms: float) -> None:
+        """A window that begins at `now_ms`, when all counters stood at 0."""
+        self.messages_in = Rate(now_ms)
+        self.bytes_in = Rate(now_ms)
+        self.chunks_in = Rate(now_ms)
+
+    def update(self, counters: ProducerCounters, now_ms: float) -> None:
+        self.messages_in.update(counters.messages_in, now_ms)
+        self.bytes_in.update(counters.bytes_in, now_ms)
+        self.chunks_in.update(counters.chunks_in, now_ms)
+
+
 class DeliveryRates:
     """What one subscription or consumer was sent, and acknowledged, during the last window."""
 
-    __slots__ = ("acked_messages", "bytes_out", "expired_entries", "messages_out", "redelivered_messages")
+    __slots__ = (
+        "acked_messages",
+        "bytes_out",
+        "chunks_out",
+        "expired_entries",
+        "messages_out",
+        "redelivered_messages",
+    )
 
     def __init__(self, now_ms: float) -> None:
         """A window that begins at `now_ms`, when all counters stood at 0."""
         self.messages_out = Rate(now_ms)
         self.bytes_out = Rate(now_ms)
+        self.chunks_out = Rate(now_ms)
         self.redelivered_messages = Rate(now_ms)
         self.acked_messages = Rate(now_ms)
         self.expired_entries = Rate(now_ms)
@@ -94,6 +119,7 @@ class DeliveryRates:
     def update(self, counters: DeliveryCounters, now_ms: float) -> None:
         self.messages_out.update(counters.messages_out, now_ms)
         self.bytes_out.update(counters.bytes_out, now_ms)
+        self.chunks_out.update(counters.chunks_out, now_ms)
         self.redelivered_messages.update(counters.redelivered_messages, now_ms)
         self.acked_messages.update(counters.acked_messages, now_ms)
         self.expired_entries.update(counters.expired_entries, now_ms)

@@ -6,6 +6,7 @@ Counters only grow while their object lives. They are ints in slots: one additio
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 
 LATENCY_BOUNDS_MS: tuple[float, ...] = (0.5, 1, 5, 10, 20, 50, 100, 200, 1000)
 ENTRY_SIZE_BOUNDS_BYTES: tuple[int, ...] = (128, 512, 1024, 2048, 4096, 16384, 102400, 1048576)
@@ -45,6 +46,7 @@ class TopicCounters:
         "age_evictions",
         "bytes_in",
         "bytes_out_of_removed",
+        "chunks_in",
         "entries_in",
         "entry_size_bytes",
         "last_publish_ms",
@@ -59,6 +61,7 @@ class TopicCounters:
         self.messages_in = 0
         self.bytes_in = 0
         self.entries_in = 0
+        self.chunks_in = 0
         self.publish_errors = 0
         self.last_publish_ms = 0
         # How often entries were skipped unread because a backlog was too large, or too old.
@@ -74,11 +77,12 @@ class TopicCounters:
 class ProducerCounters:
     """Of one attached producer."""
 
-    __slots__ = ("bytes_in", "messages_in")
+    __slots__ = ("bytes_in", "chunks_in", "messages_in")
 
     def __init__(self) -> None:
         self.messages_in = 0
         self.bytes_in = 0
+        self.chunks_in = 0
 
 
 class DeliveryCounters:
@@ -87,8 +91,16 @@ class DeliveryCounters:
     __slots__ = (
         "acked_messages",
         "bytes_out",
+        "chunks_out",
         "entries_out",
         "expired_entries",
+        "expired_last_run_entries",
+        "filter_accepted",
+        "filter_processed",
+        "filter_rejected",
+        "filter_rescheduled",
+        "first_consumed_flow_ms",
+        "first_consumed_ms",
         "last_acked_ms",
         "last_consumed_flow_ms",
         "last_consumed_ms",
@@ -96,15 +108,27 @@ class DeliveryCounters:
         "last_mark_delete_advanced_ms",
         "messages_out",
         "redelivered_messages",
+        "throttled_events",
     )
 
     def __init__(self) -> None:
         self.messages_out = 0
         self.bytes_out = 0
         self.entries_out = 0
+        self.chunks_out = 0
         self.redelivered_messages = 0
         self.acked_messages = 0
         self.expired_entries = 0
+        # How often dispatch had to wait for a rate: by ("Msg" or "Bytes", whose rate).
+        self.throttled_events: Counter[tuple[str, str]] = Counter()
+        # What entry filters made of messages.
+        self.filter_processed = 0
+        self.filter_accepted = 0
+        self.filter_rejected = 0
+        self.filter_rescheduled = 0
+        self.expired_last_run_entries = 0
+        self.first_consumed_ms = 0
+        self.first_consumed_flow_ms = 0
         self.last_expired_ms = 0
         self.last_acked_ms = 0
         self.last_consumed_ms = 0

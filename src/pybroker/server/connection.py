@@ -14,11 +14,19 @@ from typing import TYPE_CHECKING, Any, cast
 from pybroker import logs
 from pybroker.auth.authentication import Identity, PeerCertificate
 from pybroker.auth.tls import peer_certificate
+from pybroker.broker.acknowledgement import acknowledge
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.peer import Peer
 from pybroker.broker.producer import Producer
 from pybroker.dispatch.dispatcher import Delivery
-from pybroker.errors import BrokerError, PersistenceError, ProtocolViolation, StoreError, UnknownError
+from pybroker.errors import (
+    BrokerError,
+    ConsumerNotFound,
+    PersistenceError,
+    ProtocolViolation,
+    StoreError,
+    UnknownError,
+)
 from pybroker.model.events import Ack, Flow, SendRefused, SendRun
 from pybroker.server.outbox import Outbox
 from pybroker.tasks import TaskOwner
@@ -32,6 +40,7 @@ if TYPE_CHECKING:
 
 MAX_RECENTLY_CLOSED_PRODUCERS = 1000
 END_OF_TOPIC_VERSION = 9  # of the protocol, from which on a client knows REACHED_END_OF_TOPIC
+ACTIVE_CONSUMER_VERSION = 12  # and ACTIVE_CONSUMER_CHANGE
 CLIENTS_WITHOUT_END_OF_TOPIC = "Pulsar-CPP"
 """The C++ client, and Python and Node.js with it, closes its connection at that command, subscribes again, gets it again..."""
 
@@ -251,7 +260,10 @@ class Connection(Peer, asyncio.BufferedProtocol):
         self._require_connected("ACK")
         consumer = self.consumers.get(ack.consumer_id)
         if consumer is not None:
-            consumer.subscription.acknowledge(consumer, ack)
+            acknowledge(consumer, ack)
+        elif ack.request_id >= 0:
+            # The broker closed the consumer while this was on its way.
+            self.send_ack_response(ack.consumer_id, ack.request_id, ConsumerNotFound(f"no consumer {ack.consumer_id}"))
 
     # --- all other commands ------------------------------------------------------------------------------------------
 
@@ -351,6 +363,10 @@ class Connection(Peer, asyncio.BufferedProtocol):
     def close_consumer(self, consumer_id: int) -> None:
         self.consumers.pop(consumer_id, None)
         self.send(replies.close_consumer(consumer_id))
+
+    def active_consumer_changed(self, consumer_id: int, is_active: bool) -> None:
+        if self.session.protocol_version >= ACTIVE_CONSUMER_VERSION:
+            self.send(replies.active_consumer_change(consumer_id, is_active))
 
     def reached_end_of_topic(self, consumer_id: int) -> None:
         is_known = not self.client_version.startswith(CLIENTS_WITHOUT_END_OF_TOPIC)

@@ -14,8 +14,10 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from pybroker.dispatch.delayed_record import stored_runs
 from pybroker.errors import DamagedEntries, ProtocolViolation, StoreError
 from pybroker.managed_ledger.cursor_state import CursorState
+from pybroker.managed_ledger.info import delayed_record_id
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.model.position import Position
 from pybroker.storage.checkpoint import Moved
@@ -192,10 +194,14 @@ class Dump:
 
     def _cursors(self) -> Iterator[Item]:
         named = {info.id: (topic, name, info) for topic in self._topics for name, info in topic.info.cursors.items()}
+        delayed_ids = {delayed_record_id(cursor_id) for cursor_id, (_, _, info) in named.items() if info.delayed}
         for cursor_id in sorted(named.keys() | set(self._state.cursor_ids())):
             snapshot, deltas = self._state.cursor_records(cursor_id)
             if cursor_id not in named and snapshot is None and not deltas:
                 continue  # deleted
+            if cursor_id in delayed_ids:
+                yield _delayed_item(cursor_id, deltas if snapshot is None else [snapshot, *deltas])
+                continue
             item: Item = {"kind": "cursor", "cursor": cursor_id, "deltas": len(deltas)}
             if cursor_id in named:
                 topic, name, info = named[cursor_id]
@@ -219,6 +225,16 @@ class Dump:
             )
             topic.ledgers.added(ledger_id, max(0, missing), 0, 0)
         return topic.ledgers
+
+
+def _delayed_item(record_id: str, records: list[bytes]) -> Item:
+    """Of the stored index of delayed entries, of which some may be acknowledged."""
+    item: Item = {"kind": "delayed_entries", "cursor": record_id, "records": len(records)}
+    try:
+        item["entries"] = sum(len(run.packed) for run in stored_runs(records))
+    except StoreError as error:
+        item["damage"] = str(error)
+    return item
 
 
 def _describe(payload: bytes) -> Item:

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pybroker.dispatch.delayed_record import stored_runs
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.cursor_state import CursorState
+from pybroker.managed_ledger.info import delayed_record_id
 from pybroker.model.position import Position
 from pybroker.storage.checkpoint import Moved
 from pybroker.storage.disk import DiskFile
@@ -77,8 +79,7 @@ class Verifier:
         entries = self._entries + sum(self._state.appended.values())
         ledgers = self._ledgers.keys() | self._state.appended.keys()
         return (
-            f"{len(ledgers)} ledgers, {entries} entries, {self._batches} live journal batches, "
-            f"{self._cursors} cursors"
+            f"{len(ledgers)} ledgers, {entries} entries, {self._batches} live journal batches, {self._cursors} cursors"
         )
 
     def run(self) -> None:
@@ -219,13 +220,18 @@ class Verifier:
     def _verify_cursors(self, topics: list[TopicLedgers] | None) -> None:
         state = self._state
         by_id = {info.id: (topic, info) for topic in topics or () for info in topic.info.cursors.values()}
+        delayed_ids = {delayed_record_id(cursor_id) for cursor_id, (_, info) in by_id.items() if info.delayed}
         for cursor_id in state.cursor_ids():
             snapshot, deltas = state.cursor_records(cursor_id)
             if snapshot is None and not deltas:
                 continue  # deleted
-            self._cursors += 1
             named = by_id.get(cursor_id)
             try:
+                if cursor_id in delayed_ids:
+                    for _ in stored_runs(deltas if snapshot is None else [snapshot, *deltas]):
+                        pass
+                    continue
+                self._cursors += 1
                 if named is not None:
                     topic, info = named
                     CursorState.restore(topic.ledgers, Position(*info.position), snapshot, deltas)

@@ -145,7 +145,7 @@ class Decoder:
                 if kind == _SEND_KIND:
                     # The usual SEND: 08 06 32 len { 08 producer  10 sequence }, one byte of producer id, one to four of
                     # sequence id, written out because a loop costs more than all the rest.
-                    highest = 0
+                    highest = is_chunk = 0
                     if head & 0xFF != size - 4 or first_tag != 0x08 or second_tag != 0x10 or producer_id >= 0x80:
                         sequence_id = -1
                     elif sequence_id < 0x80:
@@ -166,7 +166,7 @@ class Decoder:
                         sequence_id = -1
                     refusal: BrokerError | None = None
                     if sequence_id < 0:
-                        refusal, producer_id, sequence_id, highest = _scan_send(data, pos + 10, start)
+                        refusal, producer_id, sequence_id, highest, is_chunk = _scan_send(data, pos + 10, start)
                     if frame_end - start < _MIN_MESSAGE_BYTES:
                         raise ProtocolViolation("SEND without a message")
                     magic, checksum, metadata_size = _CHECKSUM(data, start)
@@ -204,6 +204,8 @@ class Decoder:
                     message_counts.append(count)
                     payloads.append(data[start:frame_end])
                     run.size_bytes += frame_end - start
+                    if is_chunk:
+                        run.chunk_count += 1
                 elif kind == _ACK_KIND:
                     run_producer_id = -1
                     small_commands += 1
@@ -317,11 +319,11 @@ def _skip(data: bytes, pos: int, end: int) -> int:
     return skip_field(data, tag, after_tag, end)
 
 
-def _scan_send(data: bytes, pos: int, end: int) -> tuple[BrokerError | None, int, int, int]:
-    """Any CommandSend, its tag at `pos`: (refusal, producer id, sequence id, highest sequence id)."""
+def _scan_send(data: bytes, pos: int, end: int) -> tuple[BrokerError | None, int, int, int, int]:
+    """Any CommandSend, its tag at `pos`: (refusal, producer id, sequence id, highest sequence id, whether it is a chunk)."""
     pos, end = _enter(data, pos + 1, end)
     producer_id = sequence_id = -1
-    highest = 0
+    highest = is_chunk = 0
     transaction_least = transaction_most = is_marker = 0
     while pos < end:
         tag = data[pos]
@@ -338,7 +340,9 @@ def _scan_send(data: bytes, pos: int, end: int) -> tuple[BrokerError | None, int
             transaction_most, pos = decode(data, pos, end)
         elif tag == 0x40:
             is_marker, pos = decode(data, pos, end)
-        elif tag in (0x18, 0x38):  # num_messages and is_chunk: the entry's own metadata says it
+        elif tag == 0x38:
+            is_chunk, pos = decode(data, pos, end)
+        elif tag == 0x18:  # num_messages: the entry's own metadata says it
             pos = decode(data, pos, end)[1]
         else:
             pos = _skip(data, pos - 1, end)
@@ -349,7 +353,7 @@ def _scan_send(data: bytes, pos: int, end: int) -> tuple[BrokerError | None, int
         refusal = NotAllowedError("markers are written by brokers only")
     elif transaction_least or transaction_most:
         refusal = NotAllowedError("transactions are not supported yet")
-    return refusal, producer_id, sequence_id, highest
+    return refusal, producer_id, sequence_id, highest, is_chunk
 
 
 def _scan_flow(data: bytes, pos: int, end: int) -> Flow:
@@ -391,6 +395,8 @@ def _scan_ack(data: bytes, pos: int, end: int, previous: Ack | None, events: lis
             ack_type, pos = decode(data, pos, end)
         elif tag == 0x40:
             ack.request_id, pos = decode(data, pos, end)
+        elif tag == 0x20:
+            ack.validation_error, pos = decode(data, pos, end)
         elif tag == 0x30:
             transaction_least, pos = decode(data, pos, end)
         elif tag == 0x38:
@@ -401,7 +407,7 @@ def _scan_ack(data: bytes, pos: int, end: int, previous: Ack | None, events: lis
         ack.has_transaction = True
     if ack.consumer_id < 0 or ack_type not in (0, 1):
         raise ProtocolViolation("ACK without consumer id or type")
-    if ack_type == 1 or ack.request_id >= 0 or ack.has_transaction:
+    if ack_type == 1 or ack.request_id >= 0 or ack.has_transaction or ack.validation_error >= 0:
         ack.is_cumulative = ack_type == 1
         events.append(ack)
         return None

@@ -8,7 +8,11 @@ from __future__ import annotations
 from binascii import Error as Base64Error
 from binascii import a2b_base64
 
+from google.protobuf.message import DecodeError
+
 from pybroker.errors import ProtocolViolation
+from pybroker.model.chunk import Chunk
+from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.varint import decode, skip_field
 
 MAGIC_CRC32C = 0x0E01
@@ -21,6 +25,13 @@ _SEQUENCE_ID_TAG = 2 << 3
 _PARTITION_KEY_TAG = 6 << 3 | 2
 _KEY_IS_BASE64_TAG = 17 << 3
 _ORDERING_KEY_TAG = 18 << 3 | 2
+_DELIVER_AT_TIME_TAG = 19 << 3
+_DELIVER_AT_TIME_BYTES = b"\x98\x01"  # that tag as a varint
+_SHORT_METADATA_END = 10 + 256
+_UUID_TAG = 26 << 3 | 2
+_UUID_BYTES = b"\xd2\x01"  # that tag as a varint
+_CHUNK_COUNT_TAG = 27 << 3
+_CHUNK_ID_TAG = 29 << 3
 NO_KEY = b"NONE_KEY"
 """The sticky key of an entry whose metadata says nothing of its origin."""
 
@@ -33,6 +44,15 @@ def metadata_span(entry: bytes) -> tuple[int, int]:
     if len(entry) < start or start + size > len(entry):
         raise ProtocolViolation("message metadata is longer than its message")
     return start, start + size
+
+
+def message_metadata(entry: bytes) -> pb.MessageMetadata:
+    """All of the entry's metadata. Raises ProtocolViolation when it does not parse."""
+    start, end = metadata_span(entry)
+    try:
+        return pb.MessageMetadata.FromString(entry[start:end])
+    except DecodeError as error:
+        raise ProtocolViolation(f"message metadata does not parse: {error}") from error
 
 
 def message_count(data: bytes, start: int, end: int) -> int:
@@ -81,6 +101,58 @@ def publish_time_ms(entry: bytes) -> int:
     except ProtocolViolation:
         return 0
     return 0
+
+
+def deliver_at_ms(entry: bytes) -> int:
+    """When the message is to be delivered, in milliseconds since 1970; 0 when it is not delayed. Never raises.
+
+    Asked of every entry of a Shared or Key_Shared subscription: for metadata of less than 256 bytes, which nearly all have,
+    one search for the field's tag tells.
+    """
+    is_short = entry[6:9] == b"\0\0\0" and entry[:2] == b"\x0e\x01"  # the size's upper bytes, behind a checksum
+    if is_short and entry.find(_DELIVER_AT_TIME_BYTES, 10, _SHORT_METADATA_END) < 0:
+        return 0
+    try:
+        pos, end = metadata_span(entry)
+        if entry.find(_DELIVER_AT_TIME_BYTES, pos, end) < 0:
+            return 0
+        while pos < end:
+            tag, pos = decode(entry, pos, end)
+            if tag == _DELIVER_AT_TIME_TAG:
+                value, pos = decode(entry, pos, end)
+                return value if value < 1 << 63 else 0  # negative times are long past
+            pos = skip_field(entry, tag, pos, end)
+    except ProtocolViolation:
+        return 0
+    return 0
+
+
+def chunk_of(entry: bytes) -> Chunk | None:
+    """Which part of which larger message the entry is; None for one that is whole. Never raises.
+
+    Most metadata does not hold the bytes of the uuid's tag at all, which one search tells.
+    """
+    uuid = b""
+    index = count = 0
+    try:
+        pos, end = metadata_span(entry)
+        if entry.find(_UUID_BYTES, pos, end) < 0:
+            return None
+        while pos < end:
+            tag, pos = decode(entry, pos, end)
+            if tag == _UUID_TAG:
+                size, start = decode(entry, pos, end)
+                pos = start + size
+                uuid = entry[start:pos]
+            elif tag == _CHUNK_COUNT_TAG:
+                count, pos = decode(entry, pos, end)
+            elif tag == _CHUNK_ID_TAG:
+                index, pos = decode(entry, pos, end)
+            else:
+                pos = skip_field(entry, tag, pos, end)
+    except ProtocolViolation:
+        return None
+    return Chunk(uuid, index, count) if uuid and count > 1 else None
 
 
 def sticky_key(entry: bytes) -> bytes:

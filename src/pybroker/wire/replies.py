@@ -174,6 +174,14 @@ def close_consumer(consumer_id: int) -> bytes:
     return frame(command)
 
 
+def active_consumer_change(consumer_id: int, is_active: bool) -> bytes:
+    """ACTIVE_CONSUMER_CHANGE: whether this consumer of a Failover subscription gets the messages."""
+    command = pb.BaseCommand(type=pb.BaseCommand.ACTIVE_CONSUMER_CHANGE)
+    command.active_consumer_change.consumer_id = consumer_id
+    command.active_consumer_change.is_active = is_active
+    return frame(command)
+
+
 def reached_end_of_topic(consumer_id: int) -> bytes:
     """REACHED_END_OF_TOPIC: nothing will come any more."""
     command = pb.BaseCommand(type=pb.BaseCommand.REACHED_END_OF_TOPIC)

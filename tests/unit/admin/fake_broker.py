@@ -26,9 +26,17 @@ from pybroker.metadata.memory import MemoryMetadataStore
 from pybroker.metadata.resources import Resources
 from pybroker.model.effective_policies import EffectivePolicies
 from pybroker.model.names import NamespaceName, TopicName
-from pybroker.model.policies import BacklogQuota, BacklogQuotaPolicy, RetentionPolicies
+from pybroker.model.policies import (
+    AutoSubscriptionCreationOverride,
+    BacklogQuota,
+    BacklogQuotaPolicy,
+    DelayedDeliveryPolicies,
+    DispatchRate,
+    RetentionPolicies,
+    SubscribeRate,
+)
 from pybroker.model.position import EARLIEST, Position
-from pybroker.model.stats import BrokerStats, DeliveryCounters, TopicCounters
+from pybroker.model.stats import BrokerStats, DeliveryCounters, ProducerCounters, TopicCounters
 from pybroker.storage.memory_store import MemoryLedgerStore
 
 
@@ -66,18 +74,46 @@ class FakeDispatcher:
     blocked: bool = False
 
 
+@dataclass
+class FakeDelayed:
+    entry_count: int = 0
+    index_size_bytes: int = 0
+
+
+@dataclass(eq=False)
+class FakeConsumer:
+    counters: DeliveryCounters = field(default_factory=DeliveryCounters)
+
+
+@dataclass(eq=False)
+class FakeProducer:
+    counters: ProducerCounters = field(default_factory=ProducerCounters)
+
+
 @dataclass(eq=False)
 class FakeSubscription:
     name: str
     cursor: FakeCursor = field(default_factory=FakeCursor)
     counters: DeliveryCounters = field(default_factory=DeliveryCounters)
     dispatcher: FakeDispatcher | None = None
-    consumers: list[object] = field(default_factory=list)
+    consumers: list[FakeConsumer] = field(default_factory=list)
+    delayed: FakeDelayed = field(default_factory=FakeDelayed)
     is_durable: bool = True
 
 
 NO_QUOTA = BacklogQuota(BacklogQuotaPolicy.HOLD, limitSize=-1, limitTime=-1)
-NO_LIMITS = EffectivePolicies(RetentionPolicies(), 0, NO_QUOTA, NO_QUOTA)
+NO_LIMITS = EffectivePolicies(
+    RetentionPolicies(),
+    0,
+    NO_QUOTA,
+    NO_QUOTA,
+    DispatchRate(),
+    DispatchRate(),
+    SubscribeRate(),
+    0,
+    DelayedDeliveryPolicies(),
+    AutoSubscriptionCreationOverride(True),
+)
 
 
 @dataclass(eq=False)
@@ -85,7 +121,7 @@ class FakeTopic:
     name: TopicName
     ledger: FakeLedger = field(default_factory=FakeLedger)
     counters: TopicCounters = field(default_factory=TopicCounters)
-    producers: dict[str, object] = field(default_factory=dict)
+    producers: dict[str, FakeProducer] = field(default_factory=dict)
     subscriptions: dict[str, FakeSubscription] = field(default_factory=dict)
     policies: EffectivePolicies = NO_LIMITS
     backlog_age_s: int = -1

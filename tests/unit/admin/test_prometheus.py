@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from tests.unit.admin.fake_broker import NO_LIMITS, FakeBroker, FakeDispatcher
+from tests.unit.admin.fake_broker import NO_LIMITS, FakeBroker, FakeConsumer, FakeDispatcher, FakeProducer
 
 from pybroker.admin.prometheus import LINES_PER_SLICE, MetricsPage, escape
 from pybroker.admin.rate_sampler import RateSampler
@@ -45,10 +45,10 @@ async def test_a_topics_counters_and_rates_are_shown() -> None:
     topic = scrapes.broker.add_topic("t")
     subscription = topic.subscribe("s")
     subscription.dispatcher = FakeDispatcher(unacked_messages=3, replay_entry_count=2, blocked=True)
-    subscription.consumers = [object()]
+    subscription.consumers = [FakeConsumer()]
     subscription.cursor.backlog_entries = 7
     subscription.counters.messages_out, subscription.counters.bytes_out = 60, 600
-    topic.producers = {"p": object()}
+    topic.producers = {"p": FakeProducer()}
     subscription.counters.expired_entries = 30
     topic.ledger.ledgers.add_ledger(1)
     topic.ledger.ledgers.added(1, entry_count=10, message_count=10, size_bytes=1000)

@@ -120,14 +120,15 @@ def test_a_change_stops_dispatch_at_once_and_tells_all_when_it_starts() -> None:
     assert got(dispatcher.assign(plan, run_of([0]))) == [("a", [0])]
 
 
-def test_one_that_stands_by_comes_and_goes_without_a_word() -> None:
+def test_one_that_stands_by_is_told_so_and_changes_nothing() -> None:
     dispatcher = failover()
     joined(dispatcher, "a")
     b = consumer("b")
-    for redelivery in (dispatcher.add_consumer(b), dispatcher.remove_consumer(b)):
+    came, left = dispatcher.add_consumer(b), dispatcher.remove_consumer(b)
+    assert (list(came.notices), list(left.notices)) == ([(b, False)], [])
+    for redelivery in (came, left):
         assert not redelivery.start_later
         assert not redelivery.rewind
-        assert not redelivery.notices
     assert dispatcher.next_read() is not None
 
 

@@ -7,7 +7,7 @@ from tests.unit.dispatch.support import LEDGER, Feed, consumer, exclusive, posit
 
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.replay import RedeliveryCounts
-from pybroker.dispatch.single_active import SingleActiveDispatcher
+from pybroker.dispatch.single_active import ExclusiveDispatcher, SingleActiveDispatcher
 from pybroker.errors import ConsumerBusy
 from pybroker.model.position import Position
 
@@ -46,6 +46,20 @@ def test_up_to_permits_entries_are_read_and_all_that_was_read_is_sent() -> None:
     assert c.unacked_messages == dispatcher.unacked_messages == 0
     assert dispatcher.next_read() is None
     assert not dispatcher.flow(c, 0)
+
+
+def test_precise_flow_control_reads_what_the_permits_pay_for_at_the_usual_batch_size() -> None:
+    dispatcher = ExclusiveDispatcher(RedeliveryCounts(), 100, 1 << 20, is_flow_precise=True)
+    c = consumer()
+    dispatcher.add_consumer(c)
+    dispatcher.flow(c, 1)
+    plan = dispatcher.next_read()
+    assert plan is not None
+    dispatcher.assign(plan, run_of(range(1), messages_each=10))
+    dispatcher.flow(c, 34)
+    plan = dispatcher.next_read()
+    assert plan is not None
+    assert (c.permits, plan.max_entries) == (25, 3)
 
 
 def test_a_run_is_passed_on_as_it_was_read() -> None:

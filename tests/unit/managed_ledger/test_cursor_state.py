@@ -6,6 +6,7 @@ import struct
 import time
 
 import pytest
+from pyroaring import BitMap
 
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.cursor_state import CursorState
@@ -359,3 +360,22 @@ def test_a_million_alternating_holes_are_stored_whole_and_close_quickly() -> Non
     assert restored.mark_delete_position == (5, count - 1)
     assert restored.backlog_entries == 0
     assert time.process_time() - began_s < 5
+
+
+def test_the_first_wanted_entry_is_neither_deleted_nor_unwanted() -> None:
+    cursor = cursor_of({5: 6, 6: 3, 7: 2})
+    cursor.acknowledge(5, [2, 4])
+    unwanted = {5: BitMap([0, 1, 3]), 6: BitMap([0, 1, 2]), 7: BitMap([1])}
+    assert cursor.first_wanted(Position(5, 0), unwanted) == (5, 5)
+    assert cursor.first_wanted(Position(5, 1), {}) == (5, 1)
+    cursor.acknowledge(5, [5])
+    assert cursor.first_wanted(Position(5, 3), unwanted) == (7, 0)
+    cursor.acknowledge(7, [0])
+    assert cursor.first_wanted(Position(5, 0), unwanted) == (7, 2), "where the next entry will be"
+
+
+def test_what_is_deleted_in_a_ledger_is_everything_up_to_the_mark_and_the_holes() -> None:
+    cursor = cursor_of({5: 3, 6: 6, 7: 2})
+    cursor.mark_delete_to(Position(6, 1))
+    cursor.acknowledge(6, [4])
+    assert [list(cursor.deleted_in(ledger_id)) for ledger_id in (5, 6, 7)] == [[0, 1, 2], [0, 1, 4], []]

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from pybroker.model.rates import BucketsWindow, DeliveryRates, Rate, TopicRates, quantile
-from pybroker.model.stats import LATENCY_BOUNDS_MS, Buckets, DeliveryCounters, TopicCounters
+from pybroker.model.rates import BucketsWindow, DeliveryRates, ProducerRates, Rate, TopicRates, quantile
+from pybroker.model.stats import LATENCY_BOUNDS_MS, Buckets, DeliveryCounters, ProducerCounters, TopicCounters
 
 
 def test_a_rate_is_the_rise_over_the_window() -> None:
@@ -75,3 +75,10 @@ def test_topics_and_subscriptions_have_a_rate_for_each_of_their_counters() -> No
     assert delivery_rates.bytes_out.per_second == 2000
     assert delivery_rates.redelivered_messages.per_second == 1
     assert delivery_rates.acked_messages.per_second == 2
+
+
+def test_a_producer_is_measured_in_messages_bytes_and_chunks() -> None:
+    counters, rates = ProducerCounters(), ProducerRates(now_ms=0)
+    counters.messages_in, counters.bytes_in, counters.chunks_in = 10, 1000, 4
+    rates.update(counters, now_ms=2000)
+    assert (rates.messages_in.per_second, rates.bytes_in.per_second, rates.chunks_in.per_second) == (5, 500, 2)

@@ -42,6 +42,18 @@ def test_neighbouring_sends_of_a_producer_are_one_run() -> None:
     assert (run.producer_id, run.sequence_ids, run.size_bytes) == (7, [1, 2, 300], 3 * len(SOUND))
 
 
+def test_a_run_knows_how_many_of_its_messages_are_chunks() -> None:
+    sends = [
+        send(1, 0),
+        send(1, 1, is_chunk=True),
+        send(1, 2, is_chunk=True, num_messages=1),
+        send(1, 3, is_chunk=False),
+    ]
+    (run,) = connected_decoder().feed(b"".join(frame(each, message(metadata())) for each in sends))
+    assert isinstance(run, SendRun)
+    assert (run.sequence_ids, run.chunk_count) == ([0, 1, 2, 3], 2)
+
+
 def test_a_run_ends_with_its_producer() -> None:
     stream = b"".join(frame(send(producer_id, 1), SOUND) for producer_id in (7, 7, 8, 7))
     runs = connected_decoder().feed(stream)
@@ -129,7 +141,13 @@ def test_acknowledgements_that_ask_for_no_receipt_are_joined() -> None:
 
 @pytest.mark.parametrize(
     "alone",
-    [{"request_id": 0}, {"request_id": MASK_64}, {"ack_type": pb.CommandAck.Cumulative}, {"txnid_most_bits": 1}],
+    [
+        {"request_id": 0},
+        {"request_id": MASK_64},
+        {"ack_type": pb.CommandAck.Cumulative},
+        {"txnid_most_bits": 1},
+        {"validation_error": pb.CommandAck.ChecksumMismatch},
+    ],
 )
 def test_other_acknowledgements_stay_alone(alone: dict[str, int]) -> None:
     stream = frame(ack(1, (5, 1))) + frame(ack(1, (5, 2), **alone)) + frame(ack(1, (5, 3))) + frame(ack(2, (5, 4)))

@@ -8,8 +8,18 @@ from hypothesis import strategies as st
 from tests.unit.wire.support import EXAMPLES, message, metadata, metadatas
 
 from pybroker.errors import ProtocolViolation
+from pybroker.model.chunk import Chunk
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.entry_metadata import NO_KEY, is_batch, message_count, metadata_span, publish_time_ms, sticky_key
+from pybroker.wire.entry_metadata import (
+    NO_KEY,
+    chunk_of,
+    deliver_at_ms,
+    is_batch,
+    message_count,
+    metadata_span,
+    publish_time_ms,
+    sticky_key,
+)
 
 
 @EXAMPLES
@@ -22,6 +32,21 @@ def test_any_entry_is_read_as_protobuf_reads_it(fields: pb.MessageMetadata, payl
     assert message_count(entry, start, end) == read.num_messages_in_batch
     assert is_batch(entry) == read.HasField("num_messages_in_batch")
     assert publish_time_ms(entry) == read.publish_time
+    assert deliver_at_ms(entry) == max(0, read.deliver_at_time)
+
+
+@pytest.mark.parametrize("payload_bytes", [1, 5000])
+def test_the_tag_of_the_delivery_time_elsewhere_is_none(payload_bytes: int) -> None:
+    entry = message(metadata(partition_key="\u0018\u0001", ordering_key=b"\x98\x01"), b"\x98\x01" * payload_bytes)
+    assert deliver_at_ms(entry) == 0
+    entry = message(metadata(ordering_key=b"\x98\x01", deliver_at_time=1_700_000_000_000), b"x" * payload_bytes)
+    assert deliver_at_ms(entry) == 1_700_000_000_000
+
+
+@given(st.binary(max_size=40), st.booleans())
+def test_any_bytes_have_a_delivery_time(data: bytes, is_framed: bool) -> None:
+    entry = len(data).to_bytes(4, "big") + data if is_framed else data
+    assert deliver_at_ms(entry + b"\x98") >= 0
 
 
 def test_the_tag_of_the_count_inside_another_field_is_no_count() -> None:
@@ -64,6 +89,28 @@ def test_malformed_metadata_raises_nothing_but_a_violation(data: bytes) -> None:
 def test_any_bytes_have_a_publish_time(data: bytes, is_framed: bool) -> None:
     entry = len(data).to_bytes(4, "big") + data if is_framed else data
     assert publish_time_ms(entry) >= 0
+
+
+@EXAMPLES
+@given(metadatas, st.sampled_from(["good", "none"]))
+def test_a_chunk_is_what_protobuf_reads(fields: pb.MessageMetadata, checksum: str) -> None:
+    entry = message(fields, b"\xd2\x01payload", checksum)
+    read = pb.MessageMetadata.FromString(entry[slice(*metadata_span(entry))])
+    is_chunk = bool(read.uuid) and read.num_chunks_from_msg > 1
+    assert chunk_of(entry) == (Chunk(read.uuid.encode(), read.chunk_id, read.num_chunks_from_msg) if is_chunk else None)
+
+
+def test_parts_of_a_message_say_which_they_are() -> None:
+    fields = metadata(properties=[pb.KeyValue(key="k", value="v" * 300)], uuid="p-7", num_chunks_from_msg=3, chunk_id=2)
+    assert chunk_of(message(fields)) == Chunk(b"p-7", 2, 3)
+    assert chunk_of(message(metadata(uuid="p-7", num_chunks_from_msg=1, chunk_id=0))) is None
+
+
+@EXAMPLES
+@given(st.binary(max_size=40), st.booleans())
+def test_any_bytes_are_a_chunk_or_not(data: bytes, is_framed: bool) -> None:
+    data = b"\xd2\x01" + data
+    chunk_of(len(data).to_bytes(4, "big") + data if is_framed else data)
 
 
 def expected_key(read: pb.MessageMetadata) -> bytes:

@@ -33,12 +33,12 @@ def routes() -> list[Route]:
 
 async def list_brokers(call: Call) -> Response:
     call.require_superuser()
-    return json_response([_broker_id(call)])
+    return json_response([broker_id(call)])
 
 
 async def get_leader(call: Call) -> Response:
     call.require_superuser()
-    return json_response({"serviceUrl": _web_url(call), "brokerId": _broker_id(call)})
+    return json_response({"serviceUrl": _web_url(call), "brokerId": broker_id(call)})
 
 
 async def check_backlog_quotas(call: Call) -> Response:
@@ -85,5 +85,6 @@ def _web_url(call: Call) -> str:
     return addresses.http_url or addresses.http_url_tls
 
 
-def _broker_id(call: Call) -> str:
+def broker_id(call: Call) -> str:
+    """How this broker is named in lists: the address of its HTTP port."""
     return urlsplit(_web_url(call)).netloc

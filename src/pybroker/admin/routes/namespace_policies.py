@@ -8,13 +8,25 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.call import BadBody, Call, empty_ok, json_response, no_content, route
-from pybroker.admin.policy_values import checked_quota, checked_retention, checked_ttl_s, quota_type
+from pybroker.admin.policy_values import (
+    checked_quota,
+    checked_retention,
+    checked_ttl_s,
+    quota_type,
+)
 from pybroker.admin.routes.namespaces import NAMESPACE, existing_namespace
+from pybroker.broker import cursor_moves
 from pybroker.broker.backlog import is_quota_above_retention
 from pybroker.cluster.lookup import find_bundle
 from pybroker.errors import AdminError
 from pybroker.model.names import PERSISTENT, NamespaceName, TopicName
-from pybroker.model.policies import BacklogQuota, BacklogQuotaType, NamespacePolicies, RetentionPolicies
+from pybroker.model.policies import (
+    BacklogQuota,
+    BacklogQuotaType,
+    DelayedDeliveryPolicies,
+    NamespacePolicies,
+    RetentionPolicies,
+)
 
 CLEAR = "/clearBacklog"
 BUNDLE_CLEAR = "/{bundle}" + CLEAR
@@ -31,6 +43,9 @@ def routes() -> list[Route]:
         route("GET", NAMESPACE + "/backlogQuotaMap", get_backlog_quotas),
         route("POST", NAMESPACE + "/backlogQuota", set_backlog_quota),
         route("DELETE", NAMESPACE + "/backlogQuota", remove_backlog_quota),
+        route("GET", NAMESPACE + "/delayedDelivery", get_delayed_delivery),
+        route("POST", NAMESPACE + "/delayedDelivery", set_delayed_delivery),
+        route("DELETE", NAMESPACE + "/delayedDelivery", remove_delayed_delivery),
         route("POST", NAMESPACE + CLEAR, clear_backlog),
         route("POST", NAMESPACE + CLEAR + "/{subscription}", clear_backlog_of_subscription),
         route("POST", NAMESPACE + BUNDLE_CLEAR, clear_backlog),
@@ -122,12 +137,39 @@ async def remove_backlog_quota(call: Call) -> Response:
     return no_content()
 
 
+async def get_delayed_delivery(call: Call) -> Response:
+    policies = _policies(call)
+    return (
+        empty_ok() if policies.delayed_delivery_policies is None else json_response(policies.delayed_delivery_policies)
+    )
+
+
+async def set_delayed_delivery(call: Call) -> Response:
+    """No body, or `null`, unsets it."""
+    namespace = _namespace(call)
+    delayed_delivery = await call.optional_json(DelayedDeliveryPolicies)
+
+    def change(policies: NamespacePolicies) -> None:
+        policies.delayed_delivery_policies = delayed_delivery
+
+    await call.resources.update_namespace(namespace, change)
+    return no_content()
+
+
+async def remove_delayed_delivery(call: Call) -> Response:
+    def change(policies: NamespacePolicies) -> None:
+        policies.delayed_delivery_policies = None
+
+    await call.resources.update_namespace(_namespace(call), change)
+    return no_content()
+
+
 async def clear_backlog(call: Call) -> Response:
     """Every subscription of every topic, or of those of one bundle, has read everything."""
     for name in await _topics_to_clear(call):
         topic = await call.broker.get_topic(name, may_create=False)
         for subscription in list(topic.subscriptions.values()):
-            await subscription.skip_all()
+            await cursor_moves.skip_all(subscription)
     return no_content()
 
 
@@ -137,7 +179,7 @@ async def clear_backlog_of_subscription(call: Call) -> Response:
         topic = await call.broker.get_topic(name, may_create=False)
         subscription = topic.subscriptions.get(call.name("subscription"))
         if subscription is not None:
-            await subscription.skip_all()
+            await cursor_moves.skip_all(subscription)
     return no_content()
 
 

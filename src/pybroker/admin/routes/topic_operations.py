@@ -10,6 +10,7 @@ from pybroker.admin.internal_stats import internal_stats
 from pybroker.admin.message_id import ResetCursorData, message_id
 from pybroker.admin.routes.namespaces import existing_namespace
 from pybroker.admin.routes.topic_policies import TOPIC
+from pybroker.broker import cursor_moves
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.errors import AdminError, SubscriptionNotFound
@@ -36,13 +37,13 @@ def routes() -> list[Route]:
 
 async def get_internal_stats(call: Call) -> Response:
     call.require_lookup(call.topic_name())
-    return json_response(internal_stats(await _topic(call)))
+    return json_response(internal_stats(await existing_topic(call)))
 
 
 async def get_backlog_size(call: Call) -> Response:
     """The bytes behind a message, which the body names; a PUT because it has a body."""
     call.require_lookup(call.topic_name())
-    topic = await _topic(call)
+    topic = await existing_topic(call)
     position = (await call.json(ResetCursorData)).position
     return json_response(await topic.bytes_behind(position))
 
@@ -53,31 +54,31 @@ async def terminate(call: Call) -> Response:
     call.require_namespace_admin(name.namespace)
     if not name.is_persistent:
         raise AdminError(406, "Need to provide a persistent topic name")
-    topic = await _topic(call)
+    topic = await existing_topic(call)
     return json_response(message_id(await topic.terminate()))
 
 
 async def truncate(call: Call) -> Response:
     call.require_namespace_admin(call.topic_name().namespace)
-    topic = await _topic(call)
+    topic = await existing_topic(call)
     await topic.truncate()
     return no_content()
 
 
 async def skip(call: Call) -> Response:
-    subscription = await _subscription(call)
-    await subscription.skip(max(0, call.integer("count")))
+    subscription = await existing_subscription(call)
+    await cursor_moves.skip(subscription, max(0, call.integer("count")))
     return no_content()
 
 
 async def skip_all(call: Call) -> Response:
-    subscription = await _subscription(call)
-    await subscription.skip_all()
+    subscription = await existing_subscription(call)
+    await cursor_moves.skip_all(subscription)
     return no_content()
 
 
 async def expire_by_age(call: Call) -> Response:
-    subscription = await _subscription(call)
+    subscription = await existing_subscription(call)
     if not await _expire_by_age(call, subscription):
         raise _nothing_expired(subscription)
     return no_content()
@@ -86,7 +87,7 @@ async def expire_by_age(call: Call) -> Response:
 async def expire_in_all(call: Call) -> Response:
     """Every subscription; refused afterwards when one of them had nothing to expire."""
     call.require_consume(call.topic_name(), "")
-    topic = await _topic(call)
+    topic = await existing_topic(call)
     refused = [each for each in list(topic.subscriptions.values()) if not await _expire_by_age(call, each)]
     if refused:
         raise _nothing_expired(refused[0])
@@ -98,17 +99,17 @@ async def _expire_by_age(call: Call, subscription: Subscription) -> bool:
     seconds = call.integer("seconds")
     if seconds <= 0 or not subscription.cursor.backlog_entries:
         return False
-    expired = await subscription.expire(call.broker.clock.wall_ms() - seconds * 1000)
+    expired = await cursor_moves.expire(subscription, call.broker.clock.wall_ms() - seconds * 1000)
     return expired > 0 or not subscription.consumers
 
 
 async def expire_by_position(call: Call) -> Response:
     """Up to and including a message."""
-    subscription = await _subscription(call)
+    subscription = await existing_subscription(call)
     position = (await call.json(ResetCursorData)).position
     if position > subscription.topic.ledger.last_confirmed:
         raise _nothing_expired(subscription)
-    await subscription.expire_to(position)
+    await cursor_moves.expire_to(subscription, position)
     return no_content()
 
 
@@ -122,31 +123,31 @@ def _nothing_expired(subscription: Subscription) -> AdminError:
 
 async def reset_by_time(call: Call) -> Response:
     """Go on at the first message that was published then or later."""
-    subscription = await _subscription(call)
+    subscription = await existing_subscription(call)
     position = await subscription.topic.ledger.find_by_publish_time(call.integer("timestamp"))
-    await subscription.reset(position)
+    await cursor_moves.reset(subscription, position)
     return no_content()
 
 
 async def reset_by_position(call: Call) -> Response:
     """Go on at a message, or the first one behind where it was."""
-    subscription = await _subscription(call)
-    await subscription.reset((await call.json(ResetCursorData)).position)
+    subscription = await existing_subscription(call)
+    await cursor_moves.reset(subscription, (await call.json(ResetCursorData)).position)
     return no_content()
 
 
-async def _topic(call: Call) -> Topic:
+async def existing_topic(call: Call) -> Topic:
     """The topic of the path, loaded; 404 when it does not exist."""
     name: TopicName = call.topic_name()
     existing_namespace(call, name.namespace)
     return await call.broker.get_topic(name, may_create=False)
 
 
-async def _subscription(call: Call) -> Subscription:
+async def existing_subscription(call: Call) -> Subscription:
     """The subscription of the path; 404 when it, or its topic, does not exist."""
     name = call.name("subscription")
     call.require_consume(call.topic_name(), name)
-    topic = await _topic(call)
+    topic = await existing_topic(call)
     subscription = topic.subscriptions.get(name)
     if subscription is None:
         raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")

@@ -9,13 +9,24 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.call import Call, empty_ok, json_response, no_content, route
-from pybroker.admin.policy_values import checked_quota, checked_retention, checked_ttl_s, quota_type
+from pybroker.admin.policy_values import (
+    checked_quota,
+    checked_retention,
+    checked_ttl_s,
+    quota_type,
+)
 from pybroker.admin.routes.namespaces import existing_namespace
 from pybroker.broker.backlog import is_quota_above_retention
 from pybroker.errors import AdminError, TopicNotFound
 from pybroker.model.effective_policies import EffectivePolicies
 from pybroker.model.names import TopicName
-from pybroker.model.policies import BacklogQuota, BacklogQuotaType, RetentionPolicies, TopicPolicies
+from pybroker.model.policies import (
+    BacklogQuota,
+    BacklogQuotaType,
+    DelayedDeliveryPolicies,
+    RetentionPolicies,
+    TopicPolicies,
+)
 
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 
@@ -31,12 +42,15 @@ def routes() -> list[Route]:
         route("GET", TOPIC + "/backlogQuotaMap", get_backlog_quotas),
         route("POST", TOPIC + "/backlogQuota", set_backlog_quota),
         route("DELETE", TOPIC + "/backlogQuota", remove_backlog_quota),
+        route("GET", TOPIC + "/delayedDelivery", get_delayed_delivery),
+        route("POST", TOPIC + "/delayedDelivery", set_delayed_delivery),
+        route("DELETE", TOPIC + "/delayedDelivery", remove_delayed_delivery),
         route("DELETE", TOPIC + "/policies", remove_policies),
     ]
 
 
 async def get_retention(call: Call) -> Response:
-    topic = await _existing_topic(call)
+    topic = await policies_topic(call)
     own = await call.resources.topic_policies(topic)
     shown = _effective(call, topic, own).retention if call.flag("applied") else own.retentionPolicies
     return empty_ok() if shown is None else json_response(shown)
@@ -44,7 +58,7 @@ async def get_retention(call: Call) -> Response:
 
 async def set_retention(call: Call) -> Response:
     """No body, or `null`, changes nothing."""
-    topic = await _existing_topic(call)
+    topic = await policies_topic(call)
     retention = checked_retention(await call.optional_json(RetentionPolicies))
     if retention is None:
         return no_content()
@@ -66,12 +80,12 @@ async def remove_retention(call: Call) -> Response:
     def change(policies: TopicPolicies) -> None:
         policies.retentionPolicies = None
 
-    await call.resources.update_topic_policies(await _existing_topic(call), change)
+    await call.resources.update_topic_policies(await policies_topic(call), change)
     return no_content()
 
 
 async def get_message_ttl(call: Call) -> Response:
-    topic = await _existing_topic(call)
+    topic = await policies_topic(call)
     own = await call.resources.topic_policies(topic)
     shown = _effective(call, topic, own).message_ttl_s if call.flag("applied") else own.messageTTLInSeconds
     return empty_ok() if shown is None else json_response(shown)
@@ -79,7 +93,7 @@ async def get_message_ttl(call: Call) -> Response:
 
 async def set_message_ttl(call: Call) -> Response:
     """The value is a query parameter; without it nothing is set any more."""
-    topic = await _existing_topic(call)
+    topic = await policies_topic(call)
     text = call.query("messageTTL")
     ttl_s = None if text is None else checked_ttl_s(_integer(text))
 
@@ -94,13 +108,13 @@ async def remove_message_ttl(call: Call) -> Response:
     def change(policies: TopicPolicies) -> None:
         policies.messageTTLInSeconds = None
 
-    await call.resources.update_topic_policies(await _existing_topic(call), change)
+    await call.resources.update_topic_policies(await policies_topic(call), change)
     return no_content()
 
 
 async def get_backlog_quotas(call: Call) -> Response:
     """What is in force is shown as Pulsar does: a topic with quotas of its own shows those alone."""
-    topic = await _existing_topic(call)
+    topic = await policies_topic(call)
     own = await call.resources.topic_policies(topic)
     if own.backlogQuotaMap or not call.flag("applied"):
         return json_response(own.backlogQuotaMap)
@@ -110,7 +124,7 @@ async def get_backlog_quotas(call: Call) -> Response:
 
 async def set_backlog_quota(call: Call) -> Response:
     """No body, or `null`, unsets it."""
-    topic, kind = await _existing_topic(call), quota_type(call)
+    topic, kind = await policies_topic(call), quota_type(call)
     quota = checked_quota(await call.optional_json(BacklogQuota))
 
     def change(policies: TopicPolicies) -> None:
@@ -130,12 +144,39 @@ async def set_backlog_quota(call: Call) -> Response:
 
 
 async def remove_backlog_quota(call: Call) -> Response:
-    topic, kind = await _existing_topic(call), quota_type(call)
+    topic, kind = await policies_topic(call), quota_type(call)
 
     def change(policies: TopicPolicies) -> None:
         policies.backlogQuotaMap.pop(kind, None)
 
     await call.resources.update_topic_policies(topic, change)
+    return no_content()
+
+
+async def get_delayed_delivery(call: Call) -> Response:
+    topic = await policies_topic(call)
+    own = await call.resources.topic_policies(topic)
+    shown = _effective(call, topic, own).delayed_delivery if call.flag("applied") else own.delayedDeliveryPolicies
+    return empty_ok() if shown is None else json_response(shown)
+
+
+async def set_delayed_delivery(call: Call) -> Response:
+    """No body, or `null`, unsets it."""
+    topic = await policies_topic(call)
+    delayed_delivery = await call.optional_json(DelayedDeliveryPolicies)
+
+    def change(policies: TopicPolicies) -> None:
+        policies.delayedDeliveryPolicies = delayed_delivery
+
+    await call.resources.update_topic_policies(topic, change)
+    return no_content()
+
+
+async def remove_delayed_delivery(call: Call) -> Response:
+    def change(policies: TopicPolicies) -> None:
+        policies.delayedDeliveryPolicies = None
+
+    await call.resources.update_topic_policies(await policies_topic(call), change)
     return no_content()
 
 
@@ -149,7 +190,8 @@ def _effective(call: Call, topic: TopicName, own: TopicPolicies) -> EffectivePol
     return call.broker.effective_policies(topic.namespace, own)
 
 
-async def _existing_topic(call: Call) -> TopicName:
+async def policies_topic(call: Call) -> TopicName:
+    """The topic of the path, which exists and may have policies of its own."""
     topic = _topic(call)
     if not await call.broker.topic_exists(topic):
         raise TopicNotFound(f"Topic {topic} not found")

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from pybroker import logs
 from pybroker.broker.consumer import Consumer
+from pybroker.broker.dispatchers import require_enabled
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
+from pybroker.dispatch.consumer_state import KeySharedOptions
 from pybroker.errors import (
     ConsumerBusy,
     MetadataError,
@@ -77,8 +79,6 @@ def _require_supported(connection: Connection, request: pb.CommandSubscribe) -> 
         raise NotAllowedError("schemas are not supported yet: consume bytes")
     if request.read_compacted:
         raise NotAllowedError("readCompacted is not supported yet")
-    if request.start_message_rollback_duration_sec:
-        raise NotAllowedError("starting a reader by time is not supported yet")
     size_bytes = sum(len(pair.key) + len(pair.value) for pair in request.metadata)
     limit = connection.broker.config.max_consumer_metadata_size
     if size_bytes > limit:
@@ -91,8 +91,11 @@ async def _attach(connection: Connection, request: pb.CommandSubscribe, name: To
     broker = connection.broker
     may_create = request.force_topic_creation and broker.config.allow_auto_topic_creation
     topic = await broker.get_topic(name, may_create)
-    subscription = await _subscription(connection, request, topic)
+    host = connection.address.rpartition(":")[0]
+    topic.admit_subscribe((host, request.consumer_name, request.consumer_id))
     kind = KIND_OF_SUB_TYPE[request.subType]
+    require_enabled(broker.config, kind)  # Before it leaves a subscription behind.
+    subscription = await _subscription(connection, request, topic)
     consumer = Consumer(
         subscription,
         request.consumer_id,
@@ -102,8 +105,9 @@ async def _attach(connection: Connection, request: pb.CommandSubscribe, name: To
         connection,
         {pair.key: pair.value for pair in request.metadata},
         broker.clock.wall_ms(),
+        _key_shared_options(request.keySharedMeta),
     )
-    if request.HasField("consumer_epoch"):
+    if request.HasField("consumer_epoch") and kind in ("Exclusive", "Failover"):
         consumer.epoch = request.consumer_epoch
     try:
         topic.attach(subscription, consumer, kind)
@@ -112,6 +116,12 @@ async def _attach(connection: Connection, request: pb.CommandSubscribe, name: To
             raise
         topic.attach(subscription, consumer, kind)
     return consumer
+
+
+def _key_shared_options(asked: pb.KeySharedMeta) -> KeySharedOptions:
+    if asked.keySharedMode == pb.KeySharedMode.STICKY:
+        return KeySharedOptions([(each.start, each.end) for each in asked.hashRanges], asked.allowOutOfOrderDelivery)
+    return KeySharedOptions(None, asked.allowOutOfOrderDelivery)
 
 
 async def _subscription(connection: Connection, request: pb.CommandSubscribe, topic: Topic) -> Subscription:
@@ -123,13 +133,16 @@ async def _subscription(connection: Connection, request: pb.CommandSubscribe, to
             start = from_wire(request.start_message_id.ledgerId, request.start_message_id.entryId)
         if start > ledgers.last_position and is_from_earliest:
             start = EARLIEST
+        if request.start_message_rollback_duration_sec:
+            since_ms = connection.broker.clock.wall_ms() - request.start_message_rollback_duration_sec * 1000
+            start = await topic.ledger.find_by_publish_time(since_ms)
         # The start itself is included: what comes before it counts as read.
         mark_delete = ledgers.last_position if start > ledgers.last_position else ledgers.previous_position(start)
         return topic.non_durable_subscription(request.subscription, mark_delete)
     return await topic.subscription(
         request.subscription,
         is_from_earliest,
-        connection.broker.config.allow_auto_subscription_creation,
+        topic.policies.auto_subscription_creation.allowAutoSubscriptionCreation,
         {pair.key: pair.value for pair in request.subscription_properties},
     )
 
@@ -143,7 +156,8 @@ def close_consumer(connection: Connection, command: pb.BaseCommand) -> None:
     connection.send(replies.success(request.request_id))
 
 
-def _require_consumer(connection: Connection, consumer_id: int) -> Consumer:
+def require_consumer(connection: Connection, consumer_id: int) -> Consumer:
+    """The consumer of that id. Raises MetadataError when the connection has none."""
     consumer = connection.consumers.get(consumer_id)
     if consumer is None:
         raise MetadataError(f"Consumer not found: {consumer_id}")
@@ -153,7 +167,7 @@ def _require_consumer(connection: Connection, consumer_id: int) -> Consumer:
 async def unsubscribe(connection: Connection, command: pb.BaseCommand) -> None:
     """Delete the consumer's subscription; with other consumers on it only when forced."""
     request = command.unsubscribe
-    consumer = _require_consumer(connection, request.consumer_id)
+    consumer = require_consumer(connection, request.consumer_id)
     subscription = consumer.subscription
     if len(subscription.consumers) > 1 and not request.force:
         raise MetadataError("Unconnected or shared consumer attempting to unsubscribe")
@@ -177,7 +191,7 @@ def redeliver_unacknowledged(connection: Connection, command: pb.BaseCommand) ->
 async def get_last_message_id(connection: Connection, command: pb.BaseCommand) -> None:
     """The last entry of the topic, and where the consumer's subscription stands."""
     request = command.getLastMessageId
-    consumer = _require_consumer(connection, request.consumer_id)
+    consumer = require_consumer(connection, request.consumer_id)
     ledger = consumer.subscription.topic.ledger
     reply = pb.BaseCommand(type=pb.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
     response = reply.getLastMessageIdResponse
@@ -219,4 +233,11 @@ def consumer_stats(connection: Connection, command: pb.BaseCommand) -> None:
         response.connectedSince = datetime.fromtimestamp(consumer.connected_since_ms / 1000, UTC).isoformat()
         response.type = consumer.subscription.type_name
         response.msgBacklog = consumer.subscription.cursor.backlog_entries
+        if connection.broker.consumer_rates is not None:
+            rates = connection.broker.consumer_rates(consumer)
+            response.msgRateOut = rates.messages_out.per_second
+            response.msgThroughputOut = rates.bytes_out.per_second
+            response.msgRateRedeliver = rates.redelivered_messages.per_second
+            response.messageAckRate = rates.acked_messages.per_second
+            response.msgRateExpired = rates.expired_entries.per_second
     connection.send(replies.frame(reply))

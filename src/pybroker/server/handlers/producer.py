@@ -83,7 +83,9 @@ async def _attach(connection: Connection, request: pb.CommandProducer, name: Top
 async def _make_initial_subscription(topic: Topic, name: str) -> None:
     """Make sure of a subscription that gets everything from the topic's beginning on, before the first message."""
     try:
-        await topic.subscription(name, True, topic.service.config.allow_auto_subscription_creation, {})
+        await topic.subscription(
+            name, True, topic.policies.auto_subscription_creation.allowAutoSubscriptionCreation, {}
+        )
     except SubscriptionNotFound as error:
         raise NotAllowedError(f"Not allowed to create the initial subscription {name}") from error
 

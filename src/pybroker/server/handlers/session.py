@@ -39,6 +39,7 @@ def connect(connection: Connection, command: pb.BaseCommand) -> None:
     connection.role = connection.identity.role
     connection.client_version = request.client_version
     connection.features = request.feature_flags
+    connection.supports_partial_producer = request.feature_flags.supports_partial_producer
     version = negotiated_version(request.protocol_version)
     connection.session.protocol_version = version
     connection.session.move_to(SessionState.CONNECTED)

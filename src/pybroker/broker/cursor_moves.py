@@ -1,0 +1,99 @@
+"""A subscription's cursor goes elsewhere by somebody's order, not by acknowledgements: an administrator, a policy, a SEEK."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+from pybroker.errors import ServiceNotReady
+from pybroker.model.position import Position
+
+if TYPE_CHECKING:
+    from pybroker.broker.subscription import Subscription
+
+READER_RETURN_S = 60.0
+"""How long a subscription that is not durable waits for its reader after a move."""
+
+
+async def skip(subscription: Subscription, entry_count: int) -> int:
+    """Count the next `entry_count` entries as read; how many there were. Raises StoreError."""
+    skipped = await subscription.cursor.skip(entry_count)
+    subscription.moved_up()
+    return skipped
+
+
+async def skip_all(subscription: Subscription) -> None:
+    """Count everything as read. Raises StoreError."""
+    await subscription.cursor.skip_all()
+    subscription.moved_up()
+
+
+async def expire(subscription: Subscription, publish_time_ms: int) -> int:
+    """Count what was published before then as read; the number of entries. Raises StoreError."""
+    return _expired(subscription, await subscription.cursor.expire(publish_time_ms))
+
+
+async def expire_to(subscription: Subscription, position: Position) -> int:
+    """Count what stands up to and including `position` as read; the number of entries. Raises StoreError."""
+    return _expired(subscription, await subscription.cursor.expire_to(position))
+
+
+def _expired(subscription: Subscription, entry_count: int) -> int:
+    counters = subscription.counters
+    counters.last_expired_ms = subscription.service.clock.wall_ms()
+    counters.expired_last_run_entries = entry_count
+    if entry_count:
+        counters.expired_entries += entry_count
+        subscription.moved_up()
+    return entry_count
+
+
+async def reset(subscription: Subscription, position: Position, unacked_words: Sequence[int] = ()) -> None:
+    """Go on at `position`, or the first entry behind it. Consumers are disconnected first; they subscribe again.
+
+    `unacked_words`: of the batch at `position` only these messages. Raises ServiceNotReady while another move is under
+    way, and StoreError.
+    """
+    with _fenced(subscription):
+        await _move(subscription, position, unacked_words)
+
+
+async def reset_to_time(subscription: Subscription, publish_time_ms: int) -> None:
+    """Go on at the first entry that was published at that time or later; otherwise as `reset`."""
+    with _fenced(subscription):
+        await _move(subscription, await subscription.topic.ledger.find_by_publish_time(publish_time_ms), ())
+
+
+async def _move(subscription: Subscription, position: Position, unacked_words: Sequence[int]) -> None:
+    if not subscription.service.config.acknowledgment_at_batch_index_level_enabled:
+        unacked_words = ()
+    subscription.close_consumers()
+    if subscription.dispatcher is not None:
+        subscription.dispatcher.reset()
+    try:
+        await subscription.cursor.reset(position, unacked_words)
+    finally:
+        if not subscription.is_durable:
+            # Its reader comes back on it; one that does not must leave nothing behind.
+            subscription.service.call_later(READER_RETURN_S, partial(_drop_unused, subscription))
+    logs.info("cursor.reset", topic=subscription.topic.name, subscription=subscription.name, position=position)
+
+
+@contextmanager
+def _fenced(subscription: Subscription) -> Iterator[None]:
+    """Nobody subscribes and nobody else moves the cursor meanwhile."""
+    if subscription.is_resetting:
+        raise ServiceNotReady(f"subscription {subscription.name} is being moved already, try again")
+    subscription.is_resetting = True
+    try:
+        yield
+    finally:
+        subscription.is_resetting = False
+
+
+def _drop_unused(subscription: Subscription) -> None:
+    if not subscription.consumers:
+        subscription.topic.drop_non_durable(subscription)

@@ -1,0 +1,65 @@
+"""Which dispatcher serves a subscription: its type, and what the configuration says of that type."""
+
+from __future__ import annotations
+
+from pybroker.config import BrokerConfig
+from pybroker.dispatch.dispatcher import Dispatcher
+from pybroker.dispatch.failover import FailoverDispatcher
+from pybroker.dispatch.key_shared import KeySharedDispatcher, KeySharedSettings
+from pybroker.dispatch.key_shared_classic import ClassicKeySharedDispatcher
+from pybroker.dispatch.replay import RedeliveryCounts
+from pybroker.dispatch.shared import SharedDispatcher
+from pybroker.dispatch.single_active import ExclusiveDispatcher
+from pybroker.errors import NotAllowedError
+from pybroker.model.names import TopicName
+
+
+def require_enabled(config: BrokerConfig, kind: str) -> None:
+    """Raises NotAllowedError for a subscription type that is switched off."""
+    if kind not in config.subscription_types_enabled:
+        raise NotAllowedError(f"Subscription type {kind} is not enabled (subscriptionTypesEnabled)")
+    if kind == KeySharedDispatcher.kind and not config.subscription_key_shared_enable:
+        raise NotAllowedError("Key_Shared subscription is disabled by broker (subscriptionKeySharedEnable)")
+
+
+def new_dispatcher(
+    config: BrokerConfig, kind: str, redelivery_counts: RedeliveryCounts, topic: TopicName
+) -> Dispatcher:
+    """A dispatcher for a subscription of type `kind` on `topic`."""
+    max_entries, max_bytes = config.dispatcher_max_read_batch_size, config.dispatcher_max_read_size_bytes
+    if kind == ExclusiveDispatcher.kind:
+        return ExclusiveDispatcher(redelivery_counts, max_entries, max_bytes, config.precise_dispatcher_flow_control)
+    if kind == FailoverDispatcher.kind:
+        index = -1 if config.active_consumer_failover_consistent_hashing else topic.partition_index
+        return FailoverDispatcher(
+            redelivery_counts,
+            max_entries,
+            max_bytes,
+            str(topic),
+            index if index >= 0 else None,
+            config.precise_dispatcher_flow_control,
+        )
+    max_unacked_messages = config.max_unacked_messages_per_subscription
+    if kind == SharedDispatcher.kind:
+        return SharedDispatcher(
+            redelivery_counts,
+            max_entries,
+            max_bytes,
+            config.dispatcher_max_round_robin_batch_size,
+            max_unacked_messages,
+        )
+    assert kind == KeySharedDispatcher.kind, kind
+    is_classic = config.subscription_key_shared_use_classic_persistent_implementation
+    dispatcher_class = ClassicKeySharedDispatcher if is_classic else KeySharedDispatcher
+    return dispatcher_class(
+        redelivery_counts, max_entries, max_bytes, max_unacked_messages, _key_shared_settings(config)
+    )
+
+
+def _key_shared_settings(config: BrokerConfig) -> KeySharedSettings:
+    use_ring = config.subscription_key_shared_use_consistent_hashing
+    return KeySharedSettings(
+        config.subscription_key_shared_consistent_hashing_replica_points if use_ring else 0,
+        config.key_shared_look_ahead_msg_in_replay_threshold_per_consumer,
+        config.key_shared_look_ahead_msg_in_replay_threshold_per_subscription,
+    )

@@ -1,0 +1,52 @@
+"""What all subscriptions together may have delivered and not acknowledged, and who has to wait above that.
+
+Pure. At the limit, subscriptions that hold more than their share of it are stopped; those below are not to suffer for
+them. A stopped one goes on once it is down to half of its share, and all do once the sum is down to half of the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class UnackedBudget(Generic[K]):
+    """Owned by the broker. Invariant: `total` is the sum over all subscriptions; nobody is stopped below the limit's half."""
+
+    def __init__(self, max_messages: int, share: float) -> None:
+        """`share`: the part of the limit that one subscription may always hold."""
+        assert max_messages > 0
+        self.total = 0
+        self._max_messages = max_messages
+        self._max_share = max(1, int(max_messages * share))
+        self._held: dict[K, int] = {}
+        self._stopped: dict[K, None] = {}
+        self._is_exceeded = False
+
+    def is_stopped(self, subscription: K) -> bool:
+        return subscription in self._stopped
+
+    def report(self, subscription: K, unacked_messages: int) -> list[K]:
+        """`subscription` holds so many now; whom that lets go on."""
+        before = self._held.pop(subscription, 0)
+        if unacked_messages:
+            self._held[subscription] = unacked_messages
+        self.total += unacked_messages - before
+        if not self._is_exceeded:
+            if self.total >= self._max_messages:
+                self._is_exceeded = True
+                self._stopped = dict.fromkeys(each for each, held in self._held.items() if held > self._max_share)
+            return []
+        if self.total <= self._max_messages // 2:
+            self._is_exceeded = False
+            released = list(self._stopped)
+            self._stopped = {}
+            return released
+        if unacked_messages > self._max_share:
+            self._stopped[subscription] = None
+        elif subscription in self._stopped and unacked_messages <= self._max_share // 2:
+            del self._stopped[subscription]
+            return [subscription]
+        return []

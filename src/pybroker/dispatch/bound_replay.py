@@ -1,0 +1,84 @@
+"""Entries of a Shared subscription that wait to be sent: to anybody, or, chunks of a message, to the one that has the others.
+
+What is bound to a consumer is not taken out while that cannot take anything: nobody reads it again and again meanwhile.
+
+Invariant: an entry that is bound is bound to one consumer, and is not among the free ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pybroker.dispatch.consumer_state import ConsumerState
+from pybroker.dispatch.replay import ReplaySet, Waiting
+from pybroker.model.position import Position
+
+
+class BoundReplay(Waiting):
+    """Owned by a Shared dispatcher."""
+
+    __slots__ = ("_bound", "_free")
+
+    def __init__(self) -> None:
+        self._free = ReplaySet()
+        self._bound: dict[ConsumerState, ReplaySet] = {}  # none is empty
+
+    def __len__(self) -> int:
+        return len(self._free) + sum(map(len, self._bound.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._free) or bool(self._bound)
+
+    def __contains__(self, position: Position) -> bool:
+        return position in self._free or any(position in bound for bound in self._bound.values())
+
+    def add(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
+        """These wait for anybody."""
+        self._free.add(ledger_id, entry_ids)
+
+    def bind(self, consumer: ConsumerState, position: Position) -> None:
+        """This one waits for `consumer`."""
+        self._bound.setdefault(consumer, ReplaySet()).add(position.ledger_id, (position.entry_id,))
+
+    def is_behind_bound(self, consumer: ConsumerState, position: Position) -> bool:
+        """Whether something waits for `consumer` that stands before `position`."""
+        bound = self._bound.get(consumer)
+        return bound is not None and bound.first() < position
+
+    def take(self, max_entries: int) -> list[Position]:
+        """Remove and return the lowest positions that somebody may take, rising."""
+        if self._bound:
+            for consumer in [consumer for consumer in self._bound if consumer.can_take()]:
+                self.unbind(consumer)
+        return self._free.take(max_entries)
+
+    def unbind(self, consumer: ConsumerState) -> None:
+        """What waits for `consumer` waits for anybody."""
+        bound = self._bound.pop(consumer, None)
+        if bound is not None:
+            self._free.add_all(bound)
+
+    def discard(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
+        self._free.discard(ledger_id, entry_ids)
+        for consumer, bound in list(self._bound.items()):
+            bound.discard(ledger_id, entry_ids)
+            if not bound:
+                del self._bound[consumer]
+
+    def discard_up_to(self, position: Position) -> None:
+        self._free.discard_up_to(position)
+        for consumer, bound in list(self._bound.items()):
+            bound.discard_up_to(position)
+            if not bound:
+                del self._bound[consumer]
+
+    def clear(self) -> None:
+        self._free.clear()
+        self._bound.clear()
+
+    def check_invariants(self) -> None:
+        """Assert that no entry waits in two places; slow, for tests."""
+        for bound in self._bound.values():
+            assert bound
+            assert not any(position in self._free for position in bound)
+        assert sum(map(len, self._bound.values())) == len({each for bound in self._bound.values() for each in bound})

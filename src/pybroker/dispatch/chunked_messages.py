@@ -1,0 +1,84 @@
+"""Large messages whose chunks are with consumers: one client puts a message together, so one consumer gets all of it.
+
+A message is known from the first of its chunks that is delivered until its consumer holds none of them any more: then
+all are acknowledged, or all wait to be sent again, to whomever. Entries that are no chunks are never asked about.
+
+Invariant: a message has one consumer.
+"""
+
+from __future__ import annotations
+
+from pybroker.dispatch.consumer_state import ConsumerState
+from pybroker.dispatch.pending_acks import PendingAcks
+from pybroker.model.chunk import Chunk
+from pybroker.model.position import Position
+
+# The list is not looked through for messages of the past before it is this long.
+_MIN_LIMIT = 100
+
+
+class ChunkedMessage:
+    """A message of `chunk_count` chunks, and where those stand that its consumer was sent; some may have been taken back."""
+
+    __slots__ = ("chunk_count", "consumer", "positions", "sticky_hash")
+
+    def __init__(self, consumer: ConsumerState, sticky_hash: int, chunk_count: int) -> None:
+        self.consumer = consumer
+        self.sticky_hash = sticky_hash
+        self.chunk_count = chunk_count
+        self.positions: set[Position] = set()
+
+
+class ChunkedMessages:
+    """Owned by a dispatcher, beside its pending acks, which say what is held."""
+
+    __slots__ = ("_by_uuid", "_limit", "_pending")
+
+    def __init__(self, pending: PendingAcks) -> None:
+        self._pending = pending
+        self._by_uuid: dict[bytes, ChunkedMessage] = {}
+        self._limit = _MIN_LIMIT
+
+    def __len__(self) -> int:
+        return len(self._by_uuid)
+
+    def holder(self, uuid: bytes) -> ConsumerState | None:
+        """Who has chunks of the message, and must get the others."""
+        message = self._by_uuid.get(uuid)
+        if message is None:
+            return None
+        if self._held_count(message):
+            return message.consumer
+        del self._by_uuid[uuid]
+        return None
+
+    def delivered(self, chunk: Chunk, consumer: ConsumerState, position: Position, sticky_hash: int = 0) -> None:
+        """`consumer` has this chunk from now on."""
+        message = self._by_uuid.get(chunk.uuid)
+        if message is None or message.consumer is not consumer:
+            if len(self._by_uuid) >= self._limit:
+                self._forget_past()
+            message = self._by_uuid[chunk.uuid] = ChunkedMessage(consumer, sticky_hash, chunk.chunk_count)
+        message.positions.add(position)
+
+    def unfinished_hashes(self, consumer: ConsumerState) -> set[int]:
+        """Hashes of messages of which `consumer` has some chunks and not all."""
+        return {
+            message.sticky_hash
+            for message in self._by_uuid.values()
+            if message.consumer is consumer and 0 < self._held_count(message) < message.chunk_count
+        }
+
+    def forget(self, consumer: ConsumerState) -> None:
+        """`consumer` leaves, and holds nothing any more."""
+        self._by_uuid = {uuid: each for uuid, each in self._by_uuid.items() if each.consumer is not consumer}
+
+    def clear(self) -> None:
+        self._by_uuid.clear()
+
+    def _held_count(self, message: ChunkedMessage) -> int:
+        return sum(self._pending.holder(position) is message.consumer for position in message.positions)
+
+    def _forget_past(self) -> None:
+        self._by_uuid = {uuid: message for uuid, message in self._by_uuid.items() if self._held_count(message)}
+        self._limit = max(_MIN_LIMIT, 2 * len(self._by_uuid))

@@ -1,0 +1,288 @@
+"""The entries of a subscription that wait for their time: which ones, when the next is due, and which are due now.
+
+When an entry is due is a fact of the entry that never changes, so all of this could be read again from the topic. It is
+kept, and stored now and then (`delayed_record.py`), so that nobody has to.
+
+Memory: eight bytes for an entry and what a bitmap takes for it: a million measured at 9 to 10 MB. An entry is added to a small
+heap; a full heap becomes one *run* for each ledger, an array of numbers in the order of due times:
+
+    due time in milliseconds, 42 bits (up to the year 2109) | entry id less the run's first one, 22 bits
+
+A heap of runs, by the due time that each is at, merges them. What is taken away before its time (acknowledged, expired)
+leaves the bitmap only, and its run when that comes to it.
+
+Invariants: `members` has exactly the entries that wait, each of which is in the heap or in a run; so what a run holds beyond
+them was taken away, or stands there twice, and is passed over.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import groupby
+from typing import NamedTuple
+
+from pyroaring import BitMap
+
+from pybroker.model.position import Position
+
+RUN_ENTRIES = 1024
+"""How many of the newest entries are kept one by one before runs are made of them."""
+MAX_DUE_MS = (1 << 42) - 1
+_SPAN_BITS = 22
+_SPAN_MASK = (1 << _SPAN_BITS) - 1
+_MAX_ENTRY_ID = (1 << 32) - 1  # what a bitmap can hold; ledgers end long before
+# As Python's allocator tells: a run with its array, a ledger's bitmap, an entry of the heap with its numbers.
+_RUN_BYTES, _BITMAP_BYTES, _HEAP_ENTRY_BYTES = 300, 200, 130
+
+
+class Delayed(NamedTuple):
+    """One entry and its time; they order as they are due."""
+
+    due_ms: int
+    ledger_id: int
+    entry_id: int
+
+    @property
+    def position(self) -> Position:
+        return Position(self.ledger_id, self.entry_id)
+
+
+class DelayedRun:
+    """Entries of one ledger in the order of their due times; `index` is how many of them are passed."""
+
+    __slots__ = ("first_entry_id", "index", "last_entry_id", "ledger_id", "packed")
+
+    def __init__(self, ledger_id: int, first_entry_id: int, packed: array[int]) -> None:
+        """`packed`, which is not empty, rises."""
+        self.ledger_id = ledger_id
+        self.first_entry_id = first_entry_id
+        self.last_entry_id = first_entry_id + max(number & _SPAN_MASK for number in packed)
+        self.packed = packed
+        self.index = 0
+
+    @property
+    def due_ms(self) -> int:
+        """Of the entry that it is at."""
+        return self.packed[self.index] >> _SPAN_BITS
+
+    @property
+    def entry_id(self) -> int:
+        return self.first_entry_id + (self.packed[self.index] & _SPAN_MASK)
+
+    def entry_ids(self) -> BitMap:
+        """All that are not passed."""
+        return BitMap([self.first_entry_id + (number & _SPAN_MASK) for number in self.packed[self.index :]])
+
+
+class DeliveryTimes:
+    """How exactly a topic keeps delivery times."""
+
+    __slots__ = ("is_strict", "tick_ms")
+
+    def __init__(self, tick_ms: int, is_strict: bool) -> None:
+        self.tick_ms = tick_ms
+        self.is_strict = is_strict
+
+    def cutoff_ms(self, now_ms: int) -> int:
+        """What is due up to then may go now: it may come a tick early, unless times are strict."""
+        return now_ms if self.is_strict else now_ms + self.tick_ms
+
+    def alarm_ms(self, due_ms: int, last_alarm_ms: int) -> int:
+        """When to look for what is due next. Once a tick is often enough: strict times may be late by a tick, others are taken
+        a tick ahead each time."""
+        return max(due_ms, last_alarm_ms + self.tick_ms) if self.is_strict else due_ms
+
+
+class DelayedIndex:
+    """Owned by a subscription. Positions are unique; adding one that waits already changes nothing."""
+
+    def __init__(self) -> None:
+        self._members: dict[int, BitMap] = {}  # none is empty
+        self._count = 0
+        self._newest: list[Delayed] = []  # a heap
+        self._runs: list[tuple[int, int, DelayedRun]] = []  # a heap: due time, serial, run
+        self._serial = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def members(self) -> Mapping[int, BitMap]:
+        """The entries that wait, by ledger; to look at."""
+        return self._members
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory this takes."""
+        runs = sum(_RUN_BYTES + run.packed.itemsize * len(run.packed) for _, _, run in self._runs)
+        bitmaps = sum(_BITMAP_BYTES + _container_bytes(bitmap) for bitmap in self._members.values())
+        return runs + bitmaps + _HEAP_ENTRY_BYTES * len(self._newest)
+
+    # --- in ----------------------------------------------------------------------------------------------------------
+
+    def add(self, ledger_id: int, entry_ids: Sequence[int], due_times_ms: Sequence[int]) -> bool:
+        """These entries wait from now on. True when runs were made, which are new to whoever stores them."""
+        members = self._members.get(ledger_id)
+        if members is None:
+            members = self._members[ledger_id] = BitMap()
+        before = len(members)
+        for entry_id, due_ms in zip(entry_ids, due_times_ms, strict=True):
+            if entry_id not in members:
+                members.add(entry_id)
+                heappush(self._newest, Delayed(min(due_ms, MAX_DUE_MS), ledger_id, entry_id))
+        self._count += len(members) - before
+        if not members:
+            del self._members[ledger_id]
+        if len(self._newest) < RUN_ENTRIES:
+            return False
+        self.seal_newest()
+        return True
+
+    def seal_newest(self) -> None:
+        """Make runs of the newest entries."""
+        by_position = sorted(self._newest, key=lambda delayed: delayed[1:])
+        self._newest.clear()
+        for ledger_id, group in groupby(by_position, lambda delayed: delayed.ledger_id):
+            members = self._members.get(ledger_id, BitMap())
+            waiting = [delayed for delayed in group if delayed.entry_id in members]
+            while waiting:
+                first = waiting[0].entry_id
+                part = [delayed for delayed in waiting if delayed.entry_id - first <= _SPAN_MASK]
+                packed = sorted(delayed.due_ms << _SPAN_BITS | delayed.entry_id - first for delayed in part)
+                self._push(DelayedRun(ledger_id, first, array("Q", packed)))
+                waiting = waiting[len(part) :]
+            members.run_optimize()
+
+    def add_run(self, run: DelayedRun, unwanted: BitMap) -> None:
+        """A run that was stored: its entries wait again, but for `unwanted` ones."""
+        entries = run.entry_ids() - unwanted
+        if not entries:
+            return
+        members = self._members.setdefault(run.ledger_id, BitMap())
+        before = len(members)
+        members |= entries
+        self._count += len(members) - before
+        self._push(run)
+
+    def _push(self, run: DelayedRun) -> None:
+        self._serial += 1
+        heappush(self._runs, (run.due_ms, self._serial, run))
+
+    # --- out ---------------------------------------------------------------------------------------------------------
+
+    def next_due_ms(self) -> int | None:
+        """When the next entry is due; None when nothing waits. Never too late; early if one was taken away."""
+        if not self._count:
+            return None
+        newest = self._newest[0].due_ms if self._newest else MAX_DUE_MS
+        return min(newest, self._runs[0][0]) if self._runs else newest
+
+    def take_due(self, cutoff_ms: int, max_entries: int) -> list[Delayed]:
+        """Remove and return entries that are due up to then, in the order of their times."""
+        taken: list[Delayed] = []
+        while self._count and len(taken) < max_entries:
+            delayed = self._pop(cutoff_ms)
+            if delayed is None:
+                break
+            members = self._members.get(delayed.ledger_id)
+            if members is None or delayed.entry_id not in members:
+                continue
+            members.remove(delayed.entry_id)
+            self._count -= 1
+            if not members:
+                del self._members[delayed.ledger_id]
+            taken.append(delayed)
+        if not self._count:
+            self.clear()
+        return taken
+
+    def _pop(self, cutoff_ms: int) -> Delayed | None:
+        """The next one of all that are kept, if it is due, whether it still waits or not."""
+        newest, runs = self._newest, self._runs
+        if not runs or (newest and newest[0].due_ms < runs[0][0]):
+            return heappop(newest) if newest and newest[0].due_ms <= cutoff_ms else None
+        due_ms, serial, run = runs[0]
+        if due_ms > cutoff_ms:
+            return None
+        delayed = Delayed(due_ms, run.ledger_id, run.entry_id)
+        run.index += 1
+        if run.index < len(run.packed):
+            heapreplace(runs, (run.due_ms, serial, run))
+        else:
+            heappop(runs)
+        return delayed
+
+    def discard(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
+        """These do not wait any more, as far as they do."""
+        members = self._members.get(ledger_id)
+        if members is None:
+            return
+        # Clients may acknowledge ids that never existed, and that no bitmap can hold.
+        self._remove(ledger_id, members & BitMap([each for each in entry_ids if 0 <= each <= _MAX_ENTRY_ID]))
+
+    def discard_up_to(self, position: Position) -> None:
+        """Nothing up to and including `position` waits any more."""
+        for ledger_id in [ledger_id for ledger_id in self._members if ledger_id <= position.ledger_id]:
+            members = self._members[ledger_id]
+            if ledger_id == position.ledger_id:
+                members = members & BitMap(range(min(position.entry_id, members.max()) + 1))
+            self._remove(ledger_id, members)
+        kept = [each for each in self._runs if Position(each[2].ledger_id, each[2].last_entry_id) > position]
+        if len(kept) < len(self._runs):
+            heapify(kept)
+            self._runs = kept
+
+    def _remove(self, ledger_id: int, entries: BitMap) -> None:
+        members = self._members[ledger_id]
+        self._count -= len(entries)
+        if len(entries) == len(members):
+            del self._members[ledger_id]
+        else:
+            members -= entries
+        if not self._count:
+            self.clear()
+
+    def clear(self) -> None:
+        """Nothing waits any more."""
+        self._members.clear()
+        self._count = 0
+        self._newest.clear()
+        self._runs.clear()
+
+    # --- to store ----------------------------------------------------------------------------------------------------
+
+    @property
+    def last_serial(self) -> int:
+        """Grows with each run, so that `runs_after` finds those that were made since."""
+        return self._serial
+
+    def runs_after(self, serial: int) -> list[DelayedRun]:
+        """The runs that were made after `last_serial` was this, all for 0. What is not in a run yet is missing."""
+        return [run for _, number, run in self._runs if number > serial]
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between calls; slow, for tests."""
+        assert self._count == sum(len(members) for members in self._members.values())
+        assert all(self._members.values()), "an empty bitmap is kept"
+        kept = {delayed.position for delayed in self._newest}
+        for due_ms, _, run in self._runs:
+            assert due_ms == run.due_ms, "the heap of runs is not up to date"
+            assert list(run.packed) == sorted(run.packed)
+            kept.update(Position(run.ledger_id, entry_id) for entry_id in run.entry_ids())
+        for ledger_id, members in self._members.items():
+            assert all(Position(ledger_id, entry_id) in kept for entry_id in members), (
+                "an entry that nothing brings back"
+            )
+        assert len(self._newest) < RUN_ENTRIES
+        assert self._count or not (self._newest or self._runs), "things are kept of which nothing waits"
+
+
+def _container_bytes(bitmap: BitMap) -> int:
+    statistics = bitmap.get_statistics()
+    return (
+        statistics["n_bytes_array_containers"]
+        + statistics["n_bytes_run_containers"]
+        + statistics["n_bytes_bitset_containers"]
+    )

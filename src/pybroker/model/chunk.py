@@ -1,0 +1,13 @@
+"""One part of a message that was too large for a single entry."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Chunk(NamedTuple):
+    """Which message an entry is part of, and which part: parts count from 0 to `chunk_count` - 1."""
+
+    uuid: bytes
+    chunk_id: int
+    chunk_count: int

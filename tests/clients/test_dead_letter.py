@@ -1,0 +1,209 @@
+"""Dead letters and retries as clients make them: the broker counts deliveries, and creates what they ask for or nothing."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pulsar
+import pytest
+from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all
+from tests.support.broker_process import BrokerProcess
+from tests.support.raw_client import RawClient, Type
+from tests.support.rest import call
+
+from pybroker.wire import pulsar_api_pb2 as pb
+
+EARLIEST = pulsar.InitialPosition.Earliest
+SHARED, KEY_SHARED = pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared
+MAX_REDELIVERIES = 2
+
+
+@contextmanager
+def running(directory: Path, **settings: str) -> Iterator[tuple[BrokerProcess, pulsar.Client]]:
+    with BrokerProcess(directory, settings).running() as process:
+        client = new_client(process.url)
+        yield process, client
+        client.close()
+
+
+def subscribe(client: pulsar.Client, topic: str, kind: pulsar.ConsumerType = SHARED, **policy: str) -> pulsar.Consumer:
+    return client.subscribe(
+        topic,
+        "s",
+        kind,
+        initial_position=EARLIEST,
+        negative_ack_redelivery_delay_ms=50,
+        dead_letter_policy=pulsar.ConsumerDeadLetterPolicy(MAX_REDELIVERIES, **policy),
+    )
+
+
+def fail_until_dead(consumer: pulsar.Consumer, poison: set[str], total: int) -> dict[str, int]:
+    """Acknowledge all but `poison`, which fails every time; how often each was delivered."""
+    deliveries: dict[str, int] = {}
+    expected = total + len(poison) * MAX_REDELIVERIES
+    for _ in range(expected):
+        message = consumer.receive(20_000)
+        text = message.data().decode()
+        deliveries[text] = deliveries.get(text, 0) + 1
+        assert message.redelivery_count() == deliveries[text] - 1
+        if text in poison:
+            consumer.negative_acknowledge(message)
+        else:
+            consumer.acknowledge(message)
+    return deliveries
+
+
+def topics(broker: BrokerProcess) -> set[str]:
+    names: list[str] = call(f"{broker.http_url}/admin/v2/persistent/public/default").json
+    return {name.rpartition("/")[2] for name in names}
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED], ids=str)
+def test_what_fails_too_often_goes_to_the_dead_letter_topic(
+    client: pulsar.Client, topic: str, kind: pulsar.ConsumerType
+) -> None:
+    name = f"{topic}-{kind}"
+    producer = client.create_producer(name, batching_enabled=False)
+    consumer = subscribe(client, name, kind, initial_subscription_name="keeper")
+    for index in range(10):
+        producer.send(b"m%d" % index, properties={"n": str(index)}, partition_key=f"k{index}")
+    poison = {"m3", "m7"}
+    deliveries = fail_until_dead(consumer, poison, 10)
+    assert deliveries == {f"m{i}": 1 + (MAX_REDELIVERIES if f"m{i}" in poison else 0) for i in range(10)}
+    dead = client.subscribe(f"{name}-s-DLQ", "keeper")
+    letters = receive_all(dead, 2, 20_000)
+    assert {letter.data().decode() for letter in letters} == poison
+    assert {letter.properties()["n"] for letter in letters} == {"3", "7"}
+    assert all("REAL_TOPIC" in letter.properties() for letter in letters)
+    assert_nothing_arrives(consumer, 500)
+    consumer.close()
+    assert_nothing_arrives(client.subscribe(name, "s", kind))
+
+
+def test_of_a_batch_only_what_fails_is_delivered_until_it_dies(client: pulsar.Client, topic: str) -> None:
+    """This client then writes all of the batch to the dead-letter topic, whoever the broker is."""
+    consumer = client.subscribe(
+        topic,
+        "s",
+        SHARED,
+        initial_position=EARLIEST,
+        negative_ack_redelivery_delay_ms=50,
+        batch_index_ack_enabled=True,
+        dead_letter_policy=pulsar.ConsumerDeadLetterPolicy(MAX_REDELIVERIES, initial_subscription_name="keeper"),
+    )
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
+    for index in range(5):
+        producer.send_async(b"m%d" % index, lambda result, message_id: None)
+    producer.flush()
+    assert fail_until_dead(consumer, {"m2"}, 5)["m2"] == 1 + MAX_REDELIVERIES
+    dead = client.subscribe(f"{topic}-s-DLQ", "keeper")
+    assert b"m2" in {message.data() for message in receive_all(dead, 5, 20_000)}
+    assert_nothing_arrives(consumer)
+
+
+def test_a_chunked_message_comes_again_whole_and_counts(client: pulsar.Client, topic: str) -> None:
+    """This client cannot have it redelivered while it is connected: it asks for the last chunk only."""
+    body = b"x" * (6 * 1024 * 1024)
+    client.create_producer(topic, chunking_enabled=True).send(body)
+    for expected in range(3):
+        consumer = client.subscribe(topic, "s", SHARED, initial_position=EARLIEST)
+        message = consumer.receive(30_000)
+        assert message.data() == body
+        assert message.redelivery_count() == expected
+        consumer.close()
+
+
+def test_a_dead_letter_topic_may_have_any_name(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    consumer = subscribe(client, topic, dead_letter_topic=f"{topic}-cemetery", initial_subscription_name="keeper")
+    client.create_producer(topic).send(b"m")
+    fail_until_dead(consumer, {"m"}, 1)
+    assert client.subscribe(f"{topic}-cemetery", "keeper").receive(20_000).data() == b"m"
+    assert f"{topic.rpartition('/')[2]}-s-DLQ" not in topics(broker)
+
+
+def test_deliveries_count_on_when_the_consumer_crashed(own_broker: BrokerProcess, topic: str) -> None:
+    """A message that kills its consumers dies, too: what a connection held counts as delivered when it ends."""
+    raw = RawClient(own_broker.url)
+    raw.connect()
+    raw.open_producer(topic, 9)
+    raw.publish(9, 1)
+    for expected in range(MAX_REDELIVERIES):
+        consumer = RawClient(own_broker.url)
+        consumer.connect()
+        consumer.subscribe(topic, sub_type="Shared", subscription="s")
+        consumer.send(Type.FLOW, consumer_id=1, messagePermits=1)
+        assert consumer.reply().get("redelivery_count", 0) == expected
+        consumer.close()
+    raw.close()
+    client = new_client(own_broker.url)
+    last = client.subscribe(topic, "s", SHARED)
+    assert last.receive(10_000).redelivery_count() == MAX_REDELIVERIES
+    client.close()
+
+
+# --- what is created, and what is not --------------------------------------------------------------------------------------
+
+
+def test_an_initial_subscription_needs_the_right_to_be_made(tmp_path: Path, topic: str) -> None:
+    with running(tmp_path, allowAutoSubscriptionCreation="false") as (broker, client):
+        raw = RawClient(broker.url)
+        raw.connect()
+        refused = raw.open_producer(topic, 1, initial_subscription_name="keeper")
+        assert (refused["type"], refused["error"]) == ("ERROR", "NotAllowedError")
+        made = call(f"{broker.http_url}/admin/v2/{topic.replace('://', '/')}/subscription/keeper", "PUT", body=None)
+        assert made.status == 204
+        assert raw.open_producer(topic, 2, initial_subscription_name="keeper")["type"] == "PRODUCER_SUCCESS"
+        raw.publish(2, 1)
+        raw.close()
+        assert client.subscribe(topic, "keeper").receive(10_000).data() == b"m0"
+
+
+def test_an_initial_subscription_begins_in_front_of_the_first_message(broker: BrokerProcess, topic: str) -> None:
+    raw = RawClient(broker.url)
+    raw.connect()
+    raw.open_producer(topic, 1)
+    raw.publish(1, 2)
+    raw.open_producer(topic, 2, initial_subscription_name="late")
+    raw.subscribe(topic, subscription="late", initialPosition=pb.CommandSubscribe.Latest)
+    raw.send(Type.FLOW, consumer_id=1, messagePermits=10)
+    assert [raw.reply()["payload"] for _ in range(2)] == ["m0", "m1"]
+    raw.close()
+
+
+def test_asking_about_topics_creates_none(tmp_path: Path, topic: str) -> None:
+    """A Java consumer with a retry policy asks about its retry and dead-letter topics before it needs them."""
+    with running(tmp_path) as (broker, client):
+        consumer = subscribe(client, topic)
+        raw = RawClient(broker.url)
+        raw.connect()
+        for name in (f"{topic}-s-RETRY", f"{topic}-s-DLQ"):
+            answer = raw.request(Type.PARTITIONED_METADATA, topic=name, metadata_auto_creation_enabled=False)
+            assert (answer["response"], answer["error"]) == ("Failed", "TopicNotFound")
+            assert raw.request(Type.LOOKUP, topic=name)["response"] == "Connect"
+        raw.close()
+        assert topics(broker) == {topic.rpartition("/")[2]}
+        consumer.close()
+
+
+def test_a_retry_goes_out_later_and_dies_in_the_end(client: pulsar.Client, topic: str) -> None:
+    """A retry letter as the Java client writes it: a delayed copy with properties, then the original acknowledged."""
+    retry, dead = f"{topic}-s-RETRY", f"{topic}-s-DLQ"
+    main = client.subscribe([topic, retry], "s", SHARED, initial_position=EARLIEST)
+    retries = client.create_producer(retry)
+    letters = client.create_producer(dead)
+    keeper = client.subscribe(dead, "keeper", initial_position=EARLIEST)
+    client.create_producer(topic).send(b"m", properties={"own": "1"})
+    for attempt in range(3):
+        message = main.receive(20_000)
+        properties = message.properties()
+        assert int(properties.get("RECONSUMETIMES", "0")) == attempt
+        if attempt == 2:
+            letters.send(message.data(), properties=properties)
+        else:
+            more = {"RECONSUMETIMES": str(attempt + 1), "REAL_TOPIC": topic, "DELAY_TIME": "200"}
+            at_ms = message.publish_timestamp() + 200
+            retries.send(message.data(), properties={**properties, **more}, deliver_at=at_ms)
+        main.acknowledge(message)
+    letter = keeper.receive(10_000)
+    assert letter.properties() == {"own": "1", "RECONSUMETIMES": "2", "REAL_TOPIC": topic, "DELAY_TIME": "200"}
+    assert_nothing_arrives(main)

@@ -1,0 +1,93 @@
+"""Entry filters on live topics: what is accepted, rejected, looked at later, and filters that fail or do not exist."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
+
+from pybroker.broker import entry_filters
+from pybroker.broker.entry_filters import EntryFilter, FilteredEntry, Verdict, load_filters
+from pybroker.broker.topic import Topic
+from pybroker.config import ConfigError
+from pybroker.model.position import Position
+
+TOPIC = "persistent://public/default/t"
+NAME = f"{__name__}:ByKey"
+
+
+class ByKey(EntryFilter):
+    """Rejects the key `no`; puts `later` off until the test opens the gate; fails for `bad`."""
+
+    is_open: ClassVar[bool] = False
+
+    def judge(self, entry: FilteredEntry) -> Verdict:
+        assert entry.topic == TOPIC
+        assert entry.subscription == "s"
+        if entry.metadata.partition_key == "bad" and not ByKey.is_open:
+            raise ValueError("cannot read this")
+        if entry.metadata.partition_key == "later" and not ByKey.is_open:
+            return Verdict.RESCHEDULE
+        return Verdict.REJECT if entry.metadata.partition_key == "no" else Verdict.ACCEPT
+
+
+class NoFilter:
+    """Something else."""
+
+
+@pytest.fixture(autouse=True)
+def _closed_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ByKey, "is_open", False)
+    monkeypatch.setattr(entry_filters, "RESCHEDULE_S", 0.01)
+
+
+async def delivered(broker: MemoryBroker, kind: str, keys: list[str]) -> tuple[Topic, RecordingPeer, list[Position]]:
+    topic = await broker.topic(TOPIC)
+    peer = RecordingPeer()
+    await broker.consumer(topic, "s", peer, kind)
+    return topic, peer, await broker.publish(topic, len(keys), keys)
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Key_Shared"])
+async def test_what_is_rejected_is_acknowledged_and_nobody_gets_it(kind: str) -> None:
+    async with memory_broker(entry_filter_names=(NAME,)) as broker:
+        topic, peer, positions = await delivered(broker, kind, ["a", "no", "b", "no"])
+        await broker.until(lambda: len(peer.delivered) == 2)
+        subscription = topic.subscriptions["s"]
+        assert peer.delivered == [positions[0], positions[2]]
+        assert subscription.cursor.backlog_entries == 2
+        counters = subscription.counters
+        assert (counters.filter_processed, counters.filter_accepted, counters.filter_rejected) == (4, 2, 2)
+
+
+@pytest.mark.parametrize("key", ["later", "bad"])
+async def test_what_is_put_off_comes_later_and_the_others_go_on(key: str) -> None:
+    async with memory_broker(entry_filter_names=(NAME,)) as broker:
+        topic, peer, positions = await delivered(broker, "Shared", ["a", key, "b"])
+        await broker.until(lambda: topic.subscriptions["s"].counters.filter_rescheduled > 2)
+        assert peer.delivered == [positions[0], positions[2]]
+        ByKey.is_open = True
+        await broker.until(lambda: len(peer.delivered) == 3)
+        assert peer.delivered[-1] == positions[1]
+
+
+async def test_with_one_active_consumer_nothing_overtakes_what_is_put_off() -> None:
+    async with memory_broker(entry_filter_names=(NAME,)) as broker:
+        topic, peer, positions = await delivered(broker, "Exclusive", ["a", "no", "later", "b"])
+        await broker.until(lambda: topic.subscriptions["s"].counters.filter_rescheduled > 2)
+        assert peer.delivered == positions[:1]
+        ByKey.is_open = True
+        await broker.until(lambda: len(peer.delivered) == 3)
+        assert peer.delivered == [positions[0], *positions[2:]]
+
+
+def test_a_filter_that_cannot_be_loaded_is_a_fault_of_the_configuration() -> None:
+    for name, reason in (
+        ("no.such.module:Filter", "ModuleNotFoundError"),
+        (f"{__name__}:Missing", "AttributeError"),
+        (f"{__name__}:NoFilter", "is no"),
+        ("unknown", "no entry point"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            load_filters([name])

@@ -1,0 +1,113 @@
+"""Delivery times, the index of delayed entries at its edges, and its records."""
+
+from __future__ import annotations
+
+import pytest
+from pyroaring import BitMap
+
+from pybroker.dispatch.delayed import MAX_DUE_MS, RUN_ENTRIES, Delayed, DelayedIndex, DeliveryTimes
+from pybroker.dispatch.delayed_record import encode_more, encode_whole, stored_runs
+from pybroker.errors import StoreError
+from pybroker.model.position import Position
+
+ALL = 1 << 60
+
+
+def filled(count: int, ledger_id: int = 1, first_due_ms: int = 1000) -> DelayedIndex:
+    """Entries 0 to `count` - 1, due one after the other."""
+    index = DelayedIndex()
+    for start in range(0, count, 100):
+        ids = range(start, min(count, start + 100))
+        index.add(ledger_id, ids, [first_due_ms + entry_id for entry_id in ids])
+    return index
+
+
+def test_times_are_up_to_a_tick_early_unless_they_are_strict() -> None:
+    assert DeliveryTimes(1000, is_strict=False).cutoff_ms(5000) == 6000
+    assert DeliveryTimes(1000, is_strict=True).cutoff_ms(5000) == 5000
+
+
+def test_the_alarm_is_at_the_due_time_and_with_strict_times_rings_once_a_tick() -> None:
+    assert DeliveryTimes(1000, is_strict=False).alarm_ms(5000, last_alarm_ms=4900) == 5000
+    assert DeliveryTimes(1000, is_strict=True).alarm_ms(5000, last_alarm_ms=4900) == 5900
+    assert DeliveryTimes(1000, is_strict=True).alarm_ms(5000, last_alarm_ms=0) == 5000
+
+
+def test_entries_come_in_the_order_of_their_times_whatever_ledger_they_are_in() -> None:
+    index = DelayedIndex()
+    index.add(2, [5, 6], [30, 10])
+    index.seal_newest()
+    index.add(1, [9], [20])
+    assert index.next_due_ms() == 10
+    assert index.take_due(25, 10) == [Delayed(10, 2, 6), Delayed(20, 1, 9)]
+    assert index.take_due(29, 10) == []
+    assert index.take_due(30, 10) == [Delayed(30, 2, 5)]
+    assert index.next_due_ms() is None
+
+
+def test_a_time_too_far_away_for_the_index_is_the_farthest_that_it_knows() -> None:
+    index = DelayedIndex()
+    index.add(1, [1], [(1 << 63) - 1])
+    index.seal_newest()
+    index.check_invariants()
+    assert index.take_due(MAX_DUE_MS - 1, 1) == []
+    assert index.take_due(MAX_DUE_MS, 1) == [Delayed(MAX_DUE_MS, 1, 1)]
+
+
+def test_an_entry_takes_less_than_ten_bytes() -> None:
+    index = filled(50 * RUN_ENTRIES)
+    index.seal_newest()
+    assert index.size_bytes < 10 * len(index)
+    assert [each.entry_id for each in index.take_due(ALL, 10**6)] == list(range(50 * RUN_ENTRIES))
+    assert index.size_bytes == 0
+
+
+def test_what_lies_before_a_position_goes_with_its_runs() -> None:
+    index = filled(3 * RUN_ENTRIES)
+    index.discard_up_to(Position(1, 2 * RUN_ENTRIES))
+    index.check_invariants()
+    assert len(index) == RUN_ENTRIES - 1
+    index.seal_newest()
+    assert index.size_bytes < 20 * RUN_ENTRIES
+    index.discard_up_to(Position(2, -1))
+    assert len(index) == 0
+
+
+def test_records_give_the_entries_back_but_for_unwanted_ones() -> None:
+    index = filled(2 * RUN_ENTRIES)
+    index.take_due(1000 + 9, 100)
+    first = encode_whole(index.runs_after(0))
+    serial = index.last_serial
+    index.add(7, [1, 2, 3], [5, 5, 5])
+    index.seal_newest()
+    more = encode_more(index.runs_after(serial))
+    restored = DelayedIndex()
+    for run in stored_runs([b"\x01\x00\x00\x00\x00\x00\x00\x00", first, more]):
+        restored.add_run(run, BitMap([2]) if run.ledger_id == 7 else BitMap())
+    restored.check_invariants()
+    assert len(restored) == 2 * RUN_ENTRIES - 10 + 2
+    assert [each.entry_id for each in restored.take_due(5, 10)] == [1, 3]
+    assert restored.take_due(1010, 10) == [Delayed(1010, 1, 10)]
+
+
+def test_a_record_that_replaces_all_makes_those_before_it_void() -> None:
+    old = encode_whole(filled(RUN_ENTRIES).runs_after(0))
+    new = encode_whole([])
+    assert list(stored_runs([old, encode_more([]), new])) == []
+
+
+@pytest.mark.parametrize("cut", [1, 7, 9, 25, 40])
+def test_a_damaged_record_is_refused(cut: int) -> None:
+    index = DelayedIndex()
+    index.add(1, [1, 2], [10, 20])
+    index.seal_newest()
+    record = encode_whole(index.runs_after(0))
+    assert len(record) == 40
+    broken = record + b"\x00" if cut == len(record) else record[:cut]
+    with pytest.raises(StoreError, match="damaged"):
+        list(stored_runs([broken]))
+
+
+def test_a_record_of_a_newer_version_is_refused() -> None:
+    with pytest.raises(StoreError, match="newer"):
+        list(stored_runs([b"\x02\x00\x00\x00\x00\x00\x00\x00"]))
