@@ -94,6 +94,9 @@ class Walk:
             del self.holders[entry]
         positions = None if is_all else [Position(LEDGER, entry) for entry in entries]
         self.apply(self.dispatcher.redeliver(consumer, positions))
+        # With one chunk it may have to take back the others of the message.
+        pending = self.dispatcher.pending
+        self.holders = {entry: holder for entry, holder in self.holders.items() if pending.holds(LEDGER, entry)}
 
     def acknowledge(self, entries: list[int]) -> None:
         for entry in entries:

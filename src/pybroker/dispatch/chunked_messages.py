@@ -8,6 +8,8 @@ Invariant: a message has one consumer.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.pending_acks import PendingAcks
 from pybroker.model.chunk import Chunk
@@ -68,6 +70,26 @@ class ChunkedMessages:
             for message in self._by_uuid.values()
             if message.consumer is consumer and 0 < self._held_count(message) < message.chunk_count
         }
+
+    def unfinished_holders(self, sticky_hash: int) -> list[ConsumerState]:
+        """Those who have some chunks, and not all, of a message of that hash."""
+        return [
+            message.consumer
+            for message in self._by_uuid.values()
+            if message.sticky_hash == sticky_hash and 0 < self._held_count(message) < message.chunk_count
+        ]
+
+    def other_chunks(
+        self, consumer: ConsumerState, positions: Sequence[Position], is_elsewhere: Callable[[int], bool]
+    ) -> list[Position]:
+        """Where the other chunks are of messages of which `consumer` gives back some, if their hash `is_elsewhere`."""
+        given_back = set(positions)
+        others: list[Position] = []
+        for message in self._by_uuid.values():
+            is_torn = message.consumer is consumer and not given_back.isdisjoint(message.positions)
+            if is_torn and is_elsewhere(message.sticky_hash):
+                others += message.positions - given_back
+        return others
 
     def forget(self, consumer: ConsumerState) -> None:
         """`consumer` leaves, and holds nothing any more."""

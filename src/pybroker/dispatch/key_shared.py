@@ -20,7 +20,7 @@ those of the first consumer, and belong to the connected consumers: when all are
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from pybroker.dispatch.consumer_state import AUTO_SPLIT, ConsumerState, KeySharedOptions
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, ReadPlan, Redelivery
@@ -149,10 +149,14 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         """
         self._selector.remove(consumer)
         self.consumers.remove(consumer)
-        self._kept = {sticky_hash: keeper for sticky_hash, keeper in self._kept.items() if keeper is not consumer}
+        released = [sticky_hash for sticky_hash, keeper in self._kept.items() if keeper is consumer]
+        for sticky_hash in released:
+            del self._kept[sticky_hash]
         self._replay.replace_all()
         self._take_back_all(consumer)
         self._forget_consumer(consumer)
+        if released and self._keep_for_holders(released):
+            self._replay.replace_all()
         if not self.consumers:
             self._forget_deliveries()
             return Redelivery(rewind=True, wake=False)
@@ -268,6 +272,10 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return sorted(self._hashes_in_plan)
 
     def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> Redelivery:
+        if positions is not None and self._chunked and self.allows_out_of_order_delivery:
+            # Chunks that cannot come back to it go to somebody else with all the others of their message.
+            others = self._chunked.other_chunks(consumer, positions, lambda each: self._is_elsewhere(consumer, each))
+            positions = [*positions, *others]
         redelivery = super().redeliver(consumer, positions)
         if self._chunked and self._keep_unfinished(consumer):
             self._replay.replace_all()
@@ -327,9 +335,35 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
     def _keep_unfinished(self, loser: ConsumerState) -> bool:
         """Hashes that `loser` lost stay with it while it has a message of them in part; whether there are such."""
         unfinished = self._chunked.unfinished_hashes(loser)
-        kept = {sticky_hash: loser for sticky_hash in unfinished if self._selector.owner(sticky_hash) is not loser}
+        lost = [sticky_hash for sticky_hash in unfinished if self._selector.owner(sticky_hash) is not loser]
+        kept = {sticky_hash: loser for sticky_hash in lost if not self._is_elsewhere(loser, sticky_hash)}
         self._kept.update(kept)
         return bool(kept)
+
+    def _is_elsewhere(self, consumer: ConsumerState, sticky_hash: int) -> bool:
+        """Whether somebody else must get the entries of this hash.
+
+        In order, a hash is with one consumer. Out of order, several may have messages of it in part, since chunks are
+        acknowledged one by one; it stays with the one that keeps it, or owns it and has such a message too.
+        """
+        keeper = self._kept.get(sticky_hash)
+        if keeper is not None or not self.allows_out_of_order_delivery:
+            return keeper is not None and keeper is not consumer
+        owner = self._selector.owner(sticky_hash)
+        return owner is not consumer and owner in self._chunked.unfinished_holders(sticky_hash)
+
+    def _keep_for_holders(self, sticky_hashes: Iterable[int]) -> bool:
+        """Nobody keeps these any more: whoever else has a message of them in part does now; whether there is anybody.
+
+        Only out of order: else a hash is with one consumer.
+        """
+        found = False
+        for sticky_hash in sticky_hashes if self.allows_out_of_order_delivery else ():
+            holders = self._chunked.unfinished_holders(sticky_hash)
+            if holders and self._selector.owner(sticky_hash) not in holders:
+                self._kept[sticky_hash] = holders[0]
+                found = True
+        return found
 
     def _give_up_kept(self) -> None:
         """Hashes of which nobody has an unfinished message any more go where they belong."""
@@ -340,6 +374,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         ]
         for sticky_hash in finished:
             del self._kept[sticky_hash]
+        self._keep_for_holders(finished)
         if finished and self._replay:
             self._replay.replace_all()
             self.has_unblocked = True
