@@ -134,13 +134,10 @@ class ManagedCursor(CursorOwner):
         """
         before = self.read_position
         position = self.ledger.ledgers.normalize(before)
-        try:
-            ahead = await self.ledger.read(
-                position, max(max_entries, READ_AHEAD_ENTRIES), max(max_bytes, READ_AHEAD_BYTES)
-            )
-        except StoreError:
-            if self.ledger.ledgers.has_entry(position):
-                raise
+        ahead = await self.ledger.read_if_there(
+            position, max(max_entries, READ_AHEAD_ENTRIES), max(max_bytes, READ_AHEAD_BYTES)
+        )
+        if ahead is None:
             return None
         if self.read_position != before or not self.ledger.ledgers.has_entry(position):
             return None

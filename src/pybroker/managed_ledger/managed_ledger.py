@@ -416,6 +416,15 @@ class ManagedLedger(AppendListener):
             raise StoreError(f"{self.name} has no entry {position}")
         return await self._store.read(position.ledger_id, position.entry_id, count, max_bytes)
 
+    async def read_if_there(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
+        """As `read`, but None when the entry does not exist, or was trimmed while it was read. Raises StoreError."""
+        try:
+            return await self.read(position, max_entries, max_bytes)
+        except StoreError:
+            if self.ledgers.has_entry(position):
+                raise
+            return None
+
     # --- cursors and life --------------------------------------------------------------------------------------------
 
     def cursor_dirty(self, cursor: ManagedCursor) -> None:

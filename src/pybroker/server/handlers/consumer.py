@@ -196,9 +196,12 @@ async def get_last_message_id(connection: Connection, command: pb.BaseCommand) -
     reply = pb.BaseCommand(type=pb.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
     response = reply.getLastMessageIdResponse
     response.request_id = request.request_id
-    last = ledger.last_confirmed
-    if ledger.ledgers.has_entry(last):
-        run = await ledger.read(last, 1, 1)
+    run = None
+    while run is None and ledger.ledgers.has_entry(last := ledger.last_confirmed):
+        run = await ledger.read_if_there(
+            last, 1, 1
+        )  # it may be trimmed meanwhile: then the last one is another, or none
+    if run is not None:
         _fill(response.last_message_id, last)
         if is_batch(run.payloads[0]):
             response.last_message_id.batch_index = run.message_counts[0] - 1
