@@ -2,11 +2,13 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pulsar
 import pytest
 from tests.support.broker_process import BrokerProcess
+from tests.support.raw_client import RawClient
 
 _serial = itertools.count(1)
 
@@ -59,3 +61,14 @@ def assert_nothing_arrives(consumer: pulsar.Consumer, within_ms: int = 300) -> N
 
 
 Acknowledge = Callable[[pulsar.Message], None]
+
+
+@contextmanager
+def connected(broker: BrokerProcess) -> Iterator[RawClient]:
+    """A connection for raw frames, closed at the end."""
+    raw = RawClient(broker.url)
+    try:
+        raw.connect()
+        yield raw
+    finally:
+        raw.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pulsar
 import pytest
-from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all
+from tests.clients.conftest import assert_nothing_arrives, connected, new_client, receive_all
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_client import NOTHING, RawClient, Type
 
@@ -23,16 +23,6 @@ QUIET_S = 0.2
 def raw(broker: BrokerProcess) -> Iterator[RawClient]:
     with connected(broker) as client:
         yield client
-
-
-@contextmanager
-def connected(broker: BrokerProcess) -> Iterator[RawClient]:
-    client = RawClient(broker.url)
-    try:
-        client.connect()
-        yield client
-    finally:
-        client.close()
 
 
 @contextmanager

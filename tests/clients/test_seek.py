@@ -1,15 +1,13 @@
 """The official client moves its subscriptions and starts its readers wherever it likes."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pulsar
 import pytest
-from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all
+from tests.clients.conftest import assert_nothing_arrives, connected, new_client, receive_all
 from tests.support.broker_process import BrokerProcess
-from tests.support.raw_client import RawClient, Type, encode, frame
+from tests.support.raw_client import Type, encode, frame
 from tests.support.rest import call
 
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -44,16 +42,6 @@ def numbers(first: int, end: int) -> list[str]:
 def admin(broker: BrokerProcess, method: str, topic: str, path: str, body: object = None) -> None:
     answer = call(f"{broker.http_url}/admin/v2/{topic.replace('://', '/')}/{path}", method, body=body)
     assert answer.status < 300, answer
-
-
-@contextmanager
-def connected(broker: BrokerProcess) -> Iterator[RawClient]:
-    raw = RawClient(broker.url)
-    try:
-        raw.connect()
-        yield raw
-    finally:
-        raw.close()
 
 
 # --- consumers ----------------------------------------------------------------------------------------------------------

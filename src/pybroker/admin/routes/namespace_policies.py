@@ -14,16 +14,15 @@ from pybroker.admin.policy_values import (
     checked_ttl_s,
     quota_type,
 )
-from pybroker.admin.routes.namespaces import NAMESPACE, existing_namespace
+from pybroker.admin.routes.namespaces import NAMESPACE, administered_namespace, existing_namespace
 from pybroker.broker import cursor_moves
 from pybroker.broker.backlog import is_quota_above_retention
 from pybroker.cluster.lookup import find_bundle
 from pybroker.errors import AdminError
-from pybroker.model.names import PERSISTENT, NamespaceName, TopicName
+from pybroker.model.names import PERSISTENT, TopicName
 from pybroker.model.policies import (
     BacklogQuota,
     BacklogQuotaType,
-    DelayedDeliveryPolicies,
     NamespacePolicies,
     RetentionPolicies,
 )
@@ -43,9 +42,6 @@ def routes() -> list[Route]:
         route("GET", NAMESPACE + "/backlogQuotaMap", get_backlog_quotas),
         route("POST", NAMESPACE + "/backlogQuota", set_backlog_quota),
         route("DELETE", NAMESPACE + "/backlogQuota", remove_backlog_quota),
-        route("GET", NAMESPACE + "/delayedDelivery", get_delayed_delivery),
-        route("POST", NAMESPACE + "/delayedDelivery", set_delayed_delivery),
-        route("DELETE", NAMESPACE + "/delayedDelivery", remove_delayed_delivery),
         route("POST", NAMESPACE + CLEAR, clear_backlog),
         route("POST", NAMESPACE + CLEAR + "/{subscription}", clear_backlog_of_subscription),
         route("POST", NAMESPACE + BUNDLE_CLEAR, clear_backlog),
@@ -60,7 +56,7 @@ async def get_retention(call: Call) -> Response:
 
 async def set_retention(call: Call) -> Response:
     """No body, or `null`, unsets it."""
-    namespace = _namespace(call)
+    namespace = administered_namespace(call)
     retention = checked_retention(await call.optional_json(RetentionPolicies))
 
     def change(policies: NamespacePolicies) -> None:
@@ -76,7 +72,7 @@ async def remove_retention(call: Call) -> Response:
     def change(policies: NamespacePolicies) -> None:
         policies.retention_policies = None
 
-    await call.resources.update_namespace(_namespace(call), change)
+    await call.resources.update_namespace(administered_namespace(call), change)
     return no_content()
 
 
@@ -86,7 +82,7 @@ async def get_message_ttl(call: Call) -> Response:
 
 
 async def set_message_ttl(call: Call) -> Response:
-    namespace = _namespace(call)
+    namespace = administered_namespace(call)
     ttl_s = checked_ttl_s(await call.json(int))
 
     def change(policies: NamespacePolicies) -> None:
@@ -100,7 +96,7 @@ async def remove_message_ttl(call: Call) -> Response:
     def change(policies: NamespacePolicies) -> None:
         policies.message_ttl_in_seconds = None
 
-    await call.resources.update_namespace(_namespace(call), change)
+    await call.resources.update_namespace(administered_namespace(call), change)
     return no_content()
 
 
@@ -109,7 +105,7 @@ async def get_backlog_quotas(call: Call) -> Response:
 
 
 async def set_backlog_quota(call: Call) -> Response:
-    namespace, kind = _namespace(call), quota_type(call)
+    namespace, kind = administered_namespace(call), quota_type(call)
     quota = checked_quota(await call.optional_json(BacklogQuota))
     if quota is None:
         raise BadBody("a backlog quota is needed")
@@ -128,39 +124,12 @@ async def set_backlog_quota(call: Call) -> Response:
 
 
 async def remove_backlog_quota(call: Call) -> Response:
-    namespace, kind = _namespace(call), quota_type(call)
+    namespace, kind = administered_namespace(call), quota_type(call)
 
     def change(policies: NamespacePolicies) -> None:
         policies.backlog_quota_map.pop(kind, None)
 
     await call.resources.update_namespace(namespace, change)
-    return no_content()
-
-
-async def get_delayed_delivery(call: Call) -> Response:
-    policies = _policies(call)
-    return (
-        empty_ok() if policies.delayed_delivery_policies is None else json_response(policies.delayed_delivery_policies)
-    )
-
-
-async def set_delayed_delivery(call: Call) -> Response:
-    """No body, or `null`, unsets it."""
-    namespace = _namespace(call)
-    delayed_delivery = await call.optional_json(DelayedDeliveryPolicies)
-
-    def change(policies: NamespacePolicies) -> None:
-        policies.delayed_delivery_policies = delayed_delivery
-
-    await call.resources.update_namespace(namespace, change)
-    return no_content()
-
-
-async def remove_delayed_delivery(call: Call) -> Response:
-    def change(policies: NamespacePolicies) -> None:
-        policies.delayed_delivery_policies = None
-
-    await call.resources.update_namespace(_namespace(call), change)
     return no_content()
 
 
@@ -184,7 +153,7 @@ async def clear_backlog_of_subscription(call: Call) -> Response:
 
 
 async def _topics_to_clear(call: Call) -> list[TopicName]:
-    namespace = _namespace(call)
+    namespace = administered_namespace(call)
     boundaries = existing_namespace(call, namespace).bundles.boundaries
     names = [TopicName.parse(text) for text in await call.broker.list_topics(namespace, PERSISTENT)]
     if "bundle" not in call.scope["path_params"]:
@@ -195,11 +164,5 @@ async def _topics_to_clear(call: Call) -> list[TopicName]:
     return [name for name in names if find_bundle(name, boundaries) == bundle]
 
 
-def _namespace(call: Call) -> NamespaceName:
-    namespace = call.namespace_name()
-    call.require_namespace_admin(namespace)
-    return namespace
-
-
 def _policies(call: Call) -> NamespacePolicies:
-    return existing_namespace(call, _namespace(call))
+    return existing_namespace(call, administered_namespace(call))

@@ -51,8 +51,7 @@ async def create_namespace(call: Call) -> Response:
 
 
 async def get_policies(call: Call) -> Response:
-    namespace = call.namespace_name()
-    call.require_namespace_admin(namespace)
+    namespace = administered_namespace(call)
     return json_response(existing_namespace(call, namespace))
 
 
@@ -80,8 +79,7 @@ async def get_bundles(call: Call) -> Response:
 
 
 async def get_permissions(call: Call) -> Response:
-    namespace = call.namespace_name()
-    call.require_namespace_admin(namespace)
+    namespace = administered_namespace(call)
     return json_response(existing_namespace(call, namespace).auth_policies.namespace_auth)
 
 
@@ -109,8 +107,7 @@ async def revoke(call: Call) -> Response:
 
 
 async def get_subscription_permissions(call: Call) -> Response:
-    namespace = call.namespace_name()
-    call.require_namespace_admin(namespace)
+    namespace = administered_namespace(call)
     return json_response(existing_namespace(call, namespace).auth_policies.subscription_auth_roles)
 
 
@@ -137,6 +134,13 @@ async def revoke_subscription(call: Call) -> Response:
 
     await call.resources.update_namespace(namespace, change)
     return no_content()
+
+
+def administered_namespace(call: Call) -> NamespaceName:
+    """The namespace of the path, for whoever administers it."""
+    namespace = call.namespace_name()
+    call.require_namespace_admin(namespace)
+    return namespace
 
 
 def existing_namespace(call: Call, namespace: NamespaceName) -> NamespacePolicies:

@@ -14,20 +14,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.call import BadBody, Call, Handler, empty_ok, json_response, no_content, route
-from pybroker.admin.routes.namespaces import NAMESPACE, existing_namespace
+from pybroker.admin.policy_values import MAX_SIGNED_32
+from pybroker.admin.routes.namespaces import NAMESPACE, administered_namespace, existing_namespace
 from pybroker.admin.routes.topic_policies import TOPIC, policies_topic
 from pybroker.errors import AdminError
 from pybroker.model.effective_policies import EffectivePolicies
 from pybroker.model.names import NamespaceName
 from pybroker.model.policies import (
     AutoSubscriptionCreationOverride,
+    DelayedDeliveryPolicies,
     DispatchRate,
     NamespacePolicies,
     SubscribeRate,
     TopicPolicies,
 )
-
-MAX_SIGNED_32 = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,13 @@ TABLE = (
         "autoSubscriptionCreationOverride",
         lambda effective: effective.auto_subscription_creation,
     ),
+    PlainPolicy(
+        "delayedDelivery",
+        DelayedDeliveryPolicies,
+        "delayed_delivery_policies",
+        "delayedDeliveryPolicies",
+        lambda effective: effective.delayed_delivery,
+    ),
 )
 
 
@@ -115,14 +122,14 @@ class NamespaceCalls:
         return [("GET", self._get), ("POST", self._set), ("DELETE", self._unset)]
 
     async def _get(self, call: Call) -> Response:
-        document = existing_namespace(call, _namespace(call))
+        document = existing_namespace(call, administered_namespace(call))
         shown = getattr(document, self._policy.namespace_field)
         if self._policy.is_by_cluster:
             shown = shown.get(call.config.cluster_name)
         return empty_ok() if shown is None else json_response(shown)
 
     async def _set(self, call: Call) -> Response:
-        namespace = _namespace(call)
+        namespace = administered_namespace(call)
         value = await call.optional_json(self._policy.value_type)
         if value is not None:
             self._policy.check(value)
@@ -131,7 +138,7 @@ class NamespaceCalls:
         return await self._store(call, namespace, value)
 
     async def _unset(self, call: Call) -> Response:
-        return await self._store(call, _namespace(call), None)
+        return await self._store(call, administered_namespace(call), None)
 
     async def _store(self, call: Call, namespace: NamespaceName, value: object) -> Response:
         field, cluster = self._policy.namespace_field, call.config.cluster_name
@@ -192,9 +199,3 @@ class TopicCalls:
 
 def _no_value() -> NoReturn:
     raise BadBody("a number is needed")
-
-
-def _namespace(call: Call) -> NamespaceName:
-    namespace = call.namespace_name()
-    call.require_namespace_admin(namespace)
-    return namespace

@@ -23,7 +23,6 @@ from pybroker.model.names import TopicName
 from pybroker.model.policies import (
     BacklogQuota,
     BacklogQuotaType,
-    DelayedDeliveryPolicies,
     RetentionPolicies,
     TopicPolicies,
 )
@@ -42,9 +41,6 @@ def routes() -> list[Route]:
         route("GET", TOPIC + "/backlogQuotaMap", get_backlog_quotas),
         route("POST", TOPIC + "/backlogQuota", set_backlog_quota),
         route("DELETE", TOPIC + "/backlogQuota", remove_backlog_quota),
-        route("GET", TOPIC + "/delayedDelivery", get_delayed_delivery),
-        route("POST", TOPIC + "/delayedDelivery", set_delayed_delivery),
-        route("DELETE", TOPIC + "/delayedDelivery", remove_delayed_delivery),
         route("DELETE", TOPIC + "/policies", remove_policies),
     ]
 
@@ -150,33 +146,6 @@ async def remove_backlog_quota(call: Call) -> Response:
         policies.backlogQuotaMap.pop(kind, None)
 
     await call.resources.update_topic_policies(topic, change)
-    return no_content()
-
-
-async def get_delayed_delivery(call: Call) -> Response:
-    topic = await policies_topic(call)
-    own = await call.resources.topic_policies(topic)
-    shown = _effective(call, topic, own).delayed_delivery if call.flag("applied") else own.delayedDeliveryPolicies
-    return empty_ok() if shown is None else json_response(shown)
-
-
-async def set_delayed_delivery(call: Call) -> Response:
-    """No body, or `null`, unsets it."""
-    topic = await policies_topic(call)
-    delayed_delivery = await call.optional_json(DelayedDeliveryPolicies)
-
-    def change(policies: TopicPolicies) -> None:
-        policies.delayedDeliveryPolicies = delayed_delivery
-
-    await call.resources.update_topic_policies(topic, change)
-    return no_content()
-
-
-async def remove_delayed_delivery(call: Call) -> Response:
-    def change(policies: TopicPolicies) -> None:
-        policies.delayedDeliveryPolicies = None
-
-    await call.resources.update_topic_policies(await policies_topic(call), change)
     return no_content()
 
 
