@@ -204,7 +204,13 @@ def test_a_reader_of_an_empty_topic_has_nothing_available(client: pulsar.Client,
 
 
 def test_a_topic_whose_messages_are_all_trimmed_has_no_last_message(tmp_path: Path, topic: str) -> None:
-    settings = {"managedLedgerMaxEntriesPerLedger": "5", "managedLedgerMinLedgerRolloverTimeMinutes": "0"}
+    settings = {
+        "managedLedgerMaxEntriesPerLedger": "5",
+        "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+        # Else the full ledger, which no durable subscription holds, is trimmed before it is looked at.
+        "defaultRetentionTimeInMinutes": "-1",
+        "defaultRetentionSizeInMB": "-1",
+    }
     with BrokerProcess(tmp_path, settings).running() as broker:
         client = new_client(broker.url)
         with connected(broker) as raw:
