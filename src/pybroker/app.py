@@ -67,17 +67,23 @@ def run(config: BrokerConfig, ready_file: Path | None, warnings: list[str], disk
     logs.configure(config.log_level)
     for warning in warnings:
         logs.warning("config.noted", warning=warning)
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    gc.set_threshold(*_GC_THRESHOLDS)
+    tune_process()
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(_serve(config, ready_file, disk))
     except (StartError, DataDirectoryInUse, StoreError) as error:
         print(f"pybroker: {error}", file=sys.stderr)
         return EXIT_FAILED
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def tune_process() -> None:
+    """What the interpreter has to be told for a broker."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    gc.set_threshold(*_GC_THRESHOLDS)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The loop of a broker; None for the standard one."""
     try:
         import uvloop  # noqa: PLC0415  (not everywhere)
     except ImportError:
@@ -86,8 +92,8 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(config: BrokerConfig, ready_file: Path | None, disk: Disk | None) -> int:
-    broker = Broker(config, disk)
     stop = asyncio.Event()
+    broker = Broker(config, stop.set, disk)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -105,8 +111,10 @@ async def _serve(config: BrokerConfig, ready_file: Path | None, disk: Disk | Non
 class Broker:
     """A whole broker: every object of the process. `start` and `close` are called once each, on the running loop."""
 
-    def __init__(self, config: BrokerConfig, disk: Disk | None = None) -> None:
+    def __init__(self, config: BrokerConfig, request_stop: Callable[[], None], disk: Disk | None = None) -> None:
+        """`request_stop` makes who runs this broker call `close` soon."""
         self.config = config
+        self._request_stop = request_stop
         self._disk = disk or Disk()
         self.clock = Clock()
         self._directory = Path(config.data_directory)
@@ -157,6 +165,11 @@ class Broker:
             publish_time_ms,
         )
         self.service = BrokerService(config, metadata, resources, ledgers, self.clock)
+        self.service.request_stop = self._request_stop
+        await self.service.dynamic.load()
+        await self.service.partitioned.load()
+        await self.service.partitioned_operations.finish_deletions()
+        await self.service.resource_groups.load()
         await self._bind()
         await self._publish_addresses(resources)
         await self.listener.start()

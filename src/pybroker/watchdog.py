@@ -42,8 +42,10 @@ class LoopWatchdog:
                     signal.setitimer(signal.ITIMER_REAL, TICK_S + self._limit_s)
                 due_s = loop.time() + TICK_S
                 await asyncio.sleep(TICK_S)
-                self._stats.loop_lag_ms = (loop.time() - due_s) * 1000
-                self._stats.loop_lag_max_ms = max(self._stats.loop_lag_max_ms, self._stats.loop_lag_ms)
+                lag_ms = max(0.0, (loop.time() - due_s) * 1000)
+                self._stats.loop_lag_ms = lag_ms
+                self._stats.loop_lag_max_ms = max(self._stats.loop_lag_max_ms, lag_ms)
+                self._stats.loop_lags_ms.add(lag_ms)
         finally:
             if has_alarm:
                 signal.setitimer(signal.ITIMER_REAL, 0)

@@ -1,5 +1,7 @@
 """Delayed messages, as official clients send and receive them."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -207,6 +209,50 @@ def test_after_kill_nine_a_large_index_is_read_back_instead_of_the_topic(
     received = {message.data() for message in receive_all(consumer, 10_000)}
     assert len(received) == 10_000
     client.close()
+
+
+def test_a_message_that_waits_for_an_hour_keeps_its_own_ledger_and_no_other(tmp_path: Path, topic: str) -> None:
+    """The ledgers around it go while it waits; kill -9 brings nothing back and loses nothing."""
+    small = {
+        "managedLedgerMaxEntriesPerLedger": "100",
+        "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+        "cursorFlushIntervalMs": "1",
+    }
+    with BrokerProcess(tmp_path, {**SETTINGS, **small}).running() as broker:
+        client = new_client(broker.url)
+        consumer = subscribe(client, topic, pulsar.ConsumerType.Shared)
+        producer = client.create_producer(topic, batching_enabled=False)
+        producer.send(b"late", deliver_after=timedelta(hours=1))
+        for part in range(20):
+            for index in range(100):
+                producer.send_async(b"now %d" % (100 * part + index), lambda *_: None)
+            for message in receive_all(consumer, 100):
+                consumer.acknowledge(message)
+        until(lambda: len(ledgers_of(broker, topic)) <= 3)
+        first, *rest = ledgers_of(broker, topic)
+        assert first["entries"] >= 100, "the one that holds the delayed message"
+        assert rest[-1]["ledgerId"] - first["ledgerId"] >= 10, "a gap is between them"
+        assert_nothing_arrives(consumer)
+        client.close()
+
+        broker.restart_after_kill()
+        client = new_client(broker.url)
+        consumer = subscribe(client, topic, pulsar.ConsumerType.Shared)
+        assert ledgers_of(broker, topic)[0] == first
+        assert_nothing_arrives(consumer, 1000)
+        assert delayed_count(broker, topic) == 1
+        admin(broker, "POST", f"{path_of(topic)}/delayedDelivery", {"active": False, "tickTime": 1000})
+        assert texts(receive_all(consumer, 1)) == ["late"]
+        assert_nothing_arrives(consumer)
+        client.close()
+    verified = subprocess.run([sys.executable, "-m", "pybroker", "ledger", "verify", str(broker.data)], check=False)
+    assert verified.returncode == 0
+
+
+def ledgers_of(broker: BrokerProcess, topic: str) -> list[dict[str, int]]:
+    ledgers = admin(broker, "GET", f"{path_of(topic)}/internalStats").json["ledgers"]
+    assert isinstance(ledgers, list)
+    return ledgers
 
 
 def test_messages_are_not_delayed_where_delayed_delivery_is_off(

@@ -7,6 +7,7 @@ import pulsar
 import pytest
 from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all
 from tests.support.broker_process import BrokerProcess
+from tests.support.rest import call
 
 FAILOVER = pulsar.ConsumerType.Failover
 SETTINGS = {"activeConsumerFailoverDelayTimeMillis": "100"}
@@ -73,7 +74,11 @@ def test_the_next_consumer_goes_on_at_the_first_unacknowledged_message(client: p
 
 
 @pytest.mark.parametrize("partition", [0, 1, 2, 5])
-def test_on_a_partition_its_number_says_who_is_active(client: pulsar.Client, topic: str, partition: int) -> None:
+def test_on_a_partition_its_number_says_who_is_active(
+    broker: BrokerProcess, client: pulsar.Client, topic: str, partition: int
+) -> None:
+    path = topic.replace("://", "/")
+    assert call(f"{broker.http_url}/admin/v2/{path}/partitions", "PUT", body=6).status == 204
     name = f"{topic}-partition-{partition}"
     consumers = join(client, name, "cab")
     publish(client, name, 1)

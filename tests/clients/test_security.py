@@ -378,6 +378,24 @@ def test_a_permission_counts_from_the_next_request_on_until_it_is_revoked(secure
             client.create_producer(private)
 
 
+def test_a_permission_on_a_topic_holds_for_it_and_its_partitions_alone(secured: Secured, private: str) -> None:
+    other, parts = f"{private}-other", f"{private}-parts"
+    base = "/admin/v2/" + private.replace("://", "/")
+    assert secured.rest("PUT", f"{base}-parts/partitions", "boss", body=2).status == 204
+    assert secured.rest("PUT", base, "boss").status == 204
+    for path in (base, f"{base}-parts"):
+        assert secured.rest("POST", f"{path}/permissions/single", "alice", body=["produce"]).status == 403
+        assert secured.rest("POST", f"{path}/permissions/single", "boss", body=["produce"]).status == 204
+    with secured.client(secured.authentication("token", "single")) as client:
+        for topic in (private, parts, f"{parts}-partition-1"):
+            client.create_producer(topic).send(b"granted")
+            with pytest.raises(pulsar.AuthorizationError):
+                client.subscribe(topic, "s")
+        with pytest.raises(pulsar.AuthorizationError):
+            client.create_producer(other)
+    assert secured.rest("DELETE", f"{base}/permissions/single", "boss").status == 204
+
+
 def test_a_subscription_can_be_kept_for_some_roles(secured: Secured, oneway: str) -> None:
     path = "/admin/v2/namespaces/acme/oneway/permissions/subscription/kept"
     assert secured.rest("POST", path, "boss", body=["auditor"]).status == 204

@@ -54,6 +54,16 @@ INTENDED: tuple[Intended, ...] = (
         "grant an unknown action: *",
         "400 names the action. Pulsar answers success and stores a null.",
     ),
+    Intended(
+        "brokers_bundles",
+        "bundles after that: *",
+        "A bundle is cut at the positions that are named. Pulsar answers success and leaves one with fewer than two topics.",
+    ),
+    Intended(
+        "brokers_configuration",
+        "that does not fit: *",
+        "400, and nothing changes. Pulsar stores a value that it cannot use.",
+    ),
     Intended("rest_brokers", "metrics without slash: *", "`/metrics` answers itself and does not redirect."),
     Intended("rest_lookup", "lookup by listener name: status", f"503, as the binary lookup says. {_BAD_REQUEST}"),
     Intended("rest_lookup", "slash in the name: *", f"412, as for every other name that is not valid. {_BAD_REQUEST}"),
@@ -62,6 +72,21 @@ INTENDED: tuple[Intended, ...] = (
         "rest_subscriptions",
         "read from behind-third: *",
         "A subscription that is made at an excluded message id begins behind it, as a reset does. Pulsar begins at it.",
+    ),
+    Intended(
+        "policies_life",
+        "topic persistence *applied: body.managedLedgerMaxMarkDeleteRate",
+        "The rate at which positions are stored here: once in `cursorFlushIntervalMs`.",
+    ),
+    Intended(
+        "policies_delivery",
+        "from the namespace dispatcherPauseOnAckStatePersistent: body",
+        "What is in force comes from the namespace when the topic has no value of its own, as for every other policy.",
+    ),
+    Intended(
+        "policies_namespace_settings",
+        "its namespaces: *",
+        "The namespaces that were put into an anti-affinity group are in it. Pulsar 4.2.4 finds none.",
     ),
     Intended(
         "security_rest",

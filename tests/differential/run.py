@@ -24,15 +24,24 @@ from benchmarks import brokers
 from benchmarks.brokers import Broker
 from tests.differential import (
     intended,
+    scenarios_brokers,
     scenarios_delayed,
+    scenarios_limits,
     scenarios_messaging,
+    scenarios_non_persistent,
+    scenarios_operations,
+    scenarios_partitioned_stats,
+    scenarios_policies,
     scenarios_protocol,
+    scenarios_pulsar_admin,
     scenarios_rest,
     scenarios_retention,
     scenarios_security,
     scenarios_stats,
     scenarios_subscription_life,
     scenarios_subscription_types,
+    scenarios_topic_lists,
+    scenarios_topics,
 )
 from tests.differential.compare import Difference, differences
 from tests.differential.harness import SCENARIOS, Run, Scenario, security_settings
@@ -40,15 +49,24 @@ from tests.differential.harness import SCENARIOS, Run, Scenario, security_settin
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 # Importing them registers their scenarios.
 THEMES = (
+    scenarios_brokers,
     scenarios_delayed,
+    scenarios_limits,
     scenarios_messaging,
+    scenarios_non_persistent,
+    scenarios_operations,
+    scenarios_partitioned_stats,
+    scenarios_policies,
     scenarios_protocol,
+    scenarios_pulsar_admin,
     scenarios_rest,
     scenarios_retention,
     scenarios_security,
     scenarios_stats,
     scenarios_subscription_life,
     scenarios_subscription_types,
+    scenarios_topic_lists,
+    scenarios_topics,
 )
 SECRET = secrets.token_bytes(32)
 

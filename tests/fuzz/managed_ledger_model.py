@@ -55,8 +55,7 @@ class ModelCursor:
     def __init__(self, topic: ModelTopic, mark_delete: Position, *, is_durable: bool) -> None:
         self.topic = topic
         self.is_durable = is_durable
-        known = (*topic.unsure, *topic.entries)
-        self.versions = [AckState(frozenset(e.position for e in known if e.position <= mark_delete), {})]
+        self.versions = [AckState(frozenset(e.position for e in topic.entries if e.position <= mark_delete), {})]
         self.properties: list[dict[str, str]] = []  # the last one, and those that a crash may bring back
         self.first_version = 0  # the number of versions[0]
         self.read_next = NOWHERE
@@ -124,8 +123,7 @@ class ModelCursor:
 
     def reset(self, position: Position) -> int:
         """The next entry is the one at or behind `position`."""
-        gone = [entry.position for entry in self.topic.unsure]
-        self._become([*gone, *(entry.position for entry in self.topic.entries if entry.position < position)], {})
+        self._become([entry.position for entry in self.topic.entries if entry.position < position], {})
         self.last_mark = NOWHERE
         self.rewind()
         return 0
@@ -166,7 +164,7 @@ class ModelTopic:
     refused: set[bytes] = field(default_factory=set)
     cursors: dict[str, ModelCursor] = field(default_factory=dict)
     maybe: dict[str, ModelCursor] = field(default_factory=dict)  # creation or deletion not answered: there or not
-    unsure: list[ModelEntry] = field(default_factory=list)  # trimmed, and a crash may bring them back
+    leaving: set[int] = field(default_factory=set)  # ledgers that were allowed to go, and may be there after a crash
     last_position: Position = NOWHERE  # ever
     is_created: bool = False
     is_going: bool = False  # its deletion has begun
@@ -201,26 +199,23 @@ class ModelTopic:
         self.pending.remove(run)
         self.refused.update(run.payloads)
 
-    def bring_back(self, first: Position) -> None:
-        """A crash has undone what was trimmed from `first` on."""
-        back = [entry for entry in self.unsure if entry.position >= first]
-        assert not back or back[0] == next(e for e in self.unsure if e.position.ledger_id == first.ledger_id), (
-            "ledgers come back whole"
-        )
-        self.entries = back + self.entries
-        self.positions = {entry.position for entry in self.entries}
-        self.unsure.clear()
-
     def trim_ledger(self, ledger_id: int) -> None:
-        """The oldest ledger is gone."""
-        self.unsure += [entry for entry in self.entries if entry.position.ledger_id == ledger_id]
+        """The ledger is gone for ever."""
         self.entries = [entry for entry in self.entries if entry.position.ledger_id != ledger_id]
         self.positions = {entry.position for entry in self.entries}
+        self.leaving.discard(ledger_id)
+
+    def needs(self, ledger_id: int) -> str | None:
+        """The name of a durable cursor that needs the ledger."""
+        own = {entry.position for entry in self.entries if entry.position.ledger_id == ledger_id}
+        needing = (name for name, each in self.cursors.items() if each.is_durable and not own <= each.now.deleted)
+        return next(needing, None)
 
     def retains(self, ledger_id: int, now_ms: int) -> bool:
-        """Whether retention keeps the oldest ledger: while it is young and what would be left is less than the size."""
+        """Whether retention keeps the ledger: while it is young and what would be left is less than the size."""
         own = [entry for entry in self.entries if entry.position.ledger_id == ledger_id]
-        left_bytes = sum(len(entry.payload) for entry in self.entries) - sum(len(entry.payload) for entry in own)
+        gone = self.leaving | {ledger_id}
+        left_bytes = sum(len(entry.payload) for entry in self.entries if entry.position.ledger_id not in gone)
         closed_ms = self.closed_ms.get(ledger_id, own[-1].published_ms)
         limits = self.retention
         is_young = limits.time_ms < 0 or now_ms - closed_ms < limits.time_ms

@@ -14,6 +14,13 @@ OPENING: list[Step] = [
     ("create_cursor", {"topic": 0, "name": 0, "entry": -2, "durable": 1}),
     ("append", {"topic": 0, "runs": 1, "size": 40, "count": 3, "waits": 1}),
 ]
+# Ledgers that are acknowledged, between ledgers that are not.
+GAP: list[Step] = [
+    ("set_retention", {"topic": 0, "time_ms": 0, "size": 0}),
+    *[("append", {"topic": 0, "runs": 1, "size": 40, "count": 9, "waits": 1}), ("time_passes", {"tenths": 1})] * 5,
+    ("acknowledge_ledger", {"topic": 0, "cursor": 0, "entry": 15, "receipt": 1, "waits": 1}),
+    ("acknowledge_ledger", {"topic": 0, "cursor": 0, "entry": 35, "receipt": 1, "waits": 1}),
+]
 SEEDS_OF_A_SCRIPT = 9
 
 # What matters and is rarely met by walks.
@@ -75,13 +82,64 @@ SCRIPTS: dict[str, list[Step]] = {
         ("append", {"topic": 0, "runs": 1, "size": 5000, "count": 1, "waits": 1}),
         ("read_while_publishing", {"topic": 0, "cursor": 0, "size": 40, "turns": 2}),
     ],
+    "ledgers go from between needed ones, and the process dies meanwhile": [
+        *GAP,
+        ("crash_soon", {"operations": 0, "is_power_loss": 1, "again": 0}),
+        ("trim", {"topic": 0}),
+        ("crash_soon", {"operations": 1, "is_power_loss": 1, "again": 0}),
+        ("trim", {"topic": 0}),
+        ("look", {}),
+    ],
+    "it cannot be stored that ledgers go from between needed ones": [
+        *GAP,
+        ("metadata_fails", {"count": 1}),
+        ("trim", {"topic": 0}),
+        ("acknowledge", {"topic": 0, "cursor": 0, "first": 0, "count": 2, "stride": 1, "receipt": 1, "waits": 1}),
+        ("checkpoint", {"waits": 1, "after": 0}),
+        ("reset", {"topic": 0, "cursor": 0, "entry": 15}),
+        ("crash", {"is_power_loss": 0, "again": 0}),
+        ("look", {}),
+    ],
+    "a cursor goes back to a ledger that is leaving": [
+        *GAP,
+        ("metadata_fails", {"count": 1}),
+        ("trim", {"topic": 0}),
+        ("reset", {"topic": 0, "cursor": 0, "entry": 14}),
+        ("acknowledge", {"topic": 0, "cursor": 0, "first": 69, "count": 2, "stride": 1, "receipt": 1, "waits": 1}),
+        ("read", {"topic": 0, "cursor": 0, "entries": 2, "size": 100_000}),
+        ("trim", {"topic": 0}),
+        ("read", {"topic": 0, "cursor": 0, "entries": 2, "size": 100_000}),
+        ("look", {}),
+        ("crash", {"is_power_loss": 0, "again": 0}),
+        ("look", {}),
+    ],
+    "a ledger of which one entry is left stays": [
+        *GAP[:-2],
+        ("acknowledge", {"topic": 0, "cursor": 0, "first": 12, "count": 8, "stride": 1, "receipt": 1, "waits": 1}),
+        ("trim", {"topic": 0}),
+        ("look", {}),
+    ],
+    "cursors go on over a gap": [
+        *GAP,
+        ("create_cursor", {"topic": 0, "name": 0, "entry": -2, "durable": 0}),
+        ("trim", {"topic": 0}),
+        ("read", {"topic": 0, "cursor": 0, "entries": 100, "size": 100_000}),
+        ("read", {"topic": 0, "cursor": 0, "entries": 100, "size": 100_000}),
+        ("read", {"topic": 0, "cursor": 1, "entries": 100, "size": 100_000}),
+        ("read", {"topic": 0, "cursor": 1, "entries": 100, "size": 100_000}),
+        ("skip", {"topic": 0, "cursor": 0, "entries": 4}),
+        ("acknowledge_up_to", {"topic": 0, "cursor": 1, "entry": 14, "receipt": 0, "waits": 0}),
+        ("look", {}),
+        ("restart", {}),
+        ("look", {}),
+    ],
 }
 
 
 def draw_script(seed: int, step_count: int) -> list[Step]:
     """A random walk; what it begins with gives what follows something to meet."""
     chance = Random(seed)
-    script = list(OPENING)
+    script = [*OPENING, *GAP] if seed % 4 == 0 else list(OPENING)
     names = list(STEPS)
     weights = [STEPS[name][0] for name in names]
     script += [

@@ -451,6 +451,7 @@ STEPS: dict[str, tuple[int, dict[str, Sequence[int]]]] = {
         10,
         {**CURSOR, "first": numbers(0, 60), "count": (1, 1, 2, 3, 7), "stride": (0, 0, 1, 2, -1), **RECEIPT},
     ),
+    "acknowledge_ledger": (4, {**CURSOR, "entry": numbers(0, 60), **RECEIPT}),
     "acknowledge_batch": (4, {**CURSOR, "entry": numbers(0, 60), "word": numbers(0, 7), **RECEIPT}),
     "acknowledge_up_to": (3, {**CURSOR, "entry": numbers(0, 60), **RECEIPT}),
     "create_cursor": (

@@ -15,6 +15,7 @@ from pybroker.errors import LedgerFenced, LedgerTerminated, StorageFull, StoreEr
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.model import ack_set
 from pybroker.model.position import Position
+from pybroker.storage.ledger_store import EntryRun
 
 
 class Traffic(World):
@@ -86,12 +87,11 @@ class Traffic(World):
         run = real.read_cached(entries, size)
         if run is None:
             try:
-                run = self.life.run(real.read(entries, size))
+                run = self.life.run(self.read_and_look(live, real, entries, size))
             except StoreError:
                 assert self.life.faults.failed_reads, "a read failed for no reason"
                 self.life.faults.failed_reads = 0
                 return
-            self.note_trimmed(live)
             if run is None:
                 assert expected[0].position not in live.model.positions, "nobody has moved the cursor"
                 return
@@ -104,6 +104,11 @@ class Traffic(World):
             assert payload == expected[number].payload, f"{position} holds other bytes"
             assert run.message_counts[number] == expected[number].message_count
         model.read_next = Position(run.ledger_id, run.first_entry_id + len(run.payloads))
+
+    async def read_and_look(self, live: LiveTopic, real: ManagedCursor, entries: int, size: int) -> EntryRun | None:
+        run = await real.read(entries, size)
+        self.note_trimmed(live)  # now: in the next turn there may be less
+        return run
 
     def read_while_publishing(self, topic: int, cursor: int, size: int, turns: int) -> None:
         """From the front, and no further than what is durable."""
@@ -156,6 +161,18 @@ class Traffic(World):
             entry_ids.reverse()
         newly = model.delete(Position(ledger_id, entry_id) for entry_id in entry_ids)
         assert real.state.acknowledge(ledger_id, entry_ids) == newly
+        self.changed(model, real, receipt, waits)
+
+    def acknowledge_ledger(self, topic: int, cursor: int, entry: int, receipt: int, waits: int) -> None:
+        """All that some entry's ledger holds."""
+        picked = self.pick_cursor(topic, cursor)
+        if picked is None:
+            return
+        live, model, real = picked
+        ledger_id = self.pick_position(live.model, entry).ledger_id
+        positions = [each.position for each in live.model.entries if each.position.ledger_id == ledger_id]
+        newly = model.delete(positions)
+        assert real.state.acknowledge(ledger_id, [position.entry_id for position in positions]) == newly
         self.changed(model, real, receipt, waits)
 
     def acknowledge_batch(self, topic: int, cursor: int, entry: int, word: int, receipt: int, waits: int) -> None:

@@ -237,10 +237,8 @@ class World:
             model.is_terminated = model.may_be_terminated = managed.is_terminated
         assert managed.is_terminated == model.is_terminated
         found = self.read_all(managed)
-        if found:
-            model.bring_back(found[0].position)
         self.note_trimmed(live)
-        model.unsure.clear()
+        model.leaving.clear()  # those that are there may stay
         self.check_entries_that_came_back(model, found)
         self.check_cursors_that_came_back(model, managed)
         managed.retention = model.retention
@@ -312,14 +310,17 @@ class World:
     # --- what was trimmed --------------------------------------------------------------------------------------------
 
     def note_trimmed(self, live: LiveTopic) -> None:
-        """The model forgets what is gone, if it was allowed to go."""
+        """The model forgets what is gone, if it was allowed to go when it began to leave."""
         model, rows = live.model, live.managed.ledgers.rows()
         there = {row.ledger_id for row in rows}
+        leaving = set(live.managed.leaving_ledger_ids)
         for ledger_id in model.ledger_ids():
-            if ledger_id in there:
-                break
-            self.check_may_go(model, ledger_id)
-            model.trim_ledger(ledger_id)
+            if ledger_id not in there or ledger_id in leaving - model.leaving:
+                if ledger_id not in model.leaving:
+                    self.check_may_go(model, ledger_id)
+                model.leaving.add(ledger_id)
+            if ledger_id not in there:
+                model.trim_ledger(ledger_id)
         for row in rows:
             if row.is_sealed and row.ledger_id in model.ledger_ids():
                 # A crash may come before the time is stored: then it counts from the recovery.
@@ -327,26 +328,28 @@ class World:
                 model.closed_ms[row.ledger_id] = row.closed_ms
 
     def check_may_go(self, model: ModelTopic, ledger_id: int) -> None:
-        """Whether the oldest ledger may be trimmed."""
-        own = {entry.position for entry in model.entries if entry.position.ledger_id == ledger_id}
-        for name, cursor in model.cursors.items():
-            assert not cursor.is_durable or own <= cursor.now.deleted, f"ledger {ledger_id} goes, and {name} needs it"
+        """Whether a ledger may be trimmed, wherever it stands."""
+        name = model.needs(ledger_id)
+        assert name is None, f"ledger {ledger_id} goes, and {name} needs it"
         assert model.ignores_retention or not model.retains(ledger_id, self.life.clock.wall_ms()), (
             f"ledger {ledger_id} goes, and retention keeps it"
         )
 
     def check_nothing_is_left_to_trim(self, live: LiveTopic) -> None:
-        """At rest, after a trim: what may go has gone."""
+        """At rest, after a trim: what may go has gone. The newest entry stays with any older one."""
         model = live.model
+        are_older_kept = False
         for row in live.managed.ledgers.rows():
             if row.ledger_id == live.managed.current_ledger_id or not row.is_sealed:
                 continue
             assert row.entry_count, f"the empty ledger {row.ledger_id} is kept"
-            own = {entry.position for entry in model.entries if entry.position.ledger_id == row.ledger_id}
-            is_needed = any(c.is_durable and not own <= c.now.deleted for c in model.cursors.values())
-            if is_needed or model.retains(row.ledger_id, self.life.clock.wall_ms()):
+            is_newest = row.ledger_id == live.managed.last_confirmed.ledger_id
+            if model.needs(row.ledger_id) is not None:
+                are_older_kept = True
+            elif model.retains(row.ledger_id, self.life.clock.wall_ms()) or (is_newest and are_older_kept):
                 return
-            raise AssertionError(f"nobody needs ledger {row.ledger_id}, and it is kept")
+            else:
+                raise AssertionError(f"nobody needs ledger {row.ledger_id}, and it is kept")
 
     # --- what must hold ----------------------------------------------------------------------------------------------
 
@@ -358,8 +361,6 @@ class World:
         self.raise_broken()
         for live in self.open.values():
             self.note_trimmed(live)
-            if not live.managed.trimmed_ledger_ids:
-                live.model.unsure.clear()
             self.check_counters(live)
             self.check_ledger_ids(live)
             for name, cursor in live.model.cursors.items():

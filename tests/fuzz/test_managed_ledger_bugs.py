@@ -19,7 +19,7 @@ from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.managed_ledger.retention import KEEP_ALL, RetentionLimits
-from pybroker.model.position import LATEST, Position
+from pybroker.model.position import Position
 from pybroker.storage import fault_disk, live_ledger, local_store, segment_reader
 from pybroker.storage.checkpointer import Checkpointer
 from pybroker.storage.cursor_shelf import CursorShelf
@@ -288,9 +288,9 @@ def trim_takes_one_ledger_too_many(patch: pytest.MonkeyPatch) -> None:
 
 
 def retention_is_ignored(patch: pytest.MonkeyPatch) -> None:
-    def of_none(ledgers: LedgerList, current: int, slowest: Position, retention: RetentionLimits, now_ms: int) -> Any:
+    def of_none(ledgers: LedgerList, current: int, durable: Any, retention: RetentionLimits, now_ms: int) -> Any:
         limits = retention if retention is KEEP_ALL else RetentionLimits()
-        return removable(ledgers, current, slowest, limits, now_ms)
+        return removable(ledgers, current, durable, limits, now_ms)
 
     removable = managed_ledger.removable
     patch.setattr(managed_ledger, "removable", of_none)
@@ -304,14 +304,73 @@ def trim_keeps_what_retention_does_not(patch: pytest.MonkeyPatch) -> None:
 def files_go_before_metadata_forgets_them(patch: pytest.MonkeyPatch) -> None:
     trim = ManagedLedger._trim
 
-    async def files_first(self: ManagedLedger, retention: RetentionLimits) -> list[int]:
-        slowest = min((c.mark_delete_position for c in self.cursors.values() if c.is_durable), default=LATEST)
-        now_ms = self._factory.clock.wall_ms()
-        for ledger_id in managed_ledger.removable(self.ledgers, self._ledger_id, slowest, retention, now_ms):
+    async def files_first(self: ManagedLedger, limits: RetentionLimits | None = None) -> list[int]:
+        for ledger_id in self._removable(limits or self.retention):
             await self._store.delete_ledger(ledger_id)
-        return await trim(self, retention)
+        return await trim(self, limits)
 
     patch.setattr(ManagedLedger, "_trim", files_first)
+
+
+def cursors_forget_ledgers_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
+    def told_first(self: ManagedLedger, retention: RetentionLimits) -> list[int]:
+        ids = removable(self, retention)
+        if ids:
+            self.ledgers.remove(ids)
+            for cursor in self.cursors.values():
+                cursor.state.forget_ledgers(ids)
+        return ids
+
+    removable = ManagedLedger._removable
+    patch.setattr(ManagedLedger, "_removable", told_first)
+
+
+def entries_behind_a_gap_are_counted_as_if_it_were_none(patch: pytest.MonkeyPatch) -> None:
+    def remove(self: LedgerList, ledger_ids: list[int]) -> None:
+        before = dict(zip(self._ids, self._entries_before, strict=True))
+        original(self, ledger_ids)
+        self._entries_before = [before[ledger_id] for ledger_id in self._ids]
+
+    original = LedgerList.remove
+    patch.setattr(LedgerList, "remove", remove)
+
+
+def a_ledger_goes_before_its_last_entry_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
+    def nearly(self: CursorState, ledger_id: int) -> bool:
+        holes = self._holes.get(ledger_id, ())
+        return original(self, ledger_id) or len(holes) > self._ledgers.entry_count_of(ledger_id) // 2
+
+    original = CursorState.has_deleted_all_of
+    patch.setattr(CursorState, "has_deleted_all_of", nearly)
+
+
+def one_cursor_decides_for_all(patch: pytest.MonkeyPatch) -> None:
+    removable = managed_ledger.removable
+    patch.setattr(
+        managed_ledger,
+        "removable",
+        lambda ledgers, current, durable, *args: removable(ledgers, current, durable[:1], *args),
+    )
+
+
+def what_waits_keeps_all_that_follows(patch: pytest.MonkeyPatch) -> None:
+    def oldest_first(ledgers: LedgerList, *args: Any) -> list[int]:
+        ids = removable(ledgers, *args)
+        first_kept = min(set(ledgers.ledger_ids()) - set(ids))
+        return [ledger_id for ledger_id in ids if ledger_id < first_kept]
+
+    removable = managed_ledger.removable
+    patch.setattr(managed_ledger, "removable", oldest_first)
+
+
+def a_restart_keeps_acknowledgements_of_trimmed_ledgers(patch: pytest.MonkeyPatch) -> None:
+    def settle(self: CursorState) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(LedgerList, "entry_count_of", lambda self, ledger_id: 1 << 30)
+            original(self)
+
+    original = CursorState._settle
+    patch.setattr(CursorState, "_settle", settle)
 
 
 async def _nothing(managed: ManagedLedger) -> None:
@@ -388,6 +447,12 @@ BUGS: Sequence[Plant] = [
     retention_is_ignored,
     trim_keeps_what_retention_does_not,
     files_go_before_metadata_forgets_them,
+    cursors_forget_ledgers_before_it_is_stored,
+    entries_behind_a_gap_are_counted_as_if_it_were_none,
+    a_ledger_goes_before_its_last_entry_is_acknowledged,
+    one_cursor_decides_for_all,
+    what_waits_keeps_all_that_follows,
+    a_restart_keeps_acknowledgements_of_trimmed_ledgers,
     a_deleted_topic_leaves_its_metadata,
     a_deleted_topic_leaves_its_ledgers,
     termination_is_not_stored,

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import ssl
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from tests.support.credentials import CertificateAuthority
 from tests.unit.admin.fake_broker import served
+
+from pybroker.admin.metrics.page import MetricsPage
 
 
 async def test_the_page_is_text_under_both_paths() -> None:
@@ -44,3 +50,33 @@ async def test_a_client_certificate_is_the_role_over_https(tmp_path: Path) -> No
         trusting.load_cert_chain(other.certificate, other.key)
         refused = await http.call("GET", "/admin/v2/tenants", tls=trusting)
         assert (refused.status, "super user" in refused.reason) == (401, True)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "is_compressed"),
+    [("gzip", True), ("deflate, GZIP;q=0.5", True), ("gzip;q=0", False), ("identity", False), ("br", False)],
+)
+async def test_the_page_is_compressed_for_those_who_take_it(accepted: str, is_compressed: bool) -> None:
+    async with served() as http:
+        http.broker.add_topic("t")
+        answer = await http.call("GET", "/metrics", headers={"Accept-Encoding": accepted})
+        assert (answer.headers.get("content-encoding") == "gzip") is is_compressed
+        assert answer.headers["vary"] == "Accept-Encoding"
+        page = gzip.decompress(answer.body) if is_compressed else answer.body
+        assert b"pulsar_topics_count" in page
+
+
+async def test_a_scrape_that_takes_too_long_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(page: MetricsPage) -> Iterator[str]:
+        while True:
+            yield "# more\n"
+
+    monkeypatch.setattr(MetricsPage, "slices", endless)
+    async with served(metrics_servlet_timeout_ms=50) as http:
+        reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: b\r\n\r\n")
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await reader.readuntil(b"0\r\n\r\n")
+        writer.close()
+        http.broker.add_topic("t")
+        assert (await http.call("GET", "/admin/v2/tenants")).status == 200

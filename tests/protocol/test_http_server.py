@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -138,6 +139,18 @@ async def test_one_connection_serves_requests_one_after_the_other(http: Served) 
     answers = await exchange(http, request * 3 + last)
     assert answers.count(b"HTTP/1.1 200 ") == 4
     assert answers.count(b'["standalone"]') == 3
+
+
+async def test_an_answer_of_two_writes_does_not_wait_for_the_clients_acknowledgement(http: Served) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
+    writer.write(b"GET /admin/v2/clusters HTTP/1.1\r\nhost: x\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    connections = http.server._connections
+    assert connections is not None
+    for connection in connections.connections:
+        accepted = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    writer.close()
 
 
 async def test_connections_over_the_limit_are_refused() -> None:

@@ -65,21 +65,6 @@ async def test_properties_are_those_of_the_last_call(broker: MemoryBroker) -> No
     assert (await broker.rest("GET", f"{PATH}/subscription/s/properties")).json == {"c": "d"}
 
 
-async def test_the_last_message_id_names_a_message_in_a_batch(broker: MemoryBroker) -> None:
-    topic = await broker.topic(NAME)
-    assert (await broker.rest("GET", f"{PATH}/lastMessageId")).json["entryId"] == -1
-    (position,) = await broker.publish(topic, 1)
-    assert (await broker.rest("GET", f"{PATH}/lastMessageId")).json == {
-        **id_of(position),
-        "partitionIndex": -1,
-        "batchIndex": -1,
-        "batchSize": 0,
-    }
-    (position,) = await broker.publish(topic, 1, messages_each=3)
-    found = (await broker.rest("GET", f"{PATH}/lastMessageId")).json
-    assert (found["entryId"], found["batchIndex"]) == (position.entry_id, 2)
-
-
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [

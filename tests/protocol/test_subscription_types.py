@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_client import NOTHING, RawClient, Type
+from tests.support.rest import call
 
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -30,6 +31,13 @@ class Clients:
         self.standing_by: set[str] = set()  # who was told so when it came
         self._broker = broker
         self._open = ExitStack()
+
+    def use_partition(self, index: int) -> None:
+        """From now on the topic is a partition."""
+        self.topic = self.topic.replace("-partition-", "-")  # No partitioned topic has that in its name.
+        path = self.topic.replace("://", "/")
+        assert call(f"{self._broker.http_url}/admin/v2/{path}/partitions", "PUT", body=2).status == 204
+        self.topic += f"-partition-{index}"
 
     def connect(self, **fields: Any) -> RawClient:
         client = RawClient(self._broker.url)
@@ -109,7 +117,7 @@ def activity(client: RawClient) -> bool:
 
 
 def test_the_active_consumer_of_a_partition_changes_and_all_are_told(clients: Clients) -> None:
-    clients.topic += "-partition-0"
+    clients.use_partition(0)
     b = clients.consumer("b", "Failover")
     assert activity(b)
     a = clients.consumer("a", "Failover")
@@ -127,7 +135,7 @@ def test_the_active_consumer_of_a_partition_changes_and_all_are_told(clients: Cl
 
 
 def test_a_better_priority_level_takes_over(clients: Clients) -> None:
-    clients.topic += "-partition-1"
+    clients.use_partition(1)
     low = clients.consumer("low", "Failover", priority_level=3)
     assert activity(low)
     high = clients.consumer("high", "Failover", priority_level=1)

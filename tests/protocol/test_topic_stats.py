@@ -356,3 +356,36 @@ async def test_what_does_not_exist_has_no_stats(path: str) -> None:
         answer = await broker.rest("GET", f"/{path}/stats")
         assert answer.status == 404
         assert answer.json["reason"]
+
+
+async def test_replication_and_publish_limits_are_told_and_publishers_come_by_name() -> None:
+    async with memory_broker() as broker:
+        topic = await broker.topic(NAME)
+        subscription = await topic.subscription("s", True, True, {"a": "b"})
+        await subscription.set_replicated(True)
+        topic.counters.publish_rate_limited = 3
+        for name in ("b", "a"):
+            broker.producer(topic, RecordingPeer(), name)
+        stats = await shown(broker)
+        shown_subscription = stats["subscriptions"]["s"]
+        assert (shown_subscription["isReplicated"], shown_subscription["replicated"]) == (True, True)
+        assert shown_subscription["subscriptionProperties"] == {"a": "b"}
+        assert stats["publishRateLimitedTimes"] == 3
+        assert [each["producerName"] for each in stats["publishers"]] == ["a", "b"]
+
+
+async def test_publishers_can_be_kept_out_of_all_stats() -> None:
+    async with memory_broker(expose_publisher_stats=False) as broker:
+        topic = await broker.topic(NAME)
+        broker.producer(topic, RecordingPeer())
+        assert (await shown(broker))["publishers"] == []
+
+
+async def test_internal_stats_tell_how_ledgers_are_stored_when_asked() -> None:
+    async with memory_broker() as broker:
+        topic = await broker.topic(NAME)
+        await broker.publish(topic, 3)
+        plain = (await broker.rest("GET", f"{PATH}/internalStats")).json
+        assert "metadata" not in plain["ledgers"][0]
+        asked = (await broker.rest("GET", f"{PATH}/internalStats?metadata=true")).json
+        assert asked["ledgers"][0]["metadata"] == "LedgerMetadata{state=OPEN, digestType=CRC32C}"

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from starlette.routing import BaseRoute
 from tests.support.rest import Answer, call
 
 from pybroker.admin.http import HttpServer
@@ -91,7 +92,7 @@ class RecordingPeer(Peer):
     def send_errors(self, producer_id: int, sequence_ids: list[int], error: BrokerError, size_bytes: int) -> None:
         self.errors += [error] * len(sequence_ids)
 
-    def send_messages(self, consumer_id: int, delivery: Delivery, consumer_epoch: int) -> None:
+    def send_messages(self, consumer_id: int, delivery: Delivery, consumer_epoch: int, partition: int) -> None:
         self.delivered += [Position(delivery.ledger_id, entry_id) for entry_id in delivery.entry_ids]
 
     def send_ack_response(self, consumer_id: int, request_id: int, error: BrokerError | None) -> None:
@@ -124,8 +125,23 @@ class MemoryBroker:
 
     async def rest(self, method: str, path: str, body: object = None) -> Answer:
         """One call below `/admin/v2`."""
-        url = f"http://127.0.0.1:{self._server.port}/admin/v2{path}"
-        return await asyncio.to_thread(call, url, method, body=body)
+        return await asyncio.to_thread(call, self.url(path), method, body=body)
+
+    def url(self, path: str) -> str:
+        """Where `path` below `/admin/v2` is served."""
+        return f"http://127.0.0.1:{self._server.port}/admin/v2{path}"
+
+    @property
+    def port(self) -> int:
+        """Where its HTTP listens on the loopback interface."""
+        port = self._server.port
+        assert port is not None
+        return port
+
+    @property
+    def routes(self) -> Sequence[BaseRoute]:
+        """Everything that its HTTP serves."""
+        return self._server.routes
 
     async def topic(self, name: str) -> Topic:
         """The topic, made if need be."""

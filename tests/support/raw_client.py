@@ -212,7 +212,10 @@ def _single(payload: bytes) -> bytes:
 
 
 def to_dict(command: pb.BaseCommand, tail: bytes) -> dict[str, Any]:
-    """Type and fields of a command, and of the message behind it: metadata, payload, whether its checksum holds."""
+    """Type and fields of a command, and of the message behind it: metadata, payload, whether its checksum holds.
+
+    What the broker has put in front of the message, if it shows that, is `entry_metadata`.
+    """
     fields: dict[str, Any] = MessageToDict(command, preserving_proto_field_name=True)
     name = fields.pop("type")
     own = fields.pop(_FIELDS[command.type], {})
@@ -223,6 +226,12 @@ def to_dict(command: pb.BaseCommand, tail: bytes) -> dict[str, Any]:
 
 
 def _tail_to_dict(tail: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if tail[:2] == b"\x0e\x02":
+        end = 6 + int.from_bytes(tail[2:6], "big")
+        added = pb.BrokerEntryMetadata.FromString(tail[6:end])
+        found["entry_metadata"] = MessageToDict(added, preserving_proto_field_name=True)
+        tail = tail[end:]
     checksum = "none"
     if tail[:2] == b"\x0e\x01":
         checksum = "good" if crc32c.crc32c(tail[6:]) == int.from_bytes(tail[2:6], "big") else "bad"
@@ -233,4 +242,4 @@ def _tail_to_dict(tail: bytes) -> dict[str, Any]:
     shown = payload.decode() if payload.isascii() and len(payload) < 200 else f"{len(payload)} bytes"
     if "num_messages_in_batch" in metadata:
         shown = f"{len(payload)} bytes"
-    return {"checksum": checksum, "metadata": metadata, "payload": shown}
+    return {**found, "checksum": checksum, "metadata": metadata, "payload": shown}

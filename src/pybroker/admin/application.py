@@ -22,6 +22,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from pybroker import logs
 from pybroker.admin.call import BROKER_KEY, IDENTITY_KEY, BadBody, ClientGone
+from pybroker.admin.request_limit import RequestLimit
 from pybroker.auth.authentication import Identity
 from pybroker.errors import AdminError, BrokerError, StoreError
 
@@ -47,6 +48,9 @@ class Application:
     def __init__(self, broker: BrokerService, routes: Sequence[BaseRoute]) -> None:
         self._broker = broker
         self._router = Router(routes, redirect_slashes=False, default=_unknown_path)
+        config = broker.config
+        is_limited = config.http_requests_limit_enabled
+        self._limit = RequestLimit(config.http_requests_max_per_second) if is_limited else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "neither lifespan nor WebSocket is switched on"
@@ -57,6 +61,8 @@ class Application:
                 path = scope["raw_path"].decode("ascii")
                 scope["path"] = path.removesuffix("/") or "/"
                 scope["app"] = self  # Tells the router to raise 405 instead of answering it.
+                if self._limit is not None:
+                    self._limit.take(_client_address(scope), self._broker.clock.monotonic_ms())
                 self._check_header_size(scope)
                 scope[BROKER_KEY] = self._broker
                 scope[IDENTITY_KEY] = self._authenticate(scope)
@@ -130,6 +136,11 @@ class _Answer:
 
     def abort(self) -> None:
         self._transport.abort()
+
+
+def _client_address(scope: Scope) -> str:
+    client = scope["client"]
+    return client[0] if client else ""
 
 
 def _reason(status: int, reason: str) -> Response:

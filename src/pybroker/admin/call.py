@@ -7,7 +7,7 @@ BrokerError, which `application.py` turns into an answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, unquote
@@ -112,6 +112,11 @@ class Call:
             self._query = dict(reversed(pairs))
         return self._query.get(key)
 
+    def queries(self, key: str) -> list[str]:
+        """All values of a query parameter, in their order."""
+        pairs = parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        return [value for name, value in pairs if name == key]
+
     def flag(self, key: str) -> bool:
         """Whether a query parameter says `true`; anything else, or nothing, means false."""
         return (self.query(key) or "").lower() == "true"
@@ -148,10 +153,12 @@ class Call:
             if given is None:
                 return None
             value = policies.decode(body, body_type)
-        except msgspec.DecodeError as error:
+            if self.config.http_requests_fail_on_unknown_properties_enabled:
+                _refuse_unknown_fields(given, value)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadBody(str(error)) from error
-        if self.config.http_requests_fail_on_unknown_properties_enabled:
-            _refuse_unknown_fields(given, value)
+        except RecursionError as error:
+            raise BadBody("the JSON is nested too deeply") from error
         return value
 
     async def json(self, body_type: type[T]) -> T:
@@ -190,19 +197,26 @@ Handler = Callable[[Call], Awaitable[Response]]
 
 
 class HandlerApp:
-    """A handler as the ASGI application of its route."""
+    """A handler as the ASGI application of its route, and what its documentation says besides its docstring."""
 
-    def __init__(self, handler: Handler) -> None:
-        self._handler = handler
+    def __init__(self, handler: Handler, body: Any, answers: Mapping[int, str]) -> None:
+        self.handler = handler
+        self.body = body
+        self.answers = answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response: ASGIApp = await self._handler(Call(scope, receive))
+        response: ASGIApp = await self.handler(Call(scope, receive))
         await response(scope, receive, send)
 
 
-def route(method: str, path: str, handler: Handler) -> Route:
-    """A route of one method; handlers are `async def`, none may block the loop."""
-    return Route(path, HandlerApp(handler), methods=[method])
+def route(
+    method: str, path: str, handler: Handler, *, body: Any = None, answers: Mapping[int, str] | None = None
+) -> Route:
+    """A route of one method; handlers are `async def`, none may block the loop.
+
+    `body` (the type that the handler reads) and `answers` (what a status means) are for documentation only.
+    """
+    return Route(path, HandlerApp(handler, body, answers or {}), methods=[method])
 
 
 def json_response(value: object) -> Response:

@@ -9,22 +9,37 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from starlette.routing import BaseRoute
 from uvicorn.config import Config
 
 from pybroker import logs
 from pybroker.admin.application import Application
-from pybroker.admin.prometheus import MetricsPage
+from pybroker.admin.health_metric import measure_health
+from pybroker.admin.metrics.page import MetricsPage
 from pybroker.admin.protocol import Connections, HttpProtocol
 from pybroker.admin.rate_sampler import RateSampler
 from pybroker.admin.routes import (
+    absent,
     brokers,
+    bundles,
+    cluster_documents,
     clusters,
+    cursors,
     lookup,
+    messages,
+    namespace_offload,
     namespace_policies,
+    namespace_settings,
+    namespace_subscriptions,
     namespaces,
+    partitioned_topics,
+    permissions,
     plain_policies,
+    resource_groups,
+    resource_quotas,
     status,
     subscriptions,
     tenants,
@@ -32,7 +47,9 @@ from pybroker.admin.routes import (
     topic_policies,
     topics,
 )
+from pybroker.admin.routes.broker_stats import BrokerStatsRoutes
 from pybroker.admin.routes.metrics import MetricsRoutes
+from pybroker.admin.routes.openapi import OpenApiRoutes
 from pybroker.admin.routes.topic_stats import TopicStatsRoutes
 from pybroker.auth.tls import server_context
 from pybroker.tasks import TaskOwner
@@ -50,15 +67,27 @@ CLOSE_DEADLINE_S = 5.0
 # The first route that matches wins: nouns with fixed paths stand before those with a name in the same place.
 NOUNS = (
     status,
+    absent,
     clusters,
+    cluster_documents,
     brokers,
     tenants,
     namespace_policies,
+    namespace_offload,
+    namespace_settings,
+    namespace_subscriptions,
     plain_policies,
+    permissions,
     namespaces,
+    bundles,
+    resource_groups,
+    resource_quotas,
     topic_policies,
     topic_operations,
+    messages,
+    cursors,
     subscriptions,
+    partitioned_topics,
     topics,
     lookup,
 )
@@ -72,12 +101,17 @@ class HttpServer:
 
     def __init__(self, broker: BrokerService, tls_context: ssl.SSLContext | None, clock: Clock) -> None:
         """`tls_context` may be shared with other listeners, for one refresher to serve; made here when absent."""
+        self._broker = broker
         self._config = broker.config
         self.rates = RateSampler(broker, clock)
         broker.consumer_rates = self.rates.consumer
         page, stats = MetricsRoutes(MetricsPage(broker, self.rates)), TopicStatsRoutes(self.rates)
         nouns = [route for noun in NOUNS for route in noun.routes()]
-        self._application = Application(broker, [*page.routes(), *stats.routes(), *nouns])
+        broker_stats = BrokerStatsRoutes(self.rates)
+        routes = [*page.routes(), *stats.routes(), *broker_stats.routes(), *nouns]
+        self.routes: Sequence[BaseRoute] = [*OpenApiRoutes(routes).routes(), *routes]
+        """Everything that is served."""
+        self._application = Application(broker, self.routes)
         self._tasks = TaskOwner("http")
         self._tls_context = tls_context
         self._plain_socket: socket.socket | None = None
@@ -117,7 +151,14 @@ class HttpServer:
             await self._serve(self._plain_socket, None)
         if self._tls_socket is not None:
             await self._serve(self._tls_socket, self._tls_context or server_context(self._config))
-        self._tasks.start(self.rates.run(self._config.stats_update_frequency_in_secs), "rates")
+        config = self._config
+        self._tasks.start(
+            self.rates.run(config.stats_update_initial_delay_in_secs, config.stats_update_frequency_in_secs), "rates"
+        )
+        if config.health_check_metrics_update_time_in_seconds > 0:
+            self._tasks.start(
+                measure_health(self._broker, config.health_check_metrics_update_time_in_seconds), "health metric"
+            )
         logs.info("http.started", port=self.port, port_tls=self.port_tls)
 
     async def close(self, deadline_s: float = CLOSE_DEADLINE_S) -> None:
@@ -184,6 +225,9 @@ def _bind(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     bound = socket.create_server((address.strip("[]"), port), family=family, backlog=ACCEPT_BACKLOG)
     bound.setblocking(False)
+    # For the connections that are accepted: asyncio's own loop leaves Nagle's algorithm on for sockets it did not make,
+    # and an answer of two writes would wait 40 ms for the client's delayed acknowledgement.
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return bound
 
 

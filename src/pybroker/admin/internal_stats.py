@@ -9,11 +9,12 @@ from pybroker.admin.time_text import iso_text
 if TYPE_CHECKING:
     from pybroker.broker.subscription import Subscription
     from pybroker.broker.topic import Topic
+    from pybroker.managed_ledger.ledger_list import LedgerRow
 
 _NO_LEDGER = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False}
 
 
-def internal_stats(topic: Topic) -> dict[str, Any]:
+def internal_stats(topic: Topic, *, with_metadata: bool = False) -> dict[str, Any]:
     """The members are Pulsar's; those about cursors' own ledgers say that there are none."""
     ledger = topic.ledger
     rows = list(ledger.ledgers.rows())
@@ -31,21 +32,27 @@ def internal_stats(topic: Topic) -> dict[str, Any]:
         "pendingAddEntriesCount": ledger.pending_entries,
         "lastConfirmedEntry": str(ledger.last_confirmed),
         "state": _state(topic),
-        "ledgers": [
-            {
-                "ledgerId": row.ledger_id,
-                "entries": row.entry_count if row.is_sealed else 0,
-                "size": row.size_bytes if row.is_sealed else 0,
-                "offloaded": False,
-                "underReplicated": False,
-            }
-            for row in rows
-        ],
+        "ledgers": [_ledger(row, with_metadata) for row in rows],
         "cursors": {name: _cursor(each) for name, each in topic.subscriptions.items()},
-        "properties": {},
+        "properties": ledger.properties,
         "schemaLedgers": [],
         "compactedLedger": _NO_LEDGER,
     }
+
+
+def _ledger(row: LedgerRow, with_metadata: bool) -> dict[str, Any]:
+    """An open one shows nothing yet, as in Pulsar."""
+    shown: dict[str, Any] = {
+        "ledgerId": row.ledger_id,
+        "entries": row.entry_count if row.is_sealed else 0,
+        "size": row.size_bytes if row.is_sealed else 0,
+        "offloaded": False,
+        "underReplicated": False,
+    }
+    if with_metadata:
+        state = f"CLOSED, lastEntryId={row.entry_count - 1}, length={row.size_bytes}" if row.is_sealed else "OPEN"
+        shown["metadata"] = f"LedgerMetadata{{state={state}, digestType=CRC32C}}"
+    return shown
 
 
 def _state(topic: Topic) -> str:

@@ -10,13 +10,15 @@ from pybroker.model.position import Position
 
 
 class MessageId(msgspec.Struct):
-    """A message id as REST shows it."""
+    """A message id as REST shows it; the last two belong to the id of a message in a batch."""
 
     ledgerId: int = 0
     entryId: int = 0
     partitionIndex: int = -1
     batchIndex: int = -1
     batchSize: int = 0
+    outstandingAcksInSameBatch: int | None = None
+    originalBatchSize: int | None = None
 
 
 class ResetCursorData(msgspec.Struct):
@@ -34,6 +36,13 @@ class ResetCursorData(msgspec.Struct):
         return Position(self.ledgerId, self.entryId)
 
 
-def message_id(position: Position) -> MessageId:
+def message_id(position: Position, partition_index: int = -1) -> MessageId:
     """The id of the entry at `position`."""
-    return MessageId(position.ledger_id, position.entry_id)
+    return MessageId(position.ledger_id, position.entry_id, partition_index)
+
+
+def message_id_in_batch(position: Position, partition_index: int, batch_index: int) -> MessageId:
+    """The id of a message in the batch at `position`; of the entry when `batch_index` is negative."""
+    if batch_index < 0:
+        return message_id(position, partition_index)
+    return MessageId(position.ledger_id, position.entry_id, partition_index, batch_index, 0, 0, 0)

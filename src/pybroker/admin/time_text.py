@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+
+_CYCLE_YEARS = 400
+_CYCLE_MS = 146_097 * 86_400_000
+"""After so long the calendar repeats itself."""
+_FIRST_YEAR = 2000
+_FIRST_MS = 946_684_800_000
 
 
 def iso_text(time_ms: int) -> str:
-    """Milliseconds since 1970 in ISO 8601, UTC."""
-    precision = "milliseconds" if time_ms % 1000 else "seconds"
-    text = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec=precision)
-    return text.replace("+00:00", "Z")
+    """Milliseconds since 1970 in ISO 8601, UTC, for any year; the fraction of the second without zeros at its end."""
+    cycles, rest_ms = divmod(time_ms - _FIRST_MS, _CYCLE_MS)
+    time = datetime(_FIRST_YEAR, 1, 1, tzinfo=UTC) + timedelta(milliseconds=rest_ms)
+    year = time.year + cycles * _CYCLE_YEARS
+    shown_year = f"{year:04}" if 0 <= year <= 9999 else f"{year:+05}"
+    fraction = f".{time.microsecond // 1000:03}".rstrip("0").rstrip(".")
+    return f"{shown_year}{time:-%m-%dT%H:%M:%S}{fraction}Z"

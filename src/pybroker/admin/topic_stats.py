@@ -18,6 +18,7 @@ from pybroker.admin.time_text import iso_text
 from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.dispatch.key_shared_classic import ClassicKeySharedDispatcher
 from pybroker.dispatch.selectors.hash_selector import HashRange
+from pybroker.model.system_topics import is_system_topic
 
 if TYPE_CHECKING:
     from pybroker.admin.rate_sampler import RateSampler
@@ -35,7 +36,6 @@ Steps = Generator[None, None, Document]
 
 OBJECTS_PER_SLICE = 50
 HASHES_PER_SLICE = 1000
-SYSTEM_NAMESPACE = "pulsar/system"
 _NEVER_COMPACTED = {
     "lastCompactionRemovedEventCount": 0,
     "lastCompactionSucceedTimestamp": 0,
@@ -73,32 +73,31 @@ def topic_stats(topic: Topic, rates: RateSampler, request: StatsRequest) -> Step
             subscriptions[name] = yield from _subscription(subscription, rates, measured, request.with_consumers)
     publishers: list[Document] = []
     if request.with_publishers:
-        for producer in list(topic.producers.values()):
+        for _, producer in sorted(topic.producers.items()):
             publishers.append(_publisher(producer, rates))
             if not len(publishers) % OBJECTS_PER_SLICE:
                 yield
     shown = subscriptions.values()
     counters, incoming, policies = topic.counters, rates.topic(topic), topic.policies
-    message_rate, byte_rate = incoming.messages_in.per_second, incoming.bytes_in.per_second
-    return {
-        "msgRateIn": message_rate,
-        "msgThroughputIn": byte_rate,
+    document = {
+        "msgRateIn": incoming.messages_in.per_second,
+        "msgThroughputIn": incoming.bytes_in.per_second,
         "msgRateOut": sum(each["msgRateOut"] for each in shown),
         "msgThroughputOut": sum(each["msgThroughputOut"] for each in shown),
         "bytesInCounter": counters.bytes_in,
         "msgInCounter": counters.messages_in,
-        "systemTopicBytesInCounter": counters.bytes_in if str(topic.name.namespace) == SYSTEM_NAMESPACE else 0,
+        "systemTopicBytesInCounter": counters.bytes_in if is_system_topic(topic.name) else 0,
         "bytesOutCounter": counters.bytes_out_of_removed + sum(each["bytesOutCounter"] for each in shown),
         "msgOutCounter": counters.messages_out_of_removed + sum(each["msgOutCounter"] for each in shown),
         "bytesOutInternalCounter": 0,
-        "averageMsgSize": byte_rate / message_rate if message_rate else 0.0,
+        "averageMsgSize": incoming.average_message_bytes,
         "msgChunkPublished": counters.chunks_in > 0,
         "storageSize": topic.ledger.size_bytes,
         "backlogSize": request.backlog_bytes,
         "backlogQuotaLimitSize": policies.size_quota.limitSize,
         "backlogQuotaLimitTime": policies.age_quota.limitTime,
         "oldestBacklogMessageAgeSeconds": topic.backlog_age_s,
-        "publishRateLimitedTimes": 0,
+        "publishRateLimitedTimes": counters.publish_rate_limited,
         "earliestMsgPublishTimeInBacklogs": _earliest(request.measured.values()),
         "offloadedStorageSize": 0,
         "lastOffloadLedgerId": 0,
@@ -122,6 +121,9 @@ def topic_stats(topic: Topic, rates: RateSampler, request: StatsRequest) -> Step
         "topicCreationTimeStamp": topic.ledger.created_ms,
         "lastPublishTimeStamp": counters.last_publish_ms,
     }
+    if topic.backlog_age_subscription:
+        document["oldestBacklogMessageSubscriptionName"] = topic.backlog_age_subscription
+    return document
 
 
 def _earliest(measured: Any) -> int:
@@ -130,12 +132,11 @@ def _earliest(measured: Any) -> int:
 
 def _publisher(producer: Producer, rates: RateSampler) -> Document:
     sent = rates.producer(producer)
-    message_rate, byte_rate = sent.messages_in.per_second, sent.bytes_in.per_second
     return {
         "accessMode": "Shared",
-        "msgRateIn": message_rate,
-        "msgThroughputIn": byte_rate,
-        "averageMsgSize": byte_rate / message_rate if message_rate else 0.0,
+        "msgRateIn": sent.messages_in.per_second,
+        "msgThroughputIn": sent.bytes_in.per_second,
+        "averageMsgSize": sent.average_message_bytes,
         "chunkedMessageRate": sent.chunks_in.per_second,
         "producerId": producer.producer_id,
         "supportsPartialProducer": producer.peer.supports_partial_producer,
@@ -184,13 +185,13 @@ def _subscription(subscription: Subscription, rates: RateSampler, measured: Meas
         "consumers": consumers,
         "isDurable": subscription.is_durable,
         "durable": subscription.is_durable,
-        "isReplicated": False,
-        "replicated": False,
+        "isReplicated": subscription.is_replicated,
+        "replicated": subscription.is_replicated,
         **_draining(key_shared, subscription),
         "nonContiguousDeletedMessagesRanges": cursor.state.deleted_range_count,
         "nonContiguousDeletedMessagesRangesSerializedSize": cursor.state.deleted_ranges_bytes,
         "delayedMessageIndexSizeInBytes": delayed.index_size_bytes,
-        "subscriptionProperties": cursor.properties,
+        "subscriptionProperties": subscription.properties,
         "filterProcessedMsgCount": counters.filter_processed,
         "filterAcceptedMsgCount": counters.filter_accepted,
         "filterRejectedMsgCount": counters.filter_rejected,

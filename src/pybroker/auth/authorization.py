@@ -25,7 +25,7 @@ class AuthorizationService:
     def __init__(self, config: BrokerConfig, resources: Resources) -> None:
         self.enabled = config.authorization_enabled
         self._resources = resources
-        self._superuser_roles = frozenset(config.super_user_roles)
+        self._config = config
         self._proxy_roles = frozenset(config.proxy_roles)
         self._wildcards = config.authorization_allow_wildcards_matching
         if not self.enabled:
@@ -84,7 +84,7 @@ class AuthorizationService:
         if role in self._proxy_roles:
             # The proxy's own right must not stand in for that of the client behind it, who is not known here.
             raise AuthorizationError(f"role {role!r} is a proxy role: original principals are not supported")
-        return role in self._superuser_roles
+        return role in self._config.super_user_roles  # May be changed while the broker runs.
 
     def _administers(self, tenant: str, role: str | None) -> bool:
         if self._is_superuser(role):

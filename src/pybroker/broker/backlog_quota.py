@@ -66,7 +66,12 @@ async def enforce(topic: Topic) -> None:
     policies = topic.policies
     oldest_ms = await _oldest_ms(topic)
     now_ms = topic.service.clock.wall_ms()
-    topic.backlog_age_s = UNKNOWN_AGE_S if oldest_ms is None else max(0, now_ms - oldest_ms) // 1000
+    slowest = slowest_subscription(topic)
+    if oldest_ms is None or slowest is None:
+        topic.backlog_age_s, topic.backlog_age_subscription = UNKNOWN_AGE_S, ""
+    else:
+        topic.backlog_age_s = max(0, now_ms - oldest_ms) // 1000
+        topic.backlog_age_subscription = slowest.name
     if policies.size_quota.limitSize >= 0 and await _is_size_exceeded(topic, policies.size_quota):
         if policies.size_quota.policy == BacklogQuotaPolicy.EVICT:
             topic.counters.size_evictions += await _evict_by_size(topic, policies.size_quota)

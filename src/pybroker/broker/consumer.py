@@ -21,6 +21,7 @@ class Consumer:
     """
 
     __slots__ = (
+        "_partition",
         "connected_since_ms",
         "consumer_id",
         "counters",
@@ -56,6 +57,7 @@ class Consumer:
         self.counters = DeliveryCounters()
         self.state = ConsumerState(name, priority_level, max_unacked_messages, self, key_shared)
         self.epoch = -1
+        self._partition = subscription.topic.name.partition_index
         self.is_closed = False
         self.has_reached_end = False
         self.has_unreadable_messages = False
@@ -80,7 +82,7 @@ class Consumer:
         counters.last_consumed_ms = now_ms
         if not counters.first_consumed_ms:
             counters.first_consumed_ms = now_ms
-        self.peer.send_messages(self.consumer_id, delivery, self.epoch)
+        self.peer.send_messages(self.consumer_id, delivery, self.epoch, self._partition)
 
     def reached_end(self) -> None:
         """Nothing is left for this consumer, for ever; the client is told once."""

@@ -25,13 +25,11 @@ from pybroker import logs
 from pybroker.dispatch.delayed import MAX_DUE_MS, Delayed, DelayedIndex, DelayedRun, DeliveryTimes
 from pybroker.dispatch.delayed_record import encode_more, encode_whole, stored_runs
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
-from pybroker.errors import NotAllowedError, StoreError
-from pybroker.model.events import SendRun
-from pybroker.model.policies import DelayedDeliveryPolicies
+from pybroker.errors import StoreError
 from pybroker.model.position import Position
 from pybroker.storage.cursor_store import CursorOwner
 from pybroker.storage.ledger_store import EntryRun
-from pybroker.wire.entry_metadata import deliver_at_ms, publish_time_ms
+from pybroker.wire.entry_metadata import deliver_at_ms
 
 if TYPE_CHECKING:
     from pybroker.broker.subscription import Subscription
@@ -207,7 +205,9 @@ class DelayedDelivery(CursorOwner):
             for ledger_id, first, last in _spans(sorted(due, key=lambda each: each[1:]), READ_GAP_ENTRIES):
                 at = first
                 while at <= last and left_bytes > 0:
-                    run = await self._cursor.ledger.read(Position(ledger_id, at), last - at + 1, left_bytes)
+                    run = await self._cursor.ledger.read_if_there(Position(ledger_id, at), last - at + 1, left_bytes)
+                    if run is None:
+                        break  # acknowledged and trimmed meanwhile
                     for payload, message_count in zip(run.payloads, run.message_counts, strict=True):
                         left_bytes -= len(payload)
                         if Position(ledger_id, at) in wanted:
@@ -317,27 +317,6 @@ class DelayedDelivery(CursorOwner):
         """The subscription is deleted: stop, and store nothing more."""
         self._is_closed = True
         self._stop_alarm()
-
-
-def max_delay_ms(policies: DelayedDeliveryPolicies) -> int:
-    """The longest delay that a message may ask for; 0 for no limit."""
-    return max(0, policies.maxDeliveryDelayInMillis) if policies.active else 0
-
-
-def split_by_delay(run: SendRun, limit_ms: int) -> tuple[SendRun, SendRun, NotAllowedError]:
-    """What of `run` may be stored, and what may not, because it is to wait longer than that."""
-    accepted, refused = SendRun(run.producer_id), SendRun(run.producer_id)
-    for index, payload in enumerate(run.payloads):
-        due_ms = deliver_at_ms(payload)
-        part = refused if due_ms and due_ms - publish_time_ms(payload) > limit_ms else accepted
-        part.payloads.append(payload)
-        part.sequence_ids.append(run.sequence_ids[index])
-        part.highest_sequence_ids.append(run.highest_sequence_ids[index])
-        part.message_counts.append(run.message_counts[index])
-        part.size_bytes += len(payload)
-    if not refused.payloads:
-        accepted = run
-    return accepted, refused, NotAllowedError(f"Exceeds max allowed delivery delay of {limit_ms} milliseconds")
 
 
 def _delivery_times(subscription: Subscription) -> DeliveryTimes | None:

@@ -10,22 +10,13 @@ from pybroker.dispatch.key_shared_classic import ClassicKeySharedDispatcher
 from pybroker.dispatch.replay import RedeliveryCounts
 from pybroker.dispatch.shared import SharedDispatcher
 from pybroker.dispatch.single_active import ExclusiveDispatcher
-from pybroker.errors import NotAllowedError
 from pybroker.model.names import TopicName
 
 
-def require_enabled(config: BrokerConfig, kind: str) -> None:
-    """Raises NotAllowedError for a subscription type that is switched off."""
-    if kind not in config.subscription_types_enabled:
-        raise NotAllowedError(f"Subscription type {kind} is not enabled (subscriptionTypesEnabled)")
-    if kind == KeySharedDispatcher.kind and not config.subscription_key_shared_enable:
-        raise NotAllowedError("Key_Shared subscription is disabled by broker (subscriptionKeySharedEnable)")
-
-
 def new_dispatcher(
-    config: BrokerConfig, kind: str, redelivery_counts: RedeliveryCounts, topic: TopicName
+    config: BrokerConfig, kind: str, redelivery_counts: RedeliveryCounts, topic: TopicName, max_unacked_messages: int
 ) -> Dispatcher:
-    """A dispatcher for a subscription of type `kind` on `topic`."""
+    """A dispatcher for a subscription of type `kind` on `topic`; `max_unacked_messages` 0 is no limit."""
     max_entries, max_bytes = config.dispatcher_max_read_batch_size, config.dispatcher_max_read_size_bytes
     if kind == ExclusiveDispatcher.kind:
         return ExclusiveDispatcher(redelivery_counts, max_entries, max_bytes, config.precise_dispatcher_flow_control)
@@ -39,7 +30,6 @@ def new_dispatcher(
             index if index >= 0 else None,
             config.precise_dispatcher_flow_control,
         )
-    max_unacked_messages = config.max_unacked_messages_per_subscription
     if kind == SharedDispatcher.kind:
         return SharedDispatcher(
             redelivery_counts,

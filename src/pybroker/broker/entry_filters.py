@@ -102,7 +102,7 @@ class FilterChain:
     def passed(self, plan: ReadPlan, entries: AssignInput) -> AssignInput:
         """Those of the entries that go out now; the others are taken care of."""
         verdicts = [
-            self._verdict(FilteredEntry(self._subscription, Position(entries.ledger_id, entry_id), payload))
+            self.verdict(FilteredEntry(self._subscription, Position(entries.ledger_id, entry_id), payload))
             for entry_id, payload in zip(entries.entry_ids, entries.payloads, strict=True)
         ]
         if not self._count(verdicts, entries):
@@ -122,7 +122,8 @@ class FilterChain:
             self._acknowledge(entries.ledger_id, rejected)
         return entries.rows([index for index, verdict in enumerate(verdicts) if verdict is Verdict.ACCEPT])
 
-    def _verdict(self, entry: FilteredEntry) -> Verdict:
+    def verdict(self, entry: FilteredEntry) -> Verdict:
+        """What they make of an entry; one that fails is logged once."""
         try:
             for each in self._filters:
                 verdict = each.judge(entry)

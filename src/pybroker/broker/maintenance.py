@@ -1,4 +1,6 @@
-"""The periodic checks of all topics: retention, expiry, unused subscriptions, backlog quotas. What they decide is in `backlog.py`.
+"""The periodic checks of all topics: retention, expiry, unused subscriptions and topics, backlog quotas.
+
+What they decide about backlogs is in `backlog.py`, about unused topics in `inactive_topics.py`.
 
 What must hold: a check gives way to the loop after each slice of work, however many topics there are; what fails in one
 topic is logged and stops neither the others nor the next check.
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pybroker import logs
 from pybroker.broker import backlog_quota, cursor_moves
+from pybroker.broker.inactive_topics import InactiveTopics
 from pybroker.errors import StoreError
 from pybroker.model.stats import Buckets
 
@@ -32,6 +35,7 @@ class Maintenance:
     def __init__(self, service: BrokerService) -> None:
         self._service = service
         self.quota_check_duration_s = Buckets(CHECK_DURATION_BOUNDS_S)
+        self._inactive_topics = InactiveTopics(service)
 
     async def run(self) -> None:
         """Check for ever, each at its own interval."""
@@ -43,6 +47,7 @@ class Maintenance:
             group.create_task(_every(expiry_s, self.check_expiry), name="expiry")
             unused_s = config.subscription_expiry_check_interval_in_minutes * 60
             group.create_task(_every(unused_s, self.check_unused_subscriptions), name="unused subscriptions")
+            group.create_task(self._check_inactive_topics(), name="inactive topics")
             if config.backlog_quota_check_enabled:
                 quota_s = config.backlog_quota_check_interval_in_seconds
                 group.create_task(_every(quota_s, self.check_backlog_quotas), name="backlog quotas")
@@ -58,6 +63,15 @@ class Maintenance:
     async def check_unused_subscriptions(self) -> None:
         """Delete subscriptions that nobody has used for as long as their topic's policies say."""
         await self._for_each_topic("subscription_expiry", _delete_unused)
+
+    async def _check_inactive_topics(self) -> None:
+        while True:
+            await asyncio.sleep(self._service.config.broker_delete_inactive_topics_frequency_seconds)
+            await self.check_inactive_topics()
+
+    async def check_inactive_topics(self) -> None:
+        """Delete topics that nobody has used for as long as their policies say."""
+        await self._for_each_topic("inactive_topic_deletion", self._inactive_topics.check)
 
     async def check_backlog_quotas(self) -> None:
         """Measure all backlogs and act where a quota is exceeded."""

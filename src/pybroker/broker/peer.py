@@ -39,7 +39,7 @@ class Peer(ABC):
         """These messages are not stored."""
 
     @abstractmethod
-    def send_messages(self, consumer_id: int, delivery: Delivery, consumer_epoch: int) -> None:
+    def send_messages(self, consumer_id: int, delivery: Delivery, consumer_epoch: int, partition: int) -> None:
         """Deliver entries to a consumer."""
 
     @abstractmethod

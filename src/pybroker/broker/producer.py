@@ -26,6 +26,7 @@ class Producer:
         "epoch",
         "has_user_provided_name",
         "is_closed",
+        "is_encrypted",
         "name",
         "peer",
         "pending",
@@ -44,7 +45,9 @@ class Producer:
         peer: Peer,
         properties: Mapping[str, str],
         connected_since_ms: int,
+        is_encrypted: bool = False,
     ) -> None:
+        """`is_encrypted`: the client says that it encrypts what it sends."""
         self.topic = topic
         self.producer_id = producer_id
         self.name = name
@@ -53,6 +56,7 @@ class Producer:
         self.peer = peer
         self.properties = dict(properties)
         self.connected_since_ms = connected_since_ms
+        self.is_encrypted = is_encrypted
         self.counters = ProducerCounters()
         self.pending = 0
         self.is_closed = False

@@ -27,6 +27,9 @@ class PumpList:
         self._clock = clock
         self._queue: deque[Subscription] = deque()
 
+    def __len__(self) -> int:
+        return len(self._queue)
+
     def add(self, subscription: Subscription) -> None:
         """Pump `subscription` in a coming turn; it is not queued yet."""
         assert not subscription.is_queued

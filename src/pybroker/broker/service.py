@@ -6,24 +6,35 @@ Owned by the app. Invariants: a topic is loaded at most once at a time; a name i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pybroker import logs
 from pybroker.auth.authentication import AuthenticationService
 from pybroker.auth.authorization import AuthorizationService
+from pybroker.broker.change_events import ChangeEvents
+from pybroker.broker.default_policies import default_policies
 from pybroker.broker.dispatch_limit import DispatchLimit, is_limited
 from pybroker.broker.entry_filters import load_filters
+from pybroker.broker.group_limits import GroupLimits
+from pybroker.broker.health_check import HealthCheck
+from pybroker.broker.live_settings import LiveSettings
 from pybroker.broker.maintenance import Maintenance
+from pybroker.broker.namespace_deletion import delete_namespace
+from pybroker.broker.partitioned_topics import PartitionedTopicOperations, require_no_clients
+from pybroker.broker.publish_throttle import renewed_gate
 from pybroker.broker.pumps import PumpList
 from pybroker.broker.topic import Topic
+from pybroker.broker.topic_creation import TopicCreation
+from pybroker.broker.topic_directory import TopicDirectory
+from pybroker.broker.topic_watchers import TopicWatchers
 from pybroker.broker.unacked_budget import UnackedBudget
 from pybroker.clock import Clock
+from pybroker.cluster.cluster_documents import ClusterDocuments
+from pybroker.cluster.dynamic_configuration import DynamicConfiguration
 from pybroker.cluster.lookup import AdvertisedAddresses, LookupResult
 from pybroker.config import BrokerConfig
 from pybroker.errors import (
-    AdminError,
-    MetadataError,
     NotAllowedError,
     ServiceNotReady,
     StoreError,
@@ -31,19 +42,18 @@ from pybroker.errors import (
     TopicNotFound,
 )
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
+from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.metadata import paths
+from pybroker.metadata.partitioned_topics import PartitionedTopics
+from pybroker.metadata.resource_groups import ResourceGroupListener, ResourceGroups
 from pybroker.metadata.resources import PolicyListener, Resources
 from pybroker.metadata.store import MetadataStore
 from pybroker.model.effective_policies import EffectivePolicies, effective_policies
-from pybroker.model.names import DOMAINS, NamespaceName, TopicName
+from pybroker.model.names import NamespaceName, TopicName
 from pybroker.model.policies import (
-    AutoSubscriptionCreationOverride,
-    BacklogQuota,
-    DelayedDeliveryPolicies,
     DispatchRate,
     NamespacePolicies,
-    RetentionPolicies,
-    SubscribeRate,
+    PublishRate,
     TopicPolicies,
 )
 from pybroker.model.stats import BrokerStats
@@ -54,14 +64,12 @@ if TYPE_CHECKING:
     from pybroker.broker.subscription import Subscription
     from pybroker.model.rates import DeliveryRates
 
-HEALTH_CHECK_TIMEOUT_S = 10.0
 # Between two times that the loop may turn to others while policies are applied: about a millisecond of work.
 TOPICS_PER_TURN = 64
-_BYTES_PER_GB = 1024**3
 _NOTHING_SET = NamespacePolicies()
 
 
-class BrokerService(PolicyListener):
+class BrokerService(PolicyListener, ResourceGroupListener):
     """Everything that serves clients, without the sockets."""
 
     def __init__(
@@ -81,14 +89,28 @@ class BrokerService(PolicyListener):
         self.authorization = AuthorizationService(config, resources)
         self.addresses: AdvertisedAddresses
         """Set by the app once the ports are bound, before anybody is served."""
-        self.default_policies = _default_policies(config)
+        self.default_policies = default_policies(config)
         self.topics: dict[str, Topic] = {}
+        self.directory = TopicDirectory(metadata_store, ledgers, self.topics)
+        self.topic_watchers = TopicWatchers(self)
+        self.directory.listen(self.topic_watchers)
+        self.change_events = ChangeEvents(self)
+        self.health = HealthCheck(self)
+        self.partitioned = PartitionedTopics(metadata_store)
+        """Loaded by the app before anybody is served."""
+        self.creation = TopicCreation(self)
+        self.partitioned_operations = PartitionedTopicOperations(self)
         self.maintenance = Maintenance(self)
         self.stats = BrokerStats()
         self.consumer_rates: Callable[[Consumer], DeliveryRates] | None = None
         """What each consumer was sent lately; set by who measures it, if anybody does."""
         self.entry_filters = load_filters(config.entry_filter_names)
         self.dispatch_limit = _dispatch_limit(config, clock)
+        self.publish_gate = renewed_gate(self, None, _publish_rate(config))
+        """What limits all publishing to the broker together."""
+        self.resource_groups = ResourceGroups(metadata_store)
+        """Loaded by the app before anybody is served."""
+        self.group_limits = GroupLimits(self, self.resource_groups)
         self.unacked_budget = _unacked_budget(config)
         self.ready = False
         self.is_closing = False
@@ -97,64 +119,74 @@ class BrokerService(PolicyListener):
         self.pumps = PumpList(self._loop, clock)
         self.tasks = TaskOwner("broker")
         self._loading: dict[str, asyncio.Future[Topic]] = {}
+        self._making: dict[str, asyncio.Event] = {}
         self._unloading: dict[str, asyncio.Event] = {}
         self._started_ms = clock.wall_ms()
         self._producer_serial = 0
         self._metadata_requests = 0
         resources.listen(self)
+        self.resource_groups.listen(self)
+        self.request_stop: Callable[[], None] | None = None
+        """Ends the process in good order; set by the app, absent in a process that is not the broker's own."""
+        self.dynamic = DynamicConfiguration(config, metadata_store)
+        """Loaded by the app before anybody is served."""
+        self.live_settings = LiveSettings(self)
+        self.cluster_documents = ClusterDocuments(metadata_store)
 
     # --- lookups -----------------------------------------------------------------------------------------------------
 
     async def lookup(self, topic: TopicName, listener_name: str | None) -> LookupResult:
         """Where `topic` is served. The topic need not exist, its namespace must. Raises TopicNotFound."""
         self.stats.lookups += 1
+        started_ms = self.clock.monotonic_ms()
         try:
             self.require_namespace(topic.namespace)
             return self.addresses.resolve(listener_name)
         except Exception:
             self.stats.lookup_failures += 1
             raise
+        finally:
+            self.stats.lookup_ms.add(self.clock.monotonic_ms() - started_ms)
 
     async def partitioned_metadata(self, topic: TopicName, create: bool) -> int:
         """How many partitions `topic` has: 0 for a topic without partitions.
 
-        Raises TopicNotFound when it does not exist and is not to be made. A topic without partitions is made by the first
-        producer or consumer; asking makes nothing.
+        Raises TopicNotFound when it does not exist and is not to be made, NotAllowedError. A topic without partitions is
+        made by the first producer or consumer: asking makes only partitioned ones.
         """
         self.require_namespace(topic.namespace)
         if self._metadata_requests >= self.config.max_concurrent_lookup_request:
             raise TooManyRequests("too many lookups are under way (maxConcurrentLookupRequest), try again")
         self._metadata_requests += 1
         try:
-            if not (create and self.config.allow_auto_topic_creation) and not await self.topic_exists(topic):
-                raise TopicNotFound(f"Topic {topic} not found")
+            return await self.creation.partition_count(topic, create)
         finally:
             self._metadata_requests -= 1
-        return 0
+
+    @property
+    def pending_metadata_requests(self) -> int:
+        """Questions for the number of partitions that are not answered yet."""
+        return self._metadata_requests
+
+    @property
+    def loading_topic_count(self) -> int:
+        """Topics that are being loaded."""
+        return len(self._loading)
 
     def require_namespace(self, namespace: NamespaceName) -> None:
         """Raises TopicNotFound when the namespace does not exist."""
-        if self.resources.namespace(namespace) is None:
+        if self.resources.namespace(namespace) is None and not self.health.is_own(namespace):
             raise TopicNotFound(f"Namespace {namespace} does not exist: create it first")
-
-    async def topic_exists(self, topic: TopicName) -> bool:
-        """Whether `topic` is stored here."""
-        return str(topic) in self.topics or await self.ledgers.exists(paths.managed_ledger(topic))
-
-    async def list_topics(self, namespace: NamespaceName, domain: str | None) -> list[str]:
-        """The full names of a namespace's topics, sorted; of one domain, or of both."""
-        names: list[str] = []
-        for each in DOMAINS if domain is None else (domain,):
-            segments = await self.metadata_store.children(paths.managed_ledgers(namespace, each))
-            names += [str(paths.topic_of_segment(namespace, each, segment)) for segment in segments]
-        return sorted(names)
 
     # --- topics ------------------------------------------------------------------------------------------------------
 
     async def get_topic(self, name: TopicName, may_create: bool) -> Topic:
-        """The loaded topic, loading or making it. Raises TopicNotFound, ServiceNotReady, NotAllowedError."""
-        key = str(name)
-        topic = self.topics.get(key)
+        """The loaded topic, loading it; with `may_create` also making it, if automatic creation lets it be made.
+
+        Raises TopicNotFound, ServiceNotReady, NotAllowedError.
+        """
+        self.creation.require_loadable(name)
+        topic = self.topics.get(str(name))
         if topic is not None and not topic.is_fenced:
             return topic
         if self.is_closing or not self.ready:
@@ -163,15 +195,31 @@ class BrokerService(PolicyListener):
             raise NotAllowedError("non-persistent topics are not supported yet")
         if not self.config.enable_persistent_topics:
             raise NotAllowedError("Broker is unable to load persistent topic (enablePersistentTopics)")
-        if self.resources.namespace(name.namespace) is None:
+        namespace = self.resources.namespace(name.namespace)
+        if (namespace is None or namespace.deleted) and not self.health.is_own(name.namespace):
             raise ServiceNotReady(f"Namespace {name.namespace} is not served by this broker: it does not exist")
-        loading = self._loading.get(key)
-        if loading is None:
-            if len(self._loading) >= self.config.max_concurrent_topic_load_request:
-                raise TooManyRequests("too many topics are being loaded (maxConcurrentTopicLoadRequest), try again")
-            loading = self._loading[key] = self._loop.create_future()
-            self.tasks.start(self._load(name, may_create, loading), f"load {key}")
-        return await asyncio.shield(loading)
+        return await self.load_topic(name, may_create)
+
+    async def load_topic(self, name: TopicName, may_create: bool) -> Topic:
+        """As `get_topic`, for the broker itself: also what clients may not have now, or not yet."""
+        key = str(name)
+        while True:
+            topic = self.topics.get(key)
+            if topic is not None and not topic.is_fenced:
+                return topic
+            loading = self._loading.get(key)
+            is_own = loading is None
+            if loading is None:
+                if len(self._loading) >= self.config.max_concurrent_topic_load_request:
+                    raise TooManyRequests("too many topics are being loaded (maxConcurrentTopicLoadRequest), try again")
+                loading = self._loading[key] = self._loop.create_future()
+                self.tasks.start(self._load(name, may_create, loading), f"load {key}")
+            try:
+                return await asyncio.shield(loading)
+            except TopicNotFound:
+                # Somebody else's attempt, who perhaps did not want the topic made.
+                if is_own or not may_create:
+                    raise
 
     async def _load(self, name: TopicName, may_create: bool, loading: asyncio.Future[Topic]) -> None:
         key = str(name)
@@ -181,19 +229,18 @@ class BrokerService(PolicyListener):
                 unloading = self._unloading.get(key)
                 if unloading is not None:
                     await unloading.wait()
-                path = paths.managed_ledger(name)
-                if not may_create and not await self.ledgers.exists(path):
-                    raise TopicNotFound(f"Topic {name} not found")
-                ledger = await self.ledgers.open(path)
+                ledger = await self._open_ledger(name, may_create)
                 # Last, and the topic is registered in the same turn of the loop: no change in between gets lost.
-                policies = await self.resources.topic_policies(name)
+                policies = await self.resources.topic_policies(name.partitioned_name)
             topic = self.topics[key] = Topic(self, name, ledger, policies)
             self.stats.topic_loads += 1
+            took_ms = self.clock.monotonic_ms() - started_ms
+            self.stats.topic_load_ms.add(took_ms)
             logs.info(
                 "topic.loaded",
                 topic=key,
                 subscriptions=len(topic.subscriptions),
-                took_ms=round(self.clock.monotonic_ms() - started_ms, 1),
+                took_ms=round(took_ms, 1),
             )
             loading.set_result(topic)
         except BaseException as error:
@@ -209,29 +256,95 @@ class BrokerService(PolicyListener):
         finally:
             del self._loading[key]
 
+    async def _open_ledger(self, name: TopicName, may_create: bool) -> ManagedLedger:
+        path = paths.managed_ledger(name)
+        if await self.ledgers.exists(path):
+            return await self.ledgers.open(path)
+        if not may_create:
+            raise TopicNotFound(f"Topic {name} not found")
+        self.creation.require_automatic(name)
+        async with self.creation.room(name, 1):
+            made = self._making[str(name)] = asyncio.Event()
+            try:
+                existed = await self.ledgers.exists(path)
+                ledger = await self.ledgers.open(path)
+            finally:
+                del self._making[str(name)]
+                made.set()
+        if not existed:
+            self.directory.created(name)
+        return ledger
+
+    async def make_topic(self, name: TopicName, properties: Mapping[str, str]) -> bool:
+        """Make `name` without loading it; False when it exists. The caller has seen to it that it may be made."""
+        key = str(name)
+        while waiting := self._unloading.get(key) or self._making.get(key):
+            await waiting.wait()
+        # Who looks for it from now on finds it made.
+        if key in self.topics or not await self.ledgers.create(paths.managed_ledger(name), properties):
+            return False
+        self.directory.created(name)
+        return True
+
+    async def settled(self, name: TopicName) -> None:
+        """Wait until `name` is neither being loaded nor closed nor deleted."""
+        key = str(name)
+        while key in self._unloading or key in self._loading:
+            if key in self._unloading:
+                await self._unloading[key].wait()
+            else:
+                await asyncio.wait([self._loading[key]])
+
     def start_unload(self, topic: Topic, reason: str) -> None:
         """Close `topic` in the background; it is loaded again when a client comes."""
         logs.warning("topic.unloading", topic=topic.name, reason=reason)
         self.tasks.start(self.unload(topic), f"unload {topic.name}")
 
     async def unload(self, topic: Topic) -> None:
-        """Close `topic`; its clients look it up again."""
-        await self._end(topic, topic.close())
+        """Close `topic`; its clients look it up again. Returns once it is closed, whoever began that."""
+        ending = self._unloading.get(str(topic.name))
+        if ending is not None:
+            await ending.wait()
+        else:
+            try:
+                await self._end(topic, topic.close())
+            except StoreError as error:
+                logs.error("topic.close_failed", topic=topic.name, error=str(error))
 
-    async def delete_topic(self, name: TopicName) -> None:
-        """Drop `name` with everything stored, its clients disconnected. Raises TopicNotFound."""
-        if not await self.topic_exists(name):
-            raise TopicNotFound(f"Topic {name} not found")
-        topic = await self.get_topic(name, may_create=False)
-        await self._end(topic, topic.delete())
+    async def delete_topic(self, name: TopicName, *, force: bool = True) -> None:
+        """Drop `name` with everything stored; with clients on it, who are disconnected, only when forced.
+
+        Raises TopicNotFound, AdminError 412, ServiceNotReady, StoreError.
+        """
+        try:
+            topic = await self.load_topic(name, may_create=False)
+        except TopicNotFound:
+            if not await self._finish_deletion(name):
+                raise
+        else:
+            if topic.is_fenced:
+                raise ServiceNotReady(f"topic {name} is being closed, try again")
+            if not force:
+                require_no_clients(topic)
+            await self._end(topic, topic.delete())
+        logs.info("topic.deleted", topic=name)
+        self.directory.deleted(name)
+
+    async def _finish_deletion(self, name: TopicName) -> bool:
+        """Whether there was a deletion of `name` that a crash had cut off."""
+        await self.settled(name)
+        ended = self._unloading[str(name)] = asyncio.Event()  # Until then nobody makes it anew.
+        try:
+            return await self.ledgers.finish_deletion(paths.managed_ledger(name))
+        finally:
+            del self._unloading[str(name)]
+            ended.set()
 
     async def _end(self, topic: Topic, ending: Coroutine[Any, Any, None]) -> None:
         key = str(topic.name)
         ended = self._unloading[key] = asyncio.Event()
         try:
             await ending
-        except StoreError as error:
-            logs.error("topic.close_failed", topic=key, error=str(error))
         finally:
             if self.topics.get(key) is topic:
                 del self.topics[key]
@@ -240,16 +353,7 @@ class BrokerService(PolicyListener):
 
     async def delete_namespace(self, namespace: NamespaceName, force: bool) -> None:
         """Drop a namespace; with topics in it only when forced. Raises AdminError."""
-        if self.resources.namespace(namespace) is None:
-            raise AdminError(404, f"Namespace {namespace} does not exist")
-        if force and not self.config.force_delete_namespace_allowed:
-            raise AdminError(405, "Broker doesn't allow forced deletion of namespaces (forceDeleteNamespaceAllowed)")
-        names = await self.list_topics(namespace, None)
-        if names and not force:
-            raise AdminError(409, f"Cannot delete non empty namespace: it has {len(names)} topics")
-        for name in names:
-            await self.delete_topic(TopicName.parse(name))
-        await self.resources.delete_namespace(namespace)
+        await delete_namespace(self, namespace, force)
 
     def new_producer_name(self) -> str:
         """A name that no producer had, in this run of the broker or an earlier one."""
@@ -270,20 +374,41 @@ class BrokerService(PolicyListener):
             self.config.cluster_name,
         )
 
-    def namespace_changed(self, namespace: NamespaceName) -> None:
-        self.tasks.start(self._apply_policies(namespace), f"apply policies of {namespace}")
+    async def namespace_changed(self, namespace: NamespaceName) -> None:
+        await self._apply_policies(namespace)
 
-    async def _apply_policies(self, namespace: NamespaceName) -> None:
+    def defaults_changed(self) -> None:
+        """Settings were changed at run time: apply what holds where neither topic nor namespace says anything."""
+        self.default_policies = default_policies(self.config)
+        limit = _dispatch_limit(self.config, self.clock)
+        if (limit and limit.rate) != (self.dispatch_limit and self.dispatch_limit.rate):
+            self.dispatch_limit = limit  # One that stays the same keeps its count.
+        self.publish_gate = renewed_gate(self, self.publish_gate, _publish_rate(self.config))
+        self.tasks.start(self._apply_policies(None), "apply default policies")
+
+    async def _apply_policies(self, namespace: NamespaceName | None) -> None:
         for index, topic in enumerate(list(self.topics.values())):
             if index % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
-            if topic.name.namespace == namespace and not topic.is_fenced:
+            if namespace in {None, topic.name.namespace} and not topic.is_fenced:
                 topic.policies_changed()
 
-    def topic_changed(self, topic: TopicName, policies: TopicPolicies) -> None:
-        loaded = self.topics.get(str(topic))
-        if loaded is not None and not loaded.is_fenced:
-            loaded.own_policies_changed(policies)
+    def resource_group_changed(self, name: str) -> None:
+        self.group_limits.changed(name)
+        for tenant in self.resources.tenants():
+            for namespace in self.resources.namespaces(tenant):
+                policies = self.resources.namespace(namespace)
+                if policies is not None and policies.resource_group_name == name:
+                    self.tasks.start(self._apply_policies(namespace), f"apply policies of {namespace}")
+
+    def topic_changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
+        """`policies` are those of the topic, or of all partitions of a partitioned one."""
+        self.change_events.changed(topic, policies)
+        partitioned = self.partitioned.get(topic)
+        names = [topic] if partitioned is None else map(topic.partition, range(partitioned.partitions))
+        for loaded in (self.topics.get(str(name)) for name in names):
+            if loaded is not None and not loaded.is_fenced:
+                loaded.own_policies_changed(policies or TopicPolicies())
 
     # --- what subscriptions share ------------------------------------------------------------------------------------
 
@@ -300,15 +425,8 @@ class BrokerService(PolicyListener):
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def health_check(self) -> None:
-        """Prove that the broker can store something now. Raises ServiceNotReady or MetadataError."""
-        if not self.ready or self.is_closing:
-            raise ServiceNotReady("the broker is starting or stopping")
-        try:
-            async with asyncio.timeout(HEALTH_CHECK_TIMEOUT_S):
-                await self.ledgers.store.flush()
-                await self.metadata_store.get(paths.cluster(self.config.cluster_name))
-        except (StoreError, TimeoutError) as error:
-            raise MetadataError(f"the broker cannot store anything: {error or 'no answer in time'}") from error
+        """Prove that the broker works now. Raises BrokerError."""
+        await self.health.run()
 
     async def close(self) -> None:
         """Close all topics, telling their clients, then what they share. Cancelling it gives up on what is left."""
@@ -328,47 +446,14 @@ def _unacked_budget(config: BrokerConfig) -> UnackedBudget[Subscription] | None:
     return UnackedBudget(limit, share) if limit > 0 else None
 
 
+def _publish_rate(config: BrokerConfig) -> PublishRate:
+    """What limits all publishing to the broker together."""
+    return PublishRate(
+        config.broker_publisher_throttling_max_message_rate, config.broker_publisher_throttling_max_byte_rate
+    )
+
+
 def _dispatch_limit(config: BrokerConfig, clock: Clock) -> DispatchLimit | None:
     """What limits all dispatch of the broker together."""
     rate = DispatchRate(config.dispatch_throttling_rate_in_msg, config.dispatch_throttling_rate_in_byte, False, 1)
     return DispatchLimit("Broker", rate, clock.monotonic_ms(), 0, 0) if is_limited(rate) else None
-
-
-def _default_policies(config: BrokerConfig) -> EffectivePolicies:
-    """What holds where neither topic nor namespace says anything."""
-    limit_bytes = config.backlog_quota_default_limit_bytes
-    if limit_bytes < 0 and config.backlog_quota_default_limit_gb > 0:
-        limit_bytes = int(config.backlog_quota_default_limit_gb * _BYTES_PER_GB)
-    quota = BacklogQuota(
-        policy=config.backlog_quota_default_retention_policy,
-        limitSize=limit_bytes,
-        limitTime=config.backlog_quota_default_limit_second,
-    )
-    return EffectivePolicies(
-        retention=RetentionPolicies(config.default_retention_time_in_minutes, config.default_retention_size_in_mb),
-        message_ttl_s=config.ttl_duration_default_in_seconds,
-        size_quota=quota,
-        age_quota=quota,
-        dispatch_rate=DispatchRate(
-            config.dispatch_throttling_rate_per_topic_in_msg,
-            config.dispatch_throttling_rate_per_topic_in_byte,
-            config.dispatch_throttling_rate_relative_to_publish_rate,
-            1,
-        ),
-        subscription_dispatch_rate=DispatchRate(
-            config.dispatch_throttling_rate_per_subscription_in_msg,
-            config.dispatch_throttling_rate_per_subscription_in_byte,
-            config.dispatch_throttling_rate_relative_to_publish_rate,
-            1,
-        ),
-        subscribe_rate=SubscribeRate(
-            config.subscribe_throttling_rate_per_consumer, config.subscribe_rate_period_per_consumer_in_second
-        ),
-        subscription_expiration_minutes=config.subscription_expiration_time_minutes,
-        delayed_delivery=DelayedDeliveryPolicies(
-            config.delayed_delivery_enabled,
-            config.delayed_delivery_tick_time_millis,
-            config.delayed_delivery_max_delay_in_millis,
-        ),
-        auto_subscription_creation=AutoSubscriptionCreationOverride(config.allow_auto_subscription_creation),
-    )

@@ -10,7 +10,7 @@ Invariants: at most one read is under way; the subscription is on the broker's p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pybroker import logs
@@ -20,6 +20,7 @@ from pybroker.broker.delayed_delivery import DelayedDelivery
 from pybroker.broker.dispatchers import new_dispatcher
 from pybroker.broker.entry_filters import FilterChain
 from pybroker.broker.throttle import Throttle, throttle_of
+from pybroker.broker.topic_limits import require_room_on_subscription
 from pybroker.dispatch.delayed import Delayed
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan, Redelivery
 from pybroker.dispatch.key_shared import KeySharedDispatcher
@@ -34,6 +35,10 @@ from pybroker.wire.entry_metadata import chunk_of, sticky_key
 
 if TYPE_CHECKING:
     from pybroker.broker.topic import Topic
+
+
+REPLICATED_PROPERTY = "pulsar.replicated.subscription"
+"""The cursor's property that says so, as Pulsar names it; it is no property of the application's."""
 
 
 class Subscription:
@@ -60,7 +65,8 @@ class Subscription:
         self._is_waking_soon = False
         self._draining_hashes_cleared_before = 0  # by dispatchers of before
         self.throttle = throttle_of(self)
-        self._filters = FilterChain(self, topic.service.entry_filters) if topic.service.entry_filters else None
+        self._filters: FilterChain | None
+        self.filters_changed()
 
     @property
     def type_name(self) -> str:
@@ -70,6 +76,32 @@ class Subscription:
     @property
     def is_durable(self) -> bool:
         return self.cursor.is_durable
+
+    def filters_changed(self) -> None:
+        """Ask the filters that the operator wants now."""
+        filters = self.service.entry_filters
+        self._filters = FilterChain(self, filters) if filters else None
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether its state is wanted in other clusters as well: kept and shown, there is no replication yet."""
+        return REPLICATED_PROPERTY in self.cursor.properties
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What the application keeps with it."""
+        return {key: value for key, value in self.cursor.properties.items() if key != REPLICATED_PROPERTY}
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Replace what the application keeps with it; durable when it returns. Raises StoreError."""
+        own = {REPLICATED_PROPERTY: "1"} if self.is_replicated else {}
+        await self.cursor.set_properties({**properties, **own})
+
+    async def set_replicated(self, is_replicated: bool) -> None:
+        """Say whether its state is wanted in other clusters; durable when it returns. Raises StoreError."""
+        if self.is_durable and is_replicated != self.is_replicated:
+            own = {REPLICATED_PROPERTY: "1"} if is_replicated else {}
+            await self.cursor.set_properties({**self.properties, **own})
 
     @property
     def unacked_messages(self) -> int:
@@ -107,14 +139,14 @@ class Subscription:
         """Attach `consumer` as one of type `kind`. Raises ConsumerBusy, ConsumerAssignError, ServiceNotReady."""
         if self.is_resetting:
             raise ServiceNotReady(f"subscription {self.name} is being moved, try again")
-        config = self.service.config
-        limit = config.max_consumers_per_subscription
-        if 0 < limit <= len(self.consumers):
-            raise ConsumerBusy(f"Subscription reached its limit of {limit} consumers (maxConsumersPerSubscription)")
+        require_room_on_subscription(self)
         dispatcher = self.dispatcher
         if dispatcher is None or not self.consumers:
             # The type and its options are the connected consumers'; only cursor and redelivery counts are the subscription's.
-            dispatcher = new_dispatcher(config, kind, self._redelivery_counts, self.topic.name)
+            max_unacked = self.topic.policies.max_unacked_per_subscription
+            dispatcher = new_dispatcher(
+                self.service.config, kind, self._redelivery_counts, self.topic.name, max(0, max_unacked)
+            )
             self.cursor.rewind()
         elif dispatcher.kind != kind:
             raise ConsumerBusy(
@@ -191,6 +223,14 @@ class Subscription:
         if dispatcher.has_unblocked:
             self.wake_soon()
         self.unacked_changed()
+
+    def limit_unacked(self) -> None:
+        """Other limits of unacknowledged messages may be in force: who is below them goes on."""
+        policies = self.topic.policies
+        if self.dispatcher is not None and self.dispatcher.limit_unacked(
+            max(0, policies.max_unacked_per_consumer), max(0, policies.max_unacked_per_subscription)
+        ):
+            self.wake()
 
     def unacked_changed(self) -> None:
         """Something was delivered, acknowledged or taken back: the whole broker may have a limit on it."""
@@ -390,15 +430,19 @@ class Subscription:
                     self.dispatcher.give_back(plan)
                     return
                 try:
-                    run = await self.topic.ledger.read(Position(ledger_id, first), last - first + 1, left_bytes)
+                    run = await self.topic.ledger.read_if_there(
+                        Position(ledger_id, first), last - first + 1, left_bytes
+                    )
                 except NoSuchLedger as error:
                     raise damaged_entries.whole_ledger(self, ledger_id, error) from error
+                if run is None:
+                    break  # acknowledged and trimmed meanwhile
                 left_bytes -= sum(map(len, run.payloads))
                 first += len(run.payloads)
                 self.assign_run(plan, run)
 
     def _wanted(self, plan: ReadPlan) -> list[tuple[int, int, int]]:
-        """The plan's positions that are still unacknowledged, as (ledger id, first, last) of consecutive entries."""
+        """The plan's positions that are still there and unacknowledged, as (ledger id, first, last) of consecutive entries."""
         spans: list[tuple[int, int, int]] = []
         state = self.cursor.state
         for ledger_id, entry_id in plan.replay or ():

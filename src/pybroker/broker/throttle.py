@@ -1,4 +1,5 @@
-"""What slows the dispatch of one subscription down: the rates of broker, topic and subscription that are limited.
+"""What slows the dispatch of one subscription down: the rates of broker, resource group, topic and subscription
+that are limited.
 
 A subscription without any has no throttle, and pays nothing. What must hold: whatever is held back goes out by a timer
 as soon as the slowest of the limits allows it.
@@ -31,11 +32,17 @@ def renew(topic: Topic) -> None:
 def throttle_of(subscription: Subscription) -> Throttle | None:
     """What holds for `subscription` now; None when nothing limits it."""
     topic = subscription.topic
+    policies = topic.policies
     before = subscription.throttle
     own = _renewed_limit(
-        "Subscription", None if before is None else before.own, topic.policies.subscription_dispatch_rate, topic
+        "Subscription",
+        None if before is None else before.own,
+        policies.subscription_dispatch_rate_of(subscription.name),
+        topic,
     )
-    shared = [limit for limit in (topic.service.dispatch_limit, topic.dispatch_limit) if limit is not None]
+    group = topic.service.group_limits.of(policies.resource_group)
+    candidates = (topic.service.dispatch_limit, group.dispatch_limit, topic.dispatch_limit)
+    shared = [limit for limit in candidates if limit is not None]
     return Throttle(subscription, shared, own) if shared or own is not None else None
 
 

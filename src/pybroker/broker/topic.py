@@ -11,16 +11,17 @@ from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING
 
 from pybroker import logs
-from pybroker.broker import backlog, delayed_delivery, throttle
+from pybroker.broker import backlog, publish_throttle, throttle, topic_limits
 from pybroker.broker.backlog_quota import UNKNOWN_AGE_S
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.dispatch_limit import DispatchLimit
 from pybroker.broker.producer import Producer
+from pybroker.broker.publish_checks import publish_checks
+from pybroker.broker.publish_throttle import PublishThrottle
 from pybroker.broker.subscribe_limit import SubscribeLimit
 from pybroker.broker.subscription import Subscription
 from pybroker.errors import (
     BrokerError,
-    ConsumerBusy,
     LedgerTerminated,
     NotAllowedError,
     PersistenceError,
@@ -38,13 +39,16 @@ from pybroker.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerL
 from pybroker.model.effective_policies import EffectivePolicies
 from pybroker.model.events import SendRun
 from pybroker.model.names import TopicName
-from pybroker.model.policies import TopicPolicies
+from pybroker.model.policies import NamespacePolicies, TopicPolicies
 from pybroker.model.position import EARLIEST, LATEST, Position
 from pybroker.model.stats import TopicCounters
+from pybroker.model.system_topics import is_system_topic
 from pybroker.storage.ledger_store import AppendRun
 from pybroker.tasks import TaskOwner
+from pybroker.wire.entry_metadata import is_batch
 
 if TYPE_CHECKING:
+    from pybroker.broker.internal_producer import InternalProducer
     from pybroker.broker.service import BrokerService
 
 
@@ -69,13 +73,21 @@ class Topic(ManagedLedgerListener):
         self.name = name
         self.ledger = ledger
         self._own_policies = own_policies
+        self._policies: EffectivePolicies | None = None
+        self._policies_of: tuple[NamespacePolicies | None, EffectivePolicies | None] = (None, None)
         self.backlog_age_s = UNKNOWN_AGE_S
         """Age of the oldest unread message when the backlog quotas were checked last."""
+        self.backlog_age_subscription = ""
+        """Which subscription has not read that one; empty when the age is unknown."""
         self.producers: dict[str, Producer] = {}
+        self.internal_producer: InternalProducer | None = None
+        """Of what the broker itself publishes here, once it has."""
         self._refused_producers: set[str] = set()  # messages of these were refused because there is no space
         self.subscriptions: dict[str, Subscription] = {}
         self.counters = TopicCounters()
         self.is_fenced = False
+        self.offload_error = ""
+        """Why the last offload that was asked for did not happen."""
         self._end_when_loaded = ledger.ledgers.last_position
         self.loaded_ms = service.clock.wall_ms()
         self.tasks = TaskOwner(f"topic {name}")
@@ -83,21 +95,26 @@ class Topic(ManagedLedgerListener):
         self._subscribe_limit: SubscribeLimit | None = None
         self.dispatch_limit: DispatchLimit | None = None
         """What limits the dispatch of all subscriptions together."""
+        self.publish_throttle: PublishThrottle | None = None
         ledger.listen(self)
         for cursor in ledger.cursors.values():
             self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
         ledger.retention = backlog.retention_limits(self.policies.retention)
-        throttle.renew(self)
-        self._max_delay_ms = delayed_delivery.max_delay_ms(self.policies.delayed_delivery)
+        self._renew_limits()
 
     @property
     def policies(self) -> EffectivePolicies:
-        """What is in force for this topic now."""
-        return self.service.effective_policies(self.name.namespace, self._own_policies)
+        """What is in force for this topic now; made anew only when what it is made of was replaced."""
+        namespace, defaults = self.service.resources.namespace(self.name.namespace), self.service.default_policies
+        if self._policies is None or self._policies_of[0] is not namespace or self._policies_of[1] is not defaults:
+            self._policies = self.service.effective_policies(self.name.namespace, self._own_policies)
+            self._policies_of = (namespace, defaults)
+        return self._policies
 
     def own_policies_changed(self, policies: TopicPolicies) -> None:
-        """`policies` are set for this topic alone now."""
+        """`policies` are set for this topic alone, or for all partitions of its partitioned topic, now."""
         self._own_policies = policies
+        self._policies = None
         self.policies_changed()
 
     def policies_changed(self) -> None:
@@ -106,10 +123,23 @@ class Topic(ManagedLedgerListener):
         if limits != self.ledger.retention:
             self.ledger.retention = limits
             self.ledger.trim_soon()
-        throttle.renew(self)
-        self._max_delay_ms = delayed_delivery.max_delay_ms(self.policies.delayed_delivery)
+        self._renew_limits()
         for subscription in self.subscriptions.values():
             subscription.delayed.policies_changed()
+            subscription.limit_unacked()
+        for producer in list(self.producers.values()):
+            if self.is_encryption_required and not producer.is_encrypted:
+                producer.close_from_broker()
+
+    def _renew_limits(self) -> None:
+        throttle.renew(self)
+        publish_throttle.renew(self)
+        self._publish_checks = publish_checks(self.policies, is_encryption_required=self.is_encryption_required)
+
+    @property
+    def is_encryption_required(self) -> bool:
+        """Whether every message must be encrypted; the broker's own need not be."""
+        return self.policies.encryption_required and not is_system_topic(self.name)
 
     def may_hold_chunks(self, position: Position) -> bool:
         """Whether an entry from `position` on may be part of a larger message: such were published, or it is from before."""
@@ -122,11 +152,12 @@ class Topic(ManagedLedgerListener):
     # --- producers and publishing ------------------------------------------------------------------------------------
 
     def add_producer(self, producer: Producer) -> None:
-        """Attach `producer` under its name. Raises ProducerBusy, TopicTerminatedError, and, without space on disk,
-        ProducerBlockedQuotaExceededException."""
+        """Attach `producer` under its name. Raises ProducerBusy, TopicTerminatedError, MetadataError for one that does not encrypt
+        where it must, and, without space on disk, ProducerBlockedQuotaExceededException."""
         self._require_open()
         if self.ledger.is_terminated:
             raise TopicTerminatedError(f"Topic {self.name} was already terminated")
+        topic_limits.require_encryption(self, producer)
         self._require_space(producer)
         present = self.producers.get(producer.name)
         if present is not None:
@@ -134,9 +165,7 @@ class Topic(ManagedLedgerListener):
             if not is_successor or present.has_user_provided_name != producer.has_user_provided_name:
                 raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic")
             present.close_from_broker()
-        limit = self.service.config.max_producers_per_topic
-        if 0 < limit <= len(self.producers):
-            raise ProducerBusy(f"Topic '{self.name}' reached max producers limit (maxProducersPerTopic={limit})")
+        topic_limits.require_room_for_producer(self, producer)
         self.producers[producer.name] = producer
 
     def _require_space(self, producer: Producer) -> None:
@@ -167,10 +196,10 @@ class Topic(ManagedLedgerListener):
         if self.is_fenced or producer.is_closed:
             self._refuse(producer, run, PersistenceError(f"producer {producer.name} is being closed"))
             return
-        if self._max_delay_ms:
-            run, refused, error = delayed_delivery.split_by_delay(run, self._max_delay_ms)
-            if refused.payloads:
-                self._refuse(producer, refused, error)
+        if self._publish_checks is not None:
+            run, refused = self._publish_checks.split(run)
+            for part, error in refused:
+                self._refuse(producer, part, error)
             if not run.payloads:
                 return
         publish = Publish(producer, run, self.service.clock.monotonic_ms())
@@ -264,7 +293,7 @@ class Topic(ManagedLedgerListener):
         self._require_open()
         if name in self._creating or name in self.subscriptions:
             raise ServiceNotReady(f"subscription {name} is being made, try again")
-        self._require_room_for_subscription()
+        topic_limits.require_room_for_subscription(self)
         self._creating.add(name)
         try:
             ledgers = self.ledger.ledgers
@@ -286,21 +315,10 @@ class Topic(ManagedLedgerListener):
             if present.is_durable:
                 raise NotAllowedError(f"Durable subscription with the same name already exists: {name}")
             return present
-        self._require_room_for_subscription()
+        topic_limits.require_room_for_subscription(self)
         cursor = self.service.ledgers.create_non_durable_cursor(self.ledger, name, mark_delete)
         subscription = self.subscriptions[name] = Subscription(self, name, cursor)
         return subscription
-
-    def _require_room_for_subscription(self) -> None:
-        limit = self.service.config.max_subscriptions_per_topic
-        if 0 < limit <= len(self.subscriptions):
-            raise NotAllowedError(f"Exceed the maximum number of subscriptions of the topic: {limit}")
-
-    def require_room_for_consumer(self) -> None:
-        """Raises ConsumerBusy when the topic takes no more consumers."""
-        limit = self.service.config.max_consumers_per_topic
-        if 0 < limit <= sum(len(subscription.consumers) for subscription in self.subscriptions.values()):
-            raise ConsumerBusy(f"Topic reached max consumers limit (maxConsumersPerTopic={limit})")
 
     def admit_subscribe(self, consumer: Hashable) -> None:
         """Raises NotAllowedError when this consumer subscribes more often than the policies let it."""
@@ -316,7 +334,7 @@ class Topic(ManagedLedgerListener):
     def attach(self, subscription: Subscription, consumer: Consumer, kind: str) -> None:
         """Add `consumer` to `subscription`. Raises ConsumerBusy."""
         self._require_open()
-        self.require_room_for_consumer()
+        topic_limits.require_room_for_consumer(self, consumer.peer)
         subscription.add_consumer(consumer, kind)
 
     async def delete_subscription(self, subscription: Subscription) -> None:
@@ -366,6 +384,20 @@ class Topic(ManagedLedgerListener):
         for subscription in self.subscriptions.values():
             subscription.moved_up()
 
+    async def last_message(self) -> tuple[Position, int]:
+        """Where the last entry is, and in a batch the index of its last message, else -1; (-1, -1) and -1 without any entry.
+
+        Raises StoreError.
+        """
+        ledger = self.ledger
+        run = None
+        # It may be trimmed meanwhile: then the last one is another, or there is none.
+        while run is None and ledger.ledgers.has_entry(last := ledger.last_confirmed):
+            run = await ledger.read_if_there(last, 1, 1)
+        if run is None:
+            return EARLIEST, -1
+        return last, run.message_counts[0] - 1 if is_batch(run.payloads[0]) else -1
+
     async def bytes_behind(self, position: Position) -> int:
         """Payload bytes of the entries behind `position`, which need not exist. Raises StoreError."""
         ledgers = self.ledger.ledgers
@@ -376,6 +408,7 @@ class Topic(ManagedLedgerListener):
         """Take nobody and nothing more, and tell the clients to look the topic up again."""
         self.is_fenced = True
         self.disconnect_producers()
+        publish_throttle.release(self)
         for subscription in list(self.subscriptions.values()):
             subscription.is_closed = True
             subscription.close_consumers()
@@ -396,6 +429,6 @@ class Topic(ManagedLedgerListener):
         await self.tasks.close()
         for subscription in self.subscriptions.values():
             subscription.delayed.drop()
-        # First: a topic of that name that is made later must not inherit them.
-        await self.service.resources.delete_topic_policies(self.name)
+        # First: a topic of that name that is made later must not inherit what is set for this one.
+        await self.service.resources.forget_topic(self.name)
         await self.service.ledgers.delete(self.ledger)

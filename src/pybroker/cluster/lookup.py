@@ -6,15 +6,13 @@ machine can reach unless the broker listens nowhere else. Finding the owner of a
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import urlsplit
-from zlib import crc32
 
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.errors import ServiceNotReady
-from pybroker.model.names import TopicName, is_valid_entity
+from pybroker.model.names import is_valid_entity
 
 PULSAR = "pulsar"
 PULSAR_TLS = "pulsar+ssl"
@@ -145,11 +143,3 @@ def _listener_result(addresses: dict[str, str], ports: BoundPorts, advertised_ad
 
 def _url(scheme: str, host: str, port: int | None) -> str:
     return "" if port is None else f"{scheme}://{url_host(host)}:{port}"
-
-
-def find_bundle(topic: TopicName, boundaries: Sequence[str]) -> str:
-    """The bundle of a topic, as `0x00000000_0x40000000`: the range that the CRC-32 of its name falls in."""
-    assert len(boundaries) > 1, "a namespace has at least one bundle"
-    starts = [int(boundary, 16) for boundary in boundaries[:-1]]
-    index = bisect_right(starts, crc32(str(topic).encode())) - 1
-    return f"{boundaries[index]}_{boundaries[index + 1]}"

@@ -105,6 +105,13 @@ class ConsumerState:
         if 0 < self.max_unacked_messages <= self.unacked_messages:
             self.blocked = True
 
+    def limit_unacked(self, max_unacked_messages: int) -> bool:
+        """Another limit holds from now on; True when that unblocked it: it goes on below the limit, not only at half of it."""
+        was_blocked = self.blocked
+        self.max_unacked_messages = max_unacked_messages
+        self.blocked = 0 < max_unacked_messages <= self.unacked_messages
+        return was_blocked and not self.blocked
+
     def release(self, message_count: int) -> bool:
         """Count messages that it acknowledged; True when that unblocked it."""
         self.unacked_messages -= message_count

@@ -252,6 +252,10 @@ class Dispatcher(ABC):
         The caller rewinds its cursor itself.
         """
 
+    def limit_unacked(self, max_of_consumer: int, max_in_all: int) -> bool:
+        """Other limits of unacknowledged messages hold from now on, 0 for none. True when somebody can move again."""
+        return False
+
     def start(self) -> Redelivery:
         """The wait after `Redelivery.start_later` is over."""
         return Redelivery(rewind=False, wake=False)

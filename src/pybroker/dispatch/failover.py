@@ -12,6 +12,7 @@ does. A newcomer that changes nothing is told at once that it stands by.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import ReadPlan, Redelivery
@@ -70,23 +71,7 @@ class FailoverDispatcher(SingleActiveDispatcher):
         assert self._active is not None or not self._is_starting
 
     def _elect(self) -> ConsumerState | None:
-        if not self.consumers:
-            return None
-        best_level = min(consumer.priority_level for consumer in self.consumers)
-        best = [consumer for consumer in self.consumers if consumer.priority_level == best_level]
-        best.sort(key=_name)
-        if self._partition is not None:
-            return best[self._partition % len(best)]
-        return self._next_on_ring(best)
-
-    def _next_on_ring(self, candidates: list[ConsumerState]) -> ConsumerState:
-        ring: dict[int, ConsumerState] = {}
-        for consumer in candidates:
-            for index in range(_RING_POINTS):
-                ring[key_hash(f"{consumer.name}{index}".encode())] = consumer
-        points = sorted(ring)
-        index = bisect_left(points, key_hash(self._topic_name.encode()))
-        return ring[points[index % len(points)]]
+        return elect(self.consumers, self._topic_name, self._partition)
 
     def _elect_again(self) -> Redelivery:
         redelivery = super()._elect_again()
@@ -100,6 +85,24 @@ class FailoverDispatcher(SingleActiveDispatcher):
 
     def _can_move(self) -> bool:
         return not self._is_starting and super()._can_move()
+
+
+def elect(consumers: Sequence[ConsumerState], topic_name: str, partition: int | None) -> ConsumerState | None:
+    """Who is to be active among `consumers`; `topic_name` in full, `partition` None for the hash ring."""
+    if not consumers:
+        return None
+    best_level = min(consumer.priority_level for consumer in consumers)
+    best = [consumer for consumer in consumers if consumer.priority_level == best_level]
+    best.sort(key=_name)
+    if partition is not None:
+        return best[partition % len(best)]
+    ring: dict[int, ConsumerState] = {}
+    for consumer in best:
+        for index in range(_RING_POINTS):
+            ring[key_hash(f"{consumer.name}{index}".encode())] = consumer
+    points = sorted(ring)
+    index = bisect_left(points, key_hash(topic_name.encode()))
+    return ring[points[index % len(points)]]
 
 
 def _name(consumer: ConsumerState) -> str:

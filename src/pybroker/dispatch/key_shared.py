@@ -61,6 +61,20 @@ class KeySharedSettings:
         return ConsistentHashSelector(self.ring_points) if self.ring_points else AutoSplitSelector()
 
 
+def mode_name(options: KeySharedOptions) -> str:
+    """As the protocol and the stats name the mode."""
+    return "AUTO_SPLIT" if options.ranges is None else "STICKY"
+
+
+def require_same_options(asked: KeySharedOptions, connected: KeySharedOptions) -> None:
+    """Raises ConsumerBusy for another mode or flag than that of the connected consumers."""
+    if (asked.ranges is None) != (connected.ranges is None):
+        raise ConsumerBusy(f"Subscription is of Key_Shared mode {mode_name(connected)} while its consumers are connected")
+    if asked.allow_out_of_order_delivery != connected.allow_out_of_order_delivery:
+        allowed = "allowed" if connected.allow_out_of_order_delivery else "not allowed"
+        raise ConsumerBusy(f"Out-of-order delivery is {allowed} for the connected consumers of the subscription")
+
+
 class KeySharedDispatcher(MultiConsumerDispatcher):
     """Invariants: those of the module; waiting entries are in the place where their hash belongs now."""
 
@@ -103,7 +117,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
     @property
     def mode(self) -> str:
         """As the protocol and the stats name it."""
-        return "AUTO_SPLIT" if self._options.ranges is None else "STICKY"
+        return mode_name(self._options)
 
     @property
     def allows_out_of_order_delivery(self) -> bool:
@@ -128,11 +142,8 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         if not self.consumers:
             self._options = options
             self._selector = self._settings.new_selector(options)
-        elif (options.ranges is None) != (self._options.ranges is None):
-            raise ConsumerBusy(f"Subscription is of Key_Shared mode {self.mode} while its consumers are connected")
-        elif options.allow_out_of_order_delivery != self._options.allow_out_of_order_delivery:
-            allowed = "allowed" if self.allows_out_of_order_delivery else "not allowed"
-            raise ConsumerBusy(f"Out-of-order delivery is {allowed} for the connected consumers of the subscription")
+        else:
+            require_same_options(options, self._options)
         losers = self._selector.add(consumer)
         self.consumers.append(consumer)
         for loser in losers:
@@ -233,12 +244,20 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         chosen: dict[ConsumerState, list[int]] = {}
         budgets: dict[ConsumerState, int] = {}
         kept: list[int] = []
+        chunks = run.chunks if self.allows_out_of_order_delivery else None
+        chosen_before: dict[bytes, ConsumerState] = {}  # of messages with chunks in this run
         left = _NO_LIMIT
         if self._max_unacked_messages:
             left = 0 if self.blocked else self._max_unacked_messages - self.unacked_messages
         for index, sticky_hash in enumerate(sticky_hashes):
             keeper = self._kept.get(sticky_hash) if self._kept else None
             consumer = keeper or owner(sticky_hash)
+            chunk = None if chunks is None else chunks[index]
+            if chunk is not None:
+                holder = chosen_before.get(chunk.uuid) or self._chunked.holder(chunk.uuid)
+                if holder is not None and holder is not consumer:
+                    self._keep_at(holder, sticky_hash)
+                    keeper = consumer = holder
             if consumer is not None and (
                 keeper is not None or draining is None or not draining.blocks(consumer, sticky_hash)
             ):
@@ -253,6 +272,8 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
                     budgets[consumer] = budget - unacked_counts[index]
                     left -= unacked_counts[index]
                     chosen[consumer].append(index)
+                    if chunk is not None:
+                        chosen_before[chunk.uuid] = consumer
                     continue
             kept.append(index)
             held_back.add(sticky_hash)
@@ -331,6 +352,11 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
     def _add_to_replay(self, ledger_id: int, entry_ids: Sequence[int], sticky_hashes: Sequence[int]) -> None:
         self._held_back.update(sticky_hashes)
         self._replay.add(ledger_id, entry_ids, sticky_hashes)
+
+    def _keep_at(self, holder: ConsumerState, sticky_hash: int) -> None:
+        """Out of order, several may have messages of a hash in part: it goes where the next chunk of one of them belongs."""
+        self._kept[sticky_hash] = holder
+        self._replay.replace_all()
 
     def _keep_unfinished(self, loser: ConsumerState) -> bool:
         """Hashes that `loser` lost stay with it while it has a message of them in part; whether there are such."""

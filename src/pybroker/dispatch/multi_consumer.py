@@ -98,6 +98,13 @@ class MultiConsumerDispatcher(Dispatcher):
         self.redelivery_counts.clear()
         self._forget_deliveries()
 
+    def limit_unacked(self, max_of_consumer: int, max_in_all: int) -> bool:
+        unblocked = [consumer for consumer in self.consumers if consumer.limit_unacked(max_of_consumer)]
+        was_blocked = self.blocked
+        self._max_unacked_messages = max_in_all
+        self.blocked = 0 < max_in_all <= self.unacked_messages
+        return not self.blocked and (was_blocked or bool(unblocked))
+
     def check_invariants(self) -> None:
         held: dict[int, int] = {}
         for ledger_id, entry_id, consumer, message_count, _ in self._pending:

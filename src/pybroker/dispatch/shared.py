@@ -19,42 +19,14 @@ from pybroker.dispatch.bound_replay import BoundReplay
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, ReadPlan, Redelivery
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
+from pybroker.dispatch.priority_levels import PriorityLevels
 from pybroker.dispatch.replay import RedeliveryCounts
 from pybroker.model.chunk import Chunk
 from pybroker.model.position import Position
 
 
-class _PriorityLevel:
-    """The consumers of one level; `next_index` is whose turn it is."""
-
-    __slots__ = ("consumers", "next_index", "priority_level")
-
-    def __init__(self, priority_level: int) -> None:
-        self.priority_level = priority_level
-        self.consumers: list[ConsumerState] = []
-        self.next_index = 0
-
-    def remove(self, consumer: ConsumerState) -> None:
-        """Whose turn it is stays the same, unless it was the leaver's."""
-        index = self.consumers.index(consumer)
-        del self.consumers[index]
-        if index < self.next_index:
-            self.next_index -= 1
-
-    def take_turn(self) -> ConsumerState | None:
-        """The next consumer of the level that can take an entry."""
-        consumers = self.consumers
-        count = len(consumers)
-        for step in range(count):
-            index = (self.next_index + step) % count
-            if consumers[index].can_take():
-                self.next_index = index + 1
-                return consumers[index]
-        return None
-
-
 class SharedDispatcher(MultiConsumerDispatcher):
-    """Invariant: every consumer is on its priority level, and no level is empty."""
+    """Invariant: every consumer is on its priority level."""
 
     kind = "Shared"
     _replay: BoundReplay
@@ -72,13 +44,12 @@ class SharedDispatcher(MultiConsumerDispatcher):
             redelivery_counts, max_read_batch_entries, max_read_size_bytes, max_unacked_messages, BoundReplay()
         )
         self._max_round_robin_entries = max_round_robin_entries
-        self._levels: list[_PriorityLevel] = []  # best first
+        self._levels = PriorityLevels()
 
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:
         assert consumer not in self.consumers, "consumer attached twice"
         self.consumers.append(consumer)
-        level = self._level_of(consumer.priority_level)
-        level.consumers.append(consumer)
+        self._levels.add(consumer)
         return Redelivery(rewind=False, wake=False)
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
@@ -91,8 +62,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
         self._forget_consumer(consumer)
         self._replay.unbind(consumer)
         self.consumers.remove(consumer)
-        self._level_of(consumer.priority_level).remove(consumer)
-        self._levels = [level for level in self._levels if level.consumers]
+        self._levels.remove(consumer)
         if self.consumers:
             return Redelivery(rewind=False, wake=self._can_move())
         self._forget_deliveries()
@@ -168,31 +138,13 @@ class SharedDispatcher(MultiConsumerDispatcher):
     def check_invariants(self) -> None:
         super().check_invariants()
         self._replay.check_invariants()
-        by_level = [consumer for level in self._levels for consumer in level.consumers]
-        assert len(by_level) == len(self.consumers)
-        assert all(level.consumers for level in self._levels)
+        self._levels.check_invariants(self.consumers)
 
     def _add_to_replay(self, ledger_id: int, entry_ids: Sequence[int], sticky_hashes: Sequence[int]) -> None:
         self._replay.add(ledger_id, entry_ids)
 
-    def _level_of(self, priority_level: int) -> _PriorityLevel:
-        """The level, made when nobody is on it yet."""
-        for level in self._levels:
-            if level.priority_level == priority_level:
-                return level
-        level = _PriorityLevel(priority_level)
-        self._levels.append(level)
-        self._levels.sort(key=lambda level: level.priority_level)
-        return level
-
     def _take_turn(self) -> ConsumerState | None:
-        if self.blocked:
-            return None
-        for level in self._levels:
-            consumer = level.take_turn()
-            if consumer is not None:
-                return consumer
-        return None
+        return None if self.blocked else self._levels.take_turn()
 
     def _end_of_turn(self, consumer: ConsumerState, unacked_counts: list[int], start: int, end: int) -> int:
         """Behind the last entry that `consumer` gets in this turn: while it has a permit and no limit is reached."""

@@ -5,6 +5,8 @@ ledger, made when the first acknowledgement out of order arrives and dropped whe
 million alternating holes take a few megabytes, and acknowledgements in order take none. A batch of which some messages
 are acknowledged has an entry of bits (`model/ack_set.py`).
 
+A ledger that was trimmed is in no bitmap and counts as deleted.
+
 Invariants: the entry behind the mark-delete position is not deleted; bitmaps and bit sets hold existing entries behind
 it only; a deleted entry has no bit set; `_hole_count` is the number of deleted entries in the bitmaps, so that the
 backlog is exact without a scan.
@@ -141,26 +143,40 @@ class CursorState:
         self._ack_sets.clear()
         self.forget_deltas()
 
-    def trim_before(self, position: Position) -> None:
-        """Nothing before `position` exists any more."""
-        last_trimmed = Position(position.ledger_id, position.entry_id - 1)
-        if last_trimmed > self.mark_delete_position:
-            self._move_mark(last_trimmed)
-            self._advance()
+    def forget_ledgers(self, ledger_ids: Iterable[int]) -> None:
+        """These ledgers exist no more. Only once that is durable: what is forgotten about them is not stored again."""
+        for ledger_id in ledger_ids:
+            holes = self._holes.pop(ledger_id, None)
+            if holes is not None:
+                self._hole_count -= len(holes)
+            self._new_holes.pop(ledger_id, None)
+            self._ack_sets.pop(ledger_id, None)
+        self._advance()
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
     def is_deleted(self, ledger_id: int, entry_id: int) -> bool:
-        if Position(ledger_id, entry_id) <= self.mark_delete_position:
+        """Whether it is acknowledged, or gone with its ledger."""
+        if Position(ledger_id, entry_id) <= self.mark_delete_position or not self._ledgers.has_ledger(ledger_id):
             return True
         holes = self._holes.get(ledger_id)
         return holes is not None and entry_id <= MAX_ENTRY_ID and entry_id in holes
+
+    def has_deleted_all_of(self, ledger_id: int) -> bool:
+        """Whether every entry that the ledger holds is deleted."""
+        entry_count = self._ledgers.entry_count_of(ledger_id)
+        if Position(ledger_id, entry_count - 1) <= self.mark_delete_position:
+            return True
+        holes = self._holes.get(
+            ledger_id
+        )  # it is the mark-delete position's own only if something of it is not deleted
+        return holes is not None and len(holes) == entry_count
 
     def undeleted_in(self, ledger_id: int, first_entry_id: int, count: int) -> list[int] | None:
         """Which of `count` consecutive entries are not deleted; None, the usual case, when all of them are not."""
         end = first_entry_id + count
         start = first_entry_id
-        if ledger_id < self.mark_ledger_id:
+        if ledger_id < self.mark_ledger_id or not self._ledgers.has_ledger(ledger_id):
             return []
         if ledger_id == self.mark_ledger_id and first_entry_id <= self._mark_entry_id:
             start = min(end, self._mark_entry_id + 1)

@@ -36,6 +36,8 @@ class EntryCache:
         self.size_bytes = 0
         self.entry_count = 0
         self.evicted_entries_total = 0
+        self.evictions_total = 0
+        self.inserted_entries_total = 0
         self.hits_total = 0
         self.misses_total = 0
         self._tails: dict[int, _LedgerTail] = {}
@@ -54,6 +56,15 @@ class EntryCache:
         self._runs.append((run.ledger_id, count, run.size_bytes))
         self.size_bytes += run.size_bytes
         self.entry_count += count
+        self.inserted_entries_total += count
+        self._keep_limit()
+
+    def resize(self, limit_bytes: int) -> None:
+        """From now on hold so much; the oldest entries that are too many leave."""
+        self.limit_bytes = limit_bytes
+        self._keep_limit()
+
+    def _keep_limit(self) -> None:
         while self.size_bytes > self.limit_bytes and len(self._runs) > 1:
             self._evict()
 
@@ -73,6 +84,7 @@ class EntryCache:
         self.size_bytes -= size_bytes
         self.entry_count -= count
         self.evicted_entries_total += count
+        self.evictions_total += 1
 
     def read(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun | None:
         """Entries from `first_entry_id` on (at least one, about `max_bytes`), or None when that entry is not held."""

@@ -29,6 +29,7 @@ from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.metadata.store import NOT_EXISTING, MetadataStore
 from pybroker.model.position import Position
+from pybroker.model.stats import LedgerCounters
 from pybroker.storage.cursor_store import CursorStore
 from pybroker.storage.ledger_store import LedgerStore
 from pybroker.tasks import TaskOwner
@@ -74,6 +75,8 @@ class ManagedLedgerFactory:
         self.clock = clock
         self.publish_time_of = publish_time_of
         self.tasks = TaskOwner("managed ledgers")
+        self.counters = LedgerCounters()
+        """What all managed ledgers together have read since the start."""
         self._open: dict[str, ManagedLedger] = {}
         self._dirty: list[ManagedCursor] = []
         self._flush_interval_s = cursor_flush_interval_ms / 1000
@@ -113,6 +116,38 @@ class ManagedLedgerFactory:
             managed.trim_soon()
         return managed
 
+    async def create(self, path: str, properties: Mapping[str, str]) -> bool:
+        """Make an empty managed ledger at `path` without opening it, durably; False when there is one. Raises StoreError.
+
+        Its first ledger is made when it is opened. Nobody may be opening it now; who begins to once this has been called
+        finds it made.
+        """
+        ledgers = msgspec.Raw(LedgerList().encode())
+        made = ManagedLedgerInfo(
+            FORMAT_VERSION, ledgers, {}, 0, created=self.clock.wall_ms(), properties=dict(properties)
+        )
+        try:
+            await self.metadata.put(path, msgspec.json.encode(made), NOT_EXISTING)
+        except BadVersionError:
+            if await self.exists(path):
+                return False
+        else:
+            return True
+        # One is there whose deletion a crash has cut off: opening it deletes and makes it.
+        managed = await self.open(path)
+        await self.set_properties(managed, properties)
+        await managed.close()
+        return True
+
+    async def set_properties(self, managed: ManagedLedger, properties: Mapping[str, str]) -> None:
+        """Replace the properties; durable when it returns. Raises StoreError, and then nothing changed."""
+        before, managed.properties = managed.properties, dict(properties)
+        try:
+            await self.save(managed)
+        except StoreError:
+            managed.properties = before
+            raise
+
     async def _make(self, path: str, ledgers: LedgerList) -> ManagedLedger:
         ledger_id = await self.store.create_ledger()
         ledgers.add_ledger(ledger_id)
@@ -130,6 +165,7 @@ class ManagedLedgerFactory:
         else:
             managed = await self._make(path, ledgers)
         managed.created_ms = info.created
+        managed.properties = info.properties
         managed.cursor_serial = info.serial
         managed.cursor_infos = info.cursors
         managed.trimmed_ledger_ids = info.trimmed + managed.remove_empty_ledgers()
@@ -164,6 +200,15 @@ class ManagedLedgerFactory:
         managed.is_deleted = True
         await managed.close()
         await self._delete_stored(managed.name, _info_of(managed))
+
+    async def finish_deletion(self, path: str) -> bool:
+        """Delete what a crash has left of a deleted managed ledger at `path`, which nobody opens meanwhile; False if nothing."""
+        found = await self.metadata.get(path)
+        info = None if found is None or path in self._open else decode_info(path, found.value)
+        if info is None or not info.deleted:
+            return False
+        await self._delete_stored(path, info)
+        return True
 
     async def _delete_stored(self, path: str, info: ManagedLedgerInfo) -> None:
         for cursor in info.cursors.values():
@@ -294,11 +339,12 @@ class ManagedLedgerFactory:
 def _info_of(managed: ManagedLedger) -> ManagedLedgerInfo:
     return ManagedLedgerInfo(
         FORMAT_VERSION,
-        msgspec.Raw(managed.ledgers.encode()),
+        msgspec.Raw(managed.ledgers.encode(managed.leaving_ledger_ids)),
         managed.cursor_infos,
         managed.cursor_serial,
         managed.is_terminated,
-        managed.trimmed_ledger_ids,
+        managed.trimmed_ledger_ids + managed.leaving_ledger_ids,
         managed.is_deleted,
         managed.created_ms,
+        managed.properties,
     )

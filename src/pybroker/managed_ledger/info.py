@@ -6,6 +6,7 @@ nothing receipted hangs in the air and nothing deleted takes space for ever:
     {"version": 1, "ledgers": {...}, "serial": 3,
      "cursors": {"sub": {"id": "...", "position": [ledger, entry], "properties": {},
                          "delayed": true}},     only if so: there may be a record of delayed entries beside the cursor's own
+     "properties": {"k": "v"},   only if any
      "created": 1767000000000,   when it was made, in milliseconds since 1970; documents of earlier versions do not say
      "terminated": true,         only if so: it takes no more appends
      "trimmed": [4, 5],          only if any: ledgers that may still be in the store and are to be deleted
@@ -46,6 +47,7 @@ class ManagedLedgerInfo(msgspec.Struct, omit_defaults=True):
     trimmed: list[int] = []
     deleted: bool = False
     created: int = 0
+    properties: dict[str, str] = {}
 
 
 def delayed_record_id(cursor_id: str) -> str:

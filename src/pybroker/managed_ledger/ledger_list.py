@@ -8,9 +8,11 @@ next ledger is in the list already, appends under way may still go to the one be
 right whichever of the two the next entry goes to. Positions in ledgers that are gone stay right too: they stand in front
 of the next ledger that is there.
 
+Trimming leaves gaps: ledgers that nobody needs go from between others too.
+
 Invariants: ledger ids rise; the totals are the sums over the ledgers; `_entries_before[i]` is the number of entries in
-front of ledger i, counted from the oldest ledger that this list ever held, so that trimming changes no other number. There
-is always a ledger once one was added.
+front of ledger i. There is always a ledger once one was added, and `last_position` never moves back: while anything is left,
+the newest entry is.
 """
 
 from __future__ import annotations
@@ -117,20 +119,27 @@ class LedgerList:
             ledger.closed_ms = closed_ms
 
     def remove(self, ledger_ids: Collection[int]) -> None:
-        """Drop sealed ledgers: the oldest ones, and empty ones anywhere, but never all. Unknown ids are ignored."""
+        """Drop sealed ledgers, wherever they are, but never all. Unknown ids are ignored."""
         dropped = set(ledger_ids)
-        kept = [index for index, ledger_id in enumerate(self._ids) if ledger_id not in dropped]
+        last = self.last_position
+        kept: list[LedgerRow] = []
+        before: list[int] = []
+        entries_kept = 0
+        for ledger in self._ledgers:
+            if ledger.ledger_id not in dropped:
+                kept.append(ledger)
+                before.append(entries_kept)
+                entries_kept += ledger.entry_count
+                continue
+            assert ledger.is_sealed, "a ledger that takes appends stays"
+            self.entry_count -= ledger.entry_count
+            self.message_count -= ledger.message_count
+            self.size_bytes -= ledger.size_bytes
         assert kept, "one ledger stays"
-        for index, ledger in enumerate(self._ledgers):
-            if ledger.ledger_id in dropped:
-                assert ledger.is_sealed, "a ledger that takes appends stays"
-                assert index < kept[0] or not ledger.entry_count, "entries between others stay"
-                self.entry_count -= ledger.entry_count
-                self.message_count -= ledger.message_count
-                self.size_bytes -= ledger.size_bytes
-        self._ids = [self._ids[index] for index in kept]
-        self._entries_before = [self._entries_before[index] for index in kept]
-        self._ledgers = [self._ledgers[index] for index in kept]
+        self._ids = [ledger.ledger_id for ledger in kept]
+        self._entries_before = before
+        self._ledgers = kept
+        assert self.last_position >= last, "the newest entry goes last"
 
     def _grow(self, index: int, entry_count: int, message_count: int, size_bytes: int) -> None:
         ledger = self._ledgers[index]
@@ -161,6 +170,9 @@ class LedgerList:
     def rows(self) -> Sequence[LedgerRow]:
         """All, oldest first; to look at before the list changes."""
         return self._ledgers
+
+    def has_ledger(self, ledger_id: int) -> bool:
+        return self.row_of(ledger_id) is not None
 
     def row_of(self, ledger_id: int) -> LedgerRow | None:
         """That ledger; None when it is not in the list."""
@@ -268,8 +280,8 @@ class LedgerList:
 
     # --- metadata ----------------------------------------------------------------------------------------------------
 
-    def encode(self) -> bytes:
-        """The document for metadata, JSON."""
+    def encode(self, without: Collection[int] = ()) -> bytes:
+        """The document for metadata, JSON; it does not name the ledgers `without`."""
         rows = [
             _StoredLedger(
                 ledger.ledger_id,
@@ -281,6 +293,7 @@ class LedgerList:
             if ledger.is_sealed
             else _StoredLedger(ledger.ledger_id, sealed=False)
             for ledger in self._ledgers
+            if ledger.ledger_id not in without
         ]
         return msgspec.json.encode(_StoredList(FORMAT_VERSION, rows))
 

@@ -61,6 +61,10 @@ class ManagedCursor(CursorOwner):
         self.read_position = EARLIEST
         self.stored_delayed: list[bytes] = []
         """The records of its delayed entries that were found when it was restored, for whoever reads them."""
+        # Deltas that were written, those that failed, and the bytes of all.
+        self.writes = 0
+        self.failed_writes = 0
+        self.written_bytes = 0
         self._store = store
         self._is_closed = False
         self._mark_ledger_id = state.mark_ledger_id
@@ -150,6 +154,7 @@ class ManagedCursor(CursorOwner):
 
     def changed(self, done: PersistDone | None) -> None:
         """The state changed. With `done`: write it now and tell when it is durable; else the flush timer writes it."""
+        self.ledger.counters.mark_deletes += 1
         mark_ledger_id = self.state.mark_ledger_id
         if mark_ledger_id != self._mark_ledger_id:
             self._mark_ledger_id = mark_ledger_id
@@ -179,11 +184,15 @@ class ManagedCursor(CursorOwner):
                 done(None)
             return
         self._is_writing = True
+        self.written_bytes += len(delta)
         self._store.append_delta(self.cursor_id, delta, lambda error: self._written(error, waiting))
 
     def _written(self, error: StoreError | None, waiting: list[PersistDone]) -> None:
         self._is_writing = False
-        if error is not None:
+        if error is None:
+            self.writes += 1
+        else:
+            self.failed_writes += 1
             # What it held is no longer in the state's list of changes: the next one carries the whole state.
             self.state.forget_deltas()
             self._is_dirty = True

@@ -3,7 +3,8 @@
 Operation: `append` numbers entries at once and hands them to the store; `append_completed` comes back when they are durable, and
 only then do they exist for readers. The next ledger is made before it is needed, in the background, so that the switch at a limit
 is one assignment; the ledger that was left is sealed in the background too. `trim` drops whole ledgers: out of the list in the
-metadata store first, then out of the cache and the store.
+metadata store first, then out of the one in memory and the cursors, then out of the cache and the store. So a cursor forgets what
+it has acknowledged of a ledger only when no crash can bring that ledger back.
 
 Concurrency: what changes the list of ledgers runs one at a time, under `_changing`, and so never beside `close`.
 
@@ -29,7 +30,8 @@ from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.publish_time_search import first_published_at
 from pybroker.managed_ledger.retention import KEEP_ALL, RetentionLimits, removable
-from pybroker.model.position import LATEST, Position
+from pybroker.model.position import Position
+from pybroker.model.stats import LedgerCounters
 from pybroker.storage.ledger_store import AppendListener, AppendRun, EntryRun
 
 if TYPE_CHECKING:
@@ -69,10 +71,14 @@ class ManagedLedger(AppendListener):
         self.pending_entries = 0
         self.entries_added_total = 0
         self.bytes_added_total = 0
+        self.counters = LedgerCounters()
         # What the factory stores of it, besides the ledgers.
         self.created_ms = 0
+        self.properties: dict[str, str] = {}
         self.cursor_infos: dict[str, CursorInfo] = {}
         self.cursor_serial = 0
+        self.leaving_ledger_ids: list[int] = []
+        """Still in `ledgers`, and not in what is stored from now on: they go whatever cursors do meanwhile."""
         self.trimmed_ledger_ids: list[int] = []
         self.is_deleted = False
         self.metadata_version: int | None = None
@@ -94,7 +100,6 @@ class ManagedLedger(AppendListener):
         self._is_preparing = False
         self._is_sealing = False
         self._is_trim_due = False
-        self._is_trim_stored = True  # the metadata store names none of `trimmed_ledger_ids` as a ledger
         self._prepare_not_before_ms = 0.0
 
     def listen(self, listener: ManagedLedgerListener) -> None:
@@ -311,7 +316,7 @@ class ManagedLedger(AppendListener):
         What could not be finished because of an error is finished by the next call.
         """
         self.roll_if_old()
-        return await self._trim(self.retention)
+        return await self._trim()
 
     def trim_soon(self) -> None:
         """Trim in the background."""
@@ -321,43 +326,47 @@ class ManagedLedger(AppendListener):
 
     async def _trim_in_background(self) -> None:
         try:
-            await self._trim(self.retention)
+            await self._trim()
         except StoreError as error:
             logs.error("ledger.trim_failed", managed_ledger=self.name, error=str(error))
 
-    async def _trim(self, retention: RetentionLimits) -> list[int]:
+    async def _trim(self, limits: RetentionLimits | None = None) -> list[int]:
+        """`limits` in place of `retention`, which may change meanwhile."""
         async with self._changing:
             self._is_trim_due = False
             if self.is_closed:
                 return []
-            slowest = min((c.mark_delete_position for c in self.cursors.values() if c.is_durable), default=LATEST)
-            ids = removable(self.ledgers, self._ledger_id, slowest, retention, self._factory.clock.wall_ms())
-            if ids:
-                self._remove(ids)
-                self.trimmed_ledger_ids += ids
-                self._is_trim_stored = False
-            if not self._is_trim_stored:
+            dropped: list[int] = []
+            # What an earlier trim could not store goes first; then what may go by now.
+            while leaving := self.leaving_ledger_ids or self._removable(limits or self.retention):
+                self.leaving_ledger_ids = leaving
                 await self._factory.save(self)
-                self._is_trim_stored = True
+                self._forget_leaving()
+                dropped += leaving
             while self.trimmed_ledger_ids:
                 ledger_id = self.trimmed_ledger_ids[0]
                 self._cache.drop_ledger(ledger_id)
                 await self._store.delete_ledger(ledger_id)
                 self.trimmed_ledger_ids.remove(ledger_id)
-            return ids
+            return dropped
+
+    def _removable(self, retention: RetentionLimits) -> list[int]:
+        durable = [cursor.state for cursor in self.cursors.values() if cursor.is_durable]
+        return removable(self.ledgers, self._ledger_id, durable, retention, self._factory.clock.wall_ms())
+
+    def _forget_leaving(self) -> None:
+        """It is stored that the leaving ledgers are gone: nobody in memory knows them any more."""
+        leaving, self.leaving_ledger_ids = self.leaving_ledger_ids, []
+        self.ledgers.remove(leaving)
+        for cursor in self.cursors.values():
+            cursor.state.forget_ledgers(leaving)
+        self.trimmed_ledger_ids += leaving
 
     def remove_empty_ledgers(self) -> list[int]:
         """Take the sealed ledgers without entries out of the list; their ids, which remain to be deleted."""
-        ids = removable(self.ledgers, self._ledger_id, LATEST, KEEP_ALL, 0)
-        self._remove(ids)
+        ids = removable(self.ledgers, self._ledger_id, (), KEEP_ALL, 0)
+        self.ledgers.remove(ids)
         return ids
-
-    def _remove(self, ledger_ids: list[int]) -> None:
-        self.ledgers.remove(ledger_ids)
-        first = self.ledgers.first_position
-        for cursor in self.cursors.values():
-            if not cursor.is_durable:  # a durable one has acknowledged all that goes
-                cursor.state.trim_before(first)
 
     async def truncate(self) -> None:
         """Acknowledge everything on all cursors and drop every closed ledger, whatever retention says. Raises StoreError."""
@@ -384,6 +393,7 @@ class ManagedLedger(AppendListener):
                     await self._close_ledger(ledger_id)
                 await self._factory.save(self)
                 self._left_ledger_ids.clear()
+                self._forget_leaving()
                 self._ledger_id = self.ledgers.last_position.ledger_id  # the one that stays, whatever is trimmed
             except BaseException:
                 # Its ledgers may be sealed: appends can only go on in a new one.
@@ -405,16 +415,34 @@ class ManagedLedger(AppendListener):
         count = self._readable(position, max_entries)
         assert count > 0, f"{self.name} has no entry {position}"
         ledger_id, entry_id = position
-        return self._cache.read(ledger_id, entry_id, count, max_bytes) or self._store.read_buffered(
+        run = self._cache.read(ledger_id, entry_id, count, max_bytes) or self._store.read_buffered(
             ledger_id, entry_id, count, max_bytes
         )
+        if run is not None:
+            self._count_read(run, is_from_store=False)
+        return run
 
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun:
         """Entries from `position` on, of one ledger, from wherever they are. Raises StoreError."""
         count = self._readable(position, max_entries)
         if count <= 0:
             raise StoreError(f"{self.name} has no entry {position}")
-        return await self._store.read(position.ledger_id, position.entry_id, count, max_bytes)
+        try:
+            run = await self._store.read(position.ledger_id, position.entry_id, count, max_bytes)
+        except StoreError:
+            self.counters.read_errors += 1
+            raise
+        self._count_read(run, is_from_store=True)
+        return run
+
+    def _count_read(self, run: EntryRun, *, is_from_store: bool) -> None:
+        entries, size_bytes = len(run.payloads), sum(map(len, run.payloads))
+        for counters in (self.counters, self._factory.counters):
+            counters.entries_read += entries
+            counters.bytes_read += size_bytes
+            if is_from_store:
+                counters.store_entries_read += entries
+                counters.store_bytes_read += size_bytes
 
     async def read_if_there(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
         """As `read`, but None when the entry does not exist, or was trimmed while it was read. Raises StoreError."""

@@ -1,19 +1,22 @@
-"""Which ledgers of a managed ledger may go: behind every durable cursor, and not kept by the retention policy.
+"""Which ledgers of a managed ledger may go: acknowledged by every durable cursor, and not kept by the retention policy.
 
 A ledger goes when no durable cursor needs an entry of it and when it was closed longer ago than the retention time, or what
 would be left without it is still as much as the retention size. So 0 of either keeps nothing, -1 of both keeps everything, and
--1 of one leaves the decision to the other.
+-1 of one leaves the decision to the other. One that is needed keeps itself and no other: an entry that waits for days, delayed
+or with a consumer that does not acknowledge it, does not hold back what was published after it.
 
-Invariants: only sealed ledgers go, never the current one; of those that hold entries the oldest go first, without a gap, so that
-what is left is the end of the stream. Empty ledgers go whatever the policy says: no position needs them.
+Invariants: only sealed ledgers go, never the current one; the policy keeps the newest ones, without a gap; the newest entry stays
+as long as any older one does, so that the end of the stream never moves back. Empty ledgers go whatever the policy says: no
+position needs them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.ledger_list import LedgerList
-from pybroker.model.position import Position
 
 UNLIMITED = -1
 
@@ -30,26 +33,33 @@ KEEP_ALL = RetentionLimits(UNLIMITED, UNLIMITED)
 
 
 def removable(
-    ledgers: LedgerList, current_ledger_id: int, slowest: Position, retention: RetentionLimits, now_ms: int
+    ledgers: LedgerList,
+    current_ledger_id: int,
+    durable: Iterable[CursorState],
+    retention: RetentionLimits,
+    now_ms: int,
 ) -> list[int]:
-    """The ids of the ledgers that may go, oldest first.
-
-    `slowest` is the mark-delete position of the slowest durable cursor, LATEST when there is none: then retention alone decides.
-    """
+    """The ids of the ledgers that may go, oldest first; without `durable` cursors retention alone decides."""
+    # The slowest first: it is mostly the one that needs what is needed.
+    states = sorted(durable, key=lambda state: state.mark_delete_position)
+    newest_ledger_id = ledgers.last_position.ledger_id
     ids: list[int] = []
     left_bytes = ledgers.size_bytes
-    are_leading = True
+    is_kept = is_needed = False  # whether an older ledger is
     for ledger in ledgers.rows():
         if not ledger.is_sealed or ledger.ledger_id == current_ledger_id:
-            are_leading = False
+            is_kept = True
         elif not ledger.entry_count:
             ids.append(ledger.ledger_id)
-        elif are_leading:
+        elif is_kept:
+            continue
+        elif any(not state.has_deleted_all_of(ledger.ledger_id) for state in states):
+            is_needed = True
+        else:
             left_bytes -= ledger.size_bytes
-            are_leading = Position(ledger.ledger_id, ledger.entry_count - 1) <= slowest and not _is_retained(
-                retention, max(0, now_ms - ledger.closed_ms), left_bytes
-            )
-            if are_leading:
+            is_retained = _is_retained(retention, max(0, now_ms - ledger.closed_ms), left_bytes)
+            is_kept = is_retained or (is_needed and ledger.ledger_id == newest_ledger_id)
+            if not is_kept:
                 ids.append(ledger.ledger_id)
     return ids
 

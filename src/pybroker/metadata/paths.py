@@ -5,21 +5,40 @@ Segments never hold a slash: names are validated or percent-encoded before.
 
 from __future__ import annotations
 
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from pybroker.model.names import NamespaceName, TopicName
 
 CLUSTERS = "/admin/clusters"
 TENANTS = "/admin/tenants"
 POLICIES = "/admin/policies"
+LOCAL_POLICIES = "/admin/local-policies"
 TOPIC_POLICIES = "/admin/topic-policies"
 PARTITIONED_TOPICS = "/admin/partitioned-topics"
+RESOURCE_GROUPS = "/admin/resourcegroups"
 MANAGED_LEDGERS = "/managed-ledgers"
+RESOURCE_QUOTAS = "/admin/resource-quotas"  # Its own value is the default of all bundles.
+DYNAMIC_CONFIGURATION = "/admin/configuration"
 
 
 def cluster(name: str) -> str:
     """A cluster's ClusterData."""
     return f"{CLUSTERS}/{name}"
+
+
+def failure_domains(cluster_name: str) -> str:
+    """All FailureDomains of a cluster, by name."""
+    return f"{CLUSTERS}/{cluster_name}/failure-domains"
+
+
+def isolation_policies(cluster_name: str) -> str:
+    """All NamespaceIsolationData of a cluster, by name."""
+    return f"{CLUSTERS}/{cluster_name}/isolation-policies"
+
+
+def migration(cluster_name: str) -> str:
+    """A cluster's ClusterPolicies: where it moved to."""
+    return f"{CLUSTERS}/{cluster_name}/migration"
 
 
 def tenant(name: str) -> str:
@@ -37,9 +56,29 @@ def policies(namespace: NamespaceName) -> str:
     return f"{POLICIES}/{namespace.tenant}/{namespace.local_name}"
 
 
+def local_policies(namespace: NamespaceName) -> str:
+    """A namespace's LocalPolicies; missing while there are none."""
+    return f"{LOCAL_POLICIES}/{namespace.tenant}/{namespace.local_name}"
+
+
+def resource_quotas(namespace: NamespaceName) -> str:
+    """The parent of the ResourceQuotas of a namespace's bundles."""
+    return f"{RESOURCE_QUOTAS}/{namespace}"
+
+
 def topic_policies(topic: TopicName) -> str:
     """A topic's TopicPolicies; missing while nothing is set for it alone."""
     return f"{TOPIC_POLICIES}/{topic.storage_path}"
+
+
+def resource_group(name: str) -> str:
+    """The rates of a resource group."""
+    return f"{RESOURCE_GROUPS}/{quote(name, safe='')}"
+
+
+def resource_group_of_segment(segment: str) -> str:
+    """The group whose path ends in `segment`, a child of RESOURCE_GROUPS."""
+    return unquote(segment)
 
 
 def partitioned_topics(namespace: NamespaceName, domain: str) -> str:

@@ -22,7 +22,7 @@ from pybroker.metadata import paths
 from pybroker.metadata.store import NOT_EXISTING, MetadataStore
 from pybroker.model import policies as documents
 from pybroker.model.names import DEFAULT_NAMESPACE, PUBLIC_TENANT, NamespaceName, TopicName, is_valid_entity
-from pybroker.model.policies import ClusterData, NamespacePolicies, TenantInfo, TopicPolicies
+from pybroker.model.policies import ClusterData, LocalPolicies, NamespacePolicies, TenantInfo, TopicPolicies
 
 DEFAULT_CLUSTER = "standalone"
 SYSTEM_NAMESPACE = NamespaceName("pulsar", "system")
@@ -35,12 +35,12 @@ class PolicyListener(ABC):
     """Told of changed policies once they are durable and visible."""
 
     @abstractmethod
-    def namespace_changed(self, namespace: NamespaceName) -> None:
-        """The policies of a namespace that exists are others than before."""
+    async def namespace_changed(self, namespace: NamespaceName) -> None:
+        """The policies of a namespace that exists are others than before; returns once they are acted on."""
 
     @abstractmethod
-    def topic_changed(self, topic: TopicName, policies: TopicPolicies) -> None:
-        """The topic's own policies are `policies` now."""
+    def topic_changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
+        """The topic's own policies are `policies` now; None: they were deleted."""
 
 
 class Resources:
@@ -48,7 +48,7 @@ class Resources:
 
     def __init__(self, store: MetadataStore, default_bundle_count: int = documents.DEFAULT_BUNDLE_COUNT) -> None:
         self._store = store
-        self._default_bundle_count = default_bundle_count
+        self.default_bundle_count = default_bundle_count
         self._local_cluster = DEFAULT_CLUSTER
         self._clusters: dict[str, ClusterData] = {}
         self._tenants: dict[str, TenantInfo] = {}
@@ -140,17 +140,20 @@ class Resources:
                 for namespace, policies in tenant.items():
                     if name in policies.replication_clusters:
                         raise AdminError(412, f"Cluster {name} is not empty: namespace {namespace} lives there")
-            await self._store.delete(paths.cluster(name))
+            await self._store.delete_tree(paths.cluster(name))  # With what is known of it besides.
             del self._clusters[name]
 
-    async def create_tenant(self, name: str, info: TenantInfo) -> None:
-        """Refused: 412 for a bad name and for clusters that are missing or unknown, 409 when it exists."""
+    async def create_tenant(self, name: str, info: TenantInfo, limit: int = 0) -> None:
+        """Refused: 412 for a bad name, for clusters that are missing or unknown and when there are `limit` tenants, 0 for no
+        limit; 409 when it exists."""
         async with self._writing:
             if not is_valid_entity(name):
                 raise AdminError(412, f"Tenant name is not valid: {name!r}")
             self._require_known_clusters(info)
             if name in self._tenants:
                 raise AdminError(409, f"Tenant {name} already exists")
+            if 0 < limit <= len(self._tenants):
+                raise AdminError(412, f"Exceed the maximum number of tenants (maxTenants={limit})")
             await self._create(paths.tenant(name), documents.encode(info), f"Tenant {name} already exists")
             self._tenants[name] = info
 
@@ -173,11 +176,11 @@ class Resources:
             await self._store.delete(paths.tenant(name))
             del self._tenants[name]
 
-    async def create_namespace(self, namespace: NamespaceName, policies: NamespacePolicies) -> None:
+    async def create_namespace(self, namespace: NamespaceName, policies: NamespacePolicies, limit: int = 0) -> None:
         """Create a namespace; absent bundles and clusters become the defaults.
 
-        Refused: 412 for a bad name, 404 when the tenant is missing, 409 when it exists, 403 for a cluster that the
-        tenant may not use, 400 for bundles that make no sense.
+        Refused: 412 for a bad name and when the tenant has `limit` namespaces, 0 for no limit; 404 when the tenant is
+        missing, 409 when it exists, 403 for a cluster that the tenant may not use, 400 for bundles that make no sense.
         """
         async with self._writing:
             if not is_valid_entity(namespace.local_name):
@@ -187,7 +190,13 @@ class Resources:
                 raise AdminError(404, f"Tenant {namespace.tenant} does not exist")
             if self.namespace(namespace) is not None:
                 raise AdminError(409, f"Namespace {namespace} already exists")
+            if 0 < limit <= len(self._namespaces.get(namespace.tenant, ())):
+                raise AdminError(
+                    412,
+                    f"Exceed the maximum number of namespace in tenant: {namespace.tenant} (maxNamespacesPerTenant={limit})",
+                )
             created = documents.copy_of(policies)
+            created.deleted = False  # What only a deletion says.
             created.replication_clusters = created.replication_clusters or [self._local_cluster]
             for cluster in created.replication_clusters:
                 if cluster not in tenant.allowedClusters:
@@ -195,7 +204,7 @@ class Resources:
                         403, f"Cluster {cluster} is not among the allowed clusters of tenant {namespace.tenant}"
                     )
             try:
-                created.bundles = documents.checked_bundles(created.bundles, self._default_bundle_count)
+                created.bundles = documents.checked_bundles(created.bundles, self.default_bundle_count)
             except ValueError as error:
                 raise AdminError(400, f"Invalid bundles: {error}") from error
             await self._create(
@@ -206,26 +215,29 @@ class Resources:
     async def update_namespace(self, namespace: NamespaceName, change: Callable[[NamespacePolicies], None]) -> None:
         """Apply `change` to the stored policies; it may be called again when another broker changed them meanwhile.
 
-        Refused: 404 when the namespace is missing, 409 when others keep changing it, and whatever `change` itself
-        refuses.
+        Returns once the listener has acted on them. Refused: 404 when the namespace is missing, 409 when others keep
+        changing it, and whatever `change` itself refuses.
         """
-        path = paths.policies(namespace)
         async with self._writing:
-            for _ in range(_UPDATE_ATTEMPTS):
-                found = await self._store.get(path)
-                if found is None:
-                    self._forget(namespace)
-                    raise AdminError(404, f"Namespace {namespace} does not exist")
-                policies = _decoded(path, found.value, NamespacePolicies)
-                change(policies)
-                try:
-                    await self._store.put(path, documents.encode(policies), found.version)
-                except BadVersionError:
-                    continue
-                self._namespaces.setdefault(namespace.tenant, {})[namespace] = policies
-                if self._listener is not None:
-                    self._listener.namespace_changed(namespace)
-                return
+            await self._change_namespace(namespace, change)
+        if self._listener is not None:
+            await self._listener.namespace_changed(namespace)
+
+    async def _change_namespace(self, namespace: NamespaceName, change: Callable[[NamespacePolicies], None]) -> None:
+        path = paths.policies(namespace)
+        for _ in range(_UPDATE_ATTEMPTS):
+            found = await self._store.get(path)
+            if found is None:
+                self._forget(namespace)
+                raise AdminError(404, f"Namespace {namespace} does not exist")
+            policies = _decoded(path, found.value, NamespacePolicies)
+            change(policies)
+            try:
+                await self._store.put(path, documents.encode(policies), found.version)
+            except BadVersionError:
+                continue
+            self._namespaces.setdefault(namespace.tenant, {})[namespace] = policies
+            return
         raise AdminError(409, f"Namespace {namespace} is being changed by others, try again")
 
     async def delete_namespace(self, namespace: NamespaceName) -> None:
@@ -234,6 +246,8 @@ class Resources:
             if not await self._store.delete(paths.policies(namespace)):
                 raise AdminError(404, f"Namespace {namespace} does not exist")
             self._forget(namespace)
+            await self._store.delete_tree(paths.resource_quotas(namespace))
+            await self._store.delete(paths.local_policies(namespace))
 
     async def topic_policies(self, topic: TopicName) -> TopicPolicies:
         """What is set for `topic` alone. Whoever keeps it, and was registered with the listener at once, misses no change."""
@@ -263,9 +277,46 @@ class Resources:
     async def delete_topic_policies(self, topic: TopicName) -> None:
         """Nothing is set for `topic` alone any more."""
         async with self._writing:
-            await self._store.delete(paths.topic_policies(topic))
-            if self._listener is not None:
-                self._listener.topic_changed(topic, TopicPolicies())
+            was_set = await self._store.delete(paths.topic_policies(topic))
+            if was_set and self._listener is not None:
+                self._listener.topic_changed(topic, None)
+
+    async def forget_topic(self, topic: TopicName) -> None:
+        """Drop what is set for a topic that goes: a topic of that name that is made later must not inherit it.
+
+        The policies of a partition are those of its partitioned topic, and stay. Refused: 409.
+        """
+        if topic.partition_index < 0:
+            await self.delete_topic_policies(topic)
+        namespace = self.namespace(topic.namespace)
+        if namespace is not None and str(topic) in namespace.auth_policies.destination_auth:
+
+            def change(policies: NamespacePolicies) -> None:
+                policies.auth_policies.destination_auth.pop(str(topic), None)
+
+            await self.update_namespace(topic.namespace, change)
+
+    async def local_policies(self, namespace: NamespaceName) -> LocalPolicies:
+        """What holds for a namespace in this cluster alone."""
+        path = paths.local_policies(namespace)
+        found = await self._store.get(path)
+        return LocalPolicies() if found is None else _decoded(path, found.value, LocalPolicies)
+
+    async def update_local_policies(self, namespace: NamespaceName, change: Callable[[LocalPolicies], None]) -> None:
+        """Apply `change` to what holds in this cluster alone. Refused: 404 when the namespace is missing, 409."""
+        path = paths.local_policies(namespace)
+        async with self._writing:
+            if self.namespace(namespace) is None:
+                raise AdminError(404, f"Namespace {namespace} does not exist")
+            found = await self._store.get(path)
+            policies = LocalPolicies() if found is None else _decoded(path, found.value, LocalPolicies)
+            change(policies)
+            try:
+                await self._store.put(
+                    path, documents.encode(policies), NOT_EXISTING if found is None else found.version
+                )
+            except BadVersionError as error:
+                raise AdminError(409, f"Namespace {namespace} is being changed by others, try again") from error
 
     def _forget(self, namespace: NamespaceName) -> None:
         self._namespaces.get(namespace.tenant, {}).pop(namespace, None)

@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from pybroker.model.offload_policies import OffloadPolicies
+
 DEFAULT_BUNDLE_COUNT = 4
 MAX_BUNDLE_COUNT = 4096
 FIRST_BOUNDARY = "0x00000000"
@@ -153,9 +155,9 @@ class PublishRate(msgspec.Struct):
 class PersistencePolicies(msgspec.Struct):
     """On how many storage nodes an entry is kept, and how often mark-delete positions are stored."""
 
-    bookkeeperEnsemble: int = 0
-    bookkeeperWriteQuorum: int = 0
-    bookkeeperAckQuorum: int = 0
+    bookkeeperEnsemble: int = 2
+    bookkeeperWriteQuorum: int = 2
+    bookkeeperAckQuorum: int = 2
     managedLedgerMaxMarkDeleteRate: float = -1.0
     managedLedgerStorageClassName: str | None = None
 
@@ -175,10 +177,17 @@ class DelayedDeliveryPolicies(msgspec.Struct):
     maxDeliveryDelayInMillis: int = 0
 
 
+class InactiveTopicDeleteMode(StrEnum):
+    """What nobody uses: a topic without subscriptions, or also one whose subscriptions have nothing left to read."""
+
+    NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
+    CAUGHT_UP = "delete_when_subscriptions_caught_up"
+
+
 class InactiveTopicPolicies(msgspec.Struct):
     """When a topic that nobody uses is deleted."""
 
-    inactiveTopicDeleteMode: str | None = None
+    inactiveTopicDeleteMode: InactiveTopicDeleteMode | None = None
     maxInactiveDurationSeconds: int = 0
     deleteWhileInactive: bool = False
 
@@ -240,7 +249,7 @@ class NamespacePolicies(msgspec.Struct):
     retention_policies: RetentionPolicies | None = None
     delayed_delivery_policies: DelayedDeliveryPolicies | None = None
     inactive_topic_policies: InactiveTopicPolicies | None = None
-    offload_policies: dict[str, Any] | None = None
+    offload_policies: OffloadPolicies | None = None
     entryFilters: EntryFilters | None = None
     max_producers_per_topic: int | None = None
     max_consumers_per_topic: int | None = None
@@ -257,8 +266,31 @@ class NamespacePolicies(msgspec.Struct):
     allowed_topic_property_keys_for_metrics: list[str] | None = None
 
 
+class BookieAffinityGroup(msgspec.Struct):
+    """On which groups of storage nodes the entries of a namespace are kept."""
+
+    bookkeeperAffinityGroupPrimary: str | None = None
+    bookkeeperAffinityGroupSecondary: str | None = None
+
+
+class LocalPolicies(msgspec.Struct):
+    """What holds for a namespace in one cluster alone, and is not shown with its policies."""
+
+    bookieAffinityGroup: BookieAffinityGroup | None = None
+    namespaceAntiAffinityGroup: str | None = None
+
+
+class SubscriptionPolicies(msgspec.Struct):
+    """What is set for one subscription of a topic alone."""
+
+    dispatchRate: DispatchRate | None = None
+
+
 class TopicPolicies(msgspec.Struct):
-    """What is set for one topic alone; whatever is unset comes from its namespace, else from the broker."""
+    """What is set for one topic alone; whatever is unset comes from its namespace, else from the broker.
+
+    Three names are not those of Pulsar's document: see `to_pulsar_topic_policies`.
+    """
 
     backlogQuotaMap: dict[str, BacklogQuota] = {}
     retentionPolicies: RetentionPolicies | None = None
@@ -269,6 +301,44 @@ class TopicPolicies(msgspec.Struct):
     subscriptionExpirationTimeMinutes: int | None = None
     autoSubscriptionCreationOverride: AutoSubscriptionCreationOverride | None = None
     delayedDeliveryPolicies: DelayedDeliveryPolicies | None = None
+    subscriptionPolicies: dict[str, SubscriptionPolicies] = {}
+    publishRate: PublishRate | None = None
+    replicatorDispatchRate: DispatchRate | None = None
+    maxProducerPerTopic: int | None = None
+    maxConsumerPerTopic: int | None = None
+    maxConsumersPerSubscription: int | None = None
+    maxSubscriptionsPerTopic: int | None = None
+    maxUnackedMessagesOnConsumer: int | None = None
+    maxUnackedMessagesOnSubscription: int | None = None
+    maxMessageSize: int | None = None
+    subscriptionTypesEnabled: list[str] | None = None
+    dispatcherPauseOnAckStatePersistentEnabled: bool | None = None
+    deduplicationEnabled: bool | None = None
+    deduplicationSnapshotIntervalSeconds: int | None = None
+    persistence: PersistencePolicies | None = None
+    inactiveTopicPolicies: InactiveTopicPolicies | None = None
+    compactionThreshold: int | None = None
+    schemaCompatibilityStrategy: str | None = None
+    schemaValidationEnforced: bool | None = None
+    entryFilters: EntryFilters | None = None
+    offloadPolicies: OffloadPolicies | None = None
+    replicationClusters: list[str] | None = None
+    shadowTopics: list[str] | None = None
+
+
+def to_pulsar_topic_policies(policies: TopicPolicies) -> dict[str, Any]:
+    """The document with the names that Pulsar's has, without what is unset."""
+    document: dict[str, Any] = _without_nulls(msgspec.to_builtins(policies))
+    document["backLogQuotaMap"] = document.pop("backlogQuotaMap")
+    if "subscriptionExpirationTimeMinutes" in document:
+        document["subscriptionExpirationTimeInMinutes"] = document.pop("subscriptionExpirationTimeMinutes")
+    delayed = policies.delayedDeliveryPolicies
+    if delayed is not None:
+        del document["delayedDeliveryPolicies"]
+        document["delayedDeliveryEnabled"] = delayed.active
+        document["delayedDeliveryTickTimeMillis"] = delayed.tickTime
+        document["delayedDeliveryMaxDelayInMillis"] = delayed.maxDeliveryDelayInMillis
+    return document
 
 
 def encode(value: object) -> bytes:

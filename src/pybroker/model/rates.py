@@ -6,7 +6,7 @@ here stands still, so that all who ask within one window see the same figures.
 
 from __future__ import annotations
 
-from pybroker.model.stats import Buckets, DeliveryCounters, ProducerCounters, TopicCounters
+from pybroker.model.stats import Buckets, DeliveryCounters, LedgerCounters, ProducerCounters, TopicCounters
 
 
 class Rate:
@@ -15,10 +15,12 @@ class Rate:
     Invariant: never negative, and 0 until the first window has ended.
     """
 
-    __slots__ = ("_read_ms", "_total", "per_second")
+    __slots__ = ("_read_ms", "_total", "count", "per_second")
 
     def __init__(self, now_ms: float, total: int = 0) -> None:
         self.per_second = 0.0
+        self.count = 0
+        """The events of the window."""
         self._total = total
         self._read_ms = now_ms
 
@@ -28,7 +30,8 @@ class Rate:
         elapsed_ms = now_ms - self._read_ms
         if elapsed_ms <= 0:
             return  # No window has passed; the events stay for the next one.
-        self.per_second = (total - self._total) * 1000 / elapsed_ms
+        self.count = total - self._total
+        self.per_second = self.count * 1000 / elapsed_ms
         self._total = total
         self._read_ms = now_ms
 
@@ -36,10 +39,11 @@ class Rate:
 class BucketsWindow:
     """The samples that fell into each bucket during the last window."""
 
-    __slots__ = ("_counts", "_total", "counts", "total")
+    __slots__ = ("_counts", "_total", "count", "counts", "total")
 
     def __init__(self, bucket_count: int) -> None:
         self.counts = [0] * bucket_count
+        self.count = 0
         self.total: float = 0
         self._counts = self.counts
         self._total: float = 0
@@ -48,34 +52,59 @@ class BucketsWindow:
         """End the window: `buckets` is what was counted since the beginning."""
         counts = buckets.counts.copy()
         self.counts = [count - before for count, before in zip(counts, self._counts, strict=True)]
+        self.count = sum(self.counts)
         self.total = buckets.total - self._total
         self._counts = counts
         self._total = buckets.total
 
-    @property
-    def count(self) -> int:
-        return sum(self.counts)
-
 
 class TopicRates:
-    """What came into one topic during the last window."""
+    """What came into one topic during the last window, and what its managed ledger did."""
 
-    __slots__ = ("bytes_in", "entries_in", "entry_size_bytes", "messages_in", "publish_latency_ms")
+    __slots__ = (
+        "bytes_in",
+        "bytes_read",
+        "entries_in",
+        "entries_read",
+        "entry_size_bytes",
+        "mark_deletes",
+        "messages_in",
+        "publish_errors",
+        "publish_latency_ms",
+        "read_errors",
+        "store_entries_read",
+    )
 
     def __init__(self, now_ms: float, counters: TopicCounters) -> None:
         """A window that begins at `now_ms`, when all counters stood at 0."""
         self.messages_in = Rate(now_ms)
         self.bytes_in = Rate(now_ms)
         self.entries_in = Rate(now_ms)
+        self.publish_errors = Rate(now_ms)
+        self.entries_read = Rate(now_ms)
+        self.bytes_read = Rate(now_ms)
+        self.store_entries_read = Rate(now_ms)
+        self.read_errors = Rate(now_ms)
+        self.mark_deletes = Rate(now_ms)
         self.publish_latency_ms = BucketsWindow(len(counters.publish_latency_ms.counts))
         self.entry_size_bytes = BucketsWindow(len(counters.entry_size_bytes.counts))
 
-    def update(self, counters: TopicCounters, now_ms: float) -> None:
+    def update(self, counters: TopicCounters, ledger: LedgerCounters, now_ms: float) -> None:
         self.messages_in.update(counters.messages_in, now_ms)
         self.bytes_in.update(counters.bytes_in, now_ms)
         self.entries_in.update(counters.entries_in, now_ms)
+        self.publish_errors.update(counters.publish_errors, now_ms)
+        self.entries_read.update(ledger.entries_read, now_ms)
+        self.bytes_read.update(ledger.bytes_read, now_ms)
+        self.store_entries_read.update(ledger.store_entries_read, now_ms)
+        self.read_errors.update(ledger.read_errors, now_ms)
+        self.mark_deletes.update(ledger.mark_deletes, now_ms)
         self.publish_latency_ms.update(counters.publish_latency_ms)
         self.entry_size_bytes.update(counters.entry_size_bytes)
+
+    @property
+    def average_message_bytes(self) -> float:
+        return self.bytes_in.count / self.messages_in.count if self.messages_in.count else 0.0
 
 
 class ProducerRates:
@@ -93,6 +122,10 @@ class ProducerRates:
         self.messages_in.update(counters.messages_in, now_ms)
         self.bytes_in.update(counters.bytes_in, now_ms)
         self.chunks_in.update(counters.chunks_in, now_ms)
+
+    @property
+    def average_message_bytes(self) -> float:
+        return self.bytes_in.count / self.messages_in.count if self.messages_in.count else 0.0
 
 
 class DeliveryRates:

@@ -10,6 +10,9 @@ from collections import Counter
 
 LATENCY_BOUNDS_MS: tuple[float, ...] = (0.5, 1, 5, 10, 20, 50, 100, 200, 1000)
 ENTRY_SIZE_BOUNDS_BYTES: tuple[int, ...] = (128, 512, 1024, 2048, 4096, 16384, 102400, 1048576)
+# Of what may take long: a look-up of a name, the load of a topic.
+DURATION_BOUNDS_MS: tuple[float, ...] = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 60_000)
+LOOP_LAG_BOUNDS_MS: tuple[float, ...] = (0.5, 1, 2, 5, 10, 20, 50, 100, 500)
 
 
 class Buckets:
@@ -21,6 +24,11 @@ class Buckets:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total: float = 0
+
+    @property
+    def count(self) -> int:
+        """How many samples there were."""
+        return sum(self.counts)
 
     def add(self, value: float, count: int = 1) -> None:
         """Count `value` `count` times."""
@@ -54,6 +62,7 @@ class TopicCounters:
         "messages_out_of_removed",
         "publish_errors",
         "publish_latency_ms",
+        "publish_rate_limited",
         "size_evictions",
     )
 
@@ -63,6 +72,8 @@ class TopicCounters:
         self.entries_in = 0
         self.chunks_in = 0
         self.publish_errors = 0
+        self.publish_rate_limited = 0
+        """How often a client had to wait until it might publish."""
         self.last_publish_ms = 0
         # How often entries were skipped unread because a backlog was too large, or too old.
         self.size_evictions = 0
@@ -72,6 +83,21 @@ class TopicCounters:
         self.bytes_out_of_removed = 0
         self.publish_latency_ms = Buckets(LATENCY_BOUNDS_MS)
         self.entry_size_bytes = Buckets(ENTRY_SIZE_BOUNDS_BYTES)
+
+
+class LedgerCounters:
+    """Of one managed ledger since it was opened, or of all together since the start."""
+
+    __slots__ = ("bytes_read", "entries_read", "mark_deletes", "read_errors", "store_bytes_read", "store_entries_read")
+
+    def __init__(self) -> None:
+        self.entries_read = 0
+        self.bytes_read = 0
+        # Of these, what was not in memory.
+        self.store_entries_read = 0
+        self.store_bytes_read = 0
+        self.read_errors = 0
+        self.mark_deletes = 0
 
 
 class ProducerCounters:
@@ -145,15 +171,19 @@ class BrokerStats:
         "connections_closed",
         "connections_created",
         "connections_failed",
+        "is_healthy",
         "lookup_failures",
+        "lookup_ms",
         "lookups",
         "loop_lag_max_ms",
         "loop_lag_ms",
+        "loop_lags_ms",
         "pending_publish_bytes",
         "publish_latency_ms",
         "skipped_damaged_entries",
         "throttled_connections",
         "topic_load_failures",
+        "topic_load_ms",
         "topic_loads",
     )
 
@@ -170,6 +200,11 @@ class BrokerStats:
         self.topic_load_failures = 0
         self.loop_lag_ms = 0.0
         self.loop_lag_max_ms = 0.0
+        self.loop_lags_ms = Buckets(LOOP_LAG_BOUNDS_MS)
+        self.lookup_ms = Buckets(DURATION_BOUNDS_MS)
+        self.topic_load_ms = Buckets(DURATION_BOUNDS_MS)
+        self.is_healthy: bool | None = None
+        """What the last periodic check found; None without one."""
         self.bugs = 0
         self.skipped_damaged_entries = 0
         self.publish_latency_ms = Buckets(LATENCY_BOUNDS_MS)

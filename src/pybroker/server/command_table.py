@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from pybroker.errors import NotAllowedError
-from pybroker.server.handlers import consumer, lookup, producer, seek, session
+from pybroker.server.handlers import consumer, lookup, producer, seek, session, topic_list
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
 
@@ -70,7 +70,7 @@ def command_table() -> CommandTable:
         Type.PONG: Handler("pong", inline=session.pong),
         Type.PARTITIONED_METADATA: Handler("partitionMetadata", task=lookup.partitioned_metadata),
         Type.LOOKUP: Handler("lookupTopic", task=lookup.lookup),
-        Type.GET_TOPICS_OF_NAMESPACE: Handler("getTopicsOfNamespace", task=lookup.get_topics_of_namespace),
+        Type.GET_TOPICS_OF_NAMESPACE: Handler("getTopicsOfNamespace", task=topic_list.get_topics_of_namespace),
         Type.PRODUCER: Handler("producer", task=producer.create_producer),
         Type.CLOSE_PRODUCER: Handler("close_producer", task=producer.close_producer),
         Type.SUBSCRIBE: Handler("subscribe", task=consumer.subscribe),
@@ -91,6 +91,6 @@ def command_table() -> CommandTable:
         Type.END_TXN: _unsupported("endTxn", transactions),
         Type.END_TXN_ON_PARTITION: _unsupported("endTxnOnPartition", transactions),
         Type.END_TXN_ON_SUBSCRIPTION: _unsupported("endTxnOnSubscription", transactions),
-        Type.WATCH_TOPIC_LIST: _unsupported("watchTopicList", "topic list watchers are"),
-        Type.WATCH_TOPIC_LIST_CLOSE: _unsupported("watchTopicListClose", "topic list watchers are"),
+        Type.WATCH_TOPIC_LIST: Handler("watchTopicList", task=topic_list.watch_topic_list),
+        Type.WATCH_TOPIC_LIST_CLOSE: Handler("watchTopicListClose", inline=topic_list.watch_topic_list_close),
     }

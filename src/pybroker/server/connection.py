@@ -18,6 +18,8 @@ from pybroker.broker.acknowledgement import acknowledge
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.peer import Peer
 from pybroker.broker.producer import Producer
+from pybroker.broker.publish_checks import rows
+from pybroker.broker.publish_throttle import PublishGate, PublishThrottle, PublishWaiter
 from pybroker.dispatch.dispatcher import Delivery
 from pybroker.errors import (
     BrokerError,
@@ -36,6 +38,7 @@ from pybroker.wire.commands import Decoder, Event
 from pybroker.wire.session import KeepAlive, Session, SessionState
 
 if TYPE_CHECKING:
+    from pybroker.server.handlers.topic_list import ConnectionWatcher
     from pybroker.server.listener import ServerContext
 
 MAX_RECENTLY_CLOSED_PRODUCERS = 1000
@@ -51,12 +54,14 @@ _HOLD_PENDING_PUBLISHES = 2  # maxPendingPublishRequestsPerConnection
 _HOLD_PUBLISH_MEMORY = 4  # maxMessagePublishBufferSizeInMB, broker-wide
 _HOLD_OUTBOUND = 8  # the client does not read what it is sent
 _HOLD_REQUESTS = 16  # maxConcurrentRequestsPerConnection
+_HOLD_PUBLISH_RATE = 32  # a message waits until a limit on publishing lets it pass
 
 
-class Connection(Peer, asyncio.BufferedProtocol):
+class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     """Owned by the listener's context from `connection_made` to `connection_lost`.
 
-    Invariant: `_pending_publishes` sends were handed to topics and not answered yet; the transport reads while `_held` is 0.
+    Invariants: `_pending_publishes` sends were handed to topics and not answered yet; the transport reads while `_held` is 0; what
+    was decoded behind a message that waits for a publish limit is in `_deferred`, in order, and nothing overtakes it.
     """
 
     def __init__(self, context: ServerContext) -> None:
@@ -72,12 +77,15 @@ class Connection(Peer, asyncio.BufferedProtocol):
         self.certificate: PeerCertificate | None = None
         self.producers: dict[int, Producer | None] = {}  # None: being set up
         self.consumers: dict[int, Consumer | None] = {}
+        self.topic_watchers: dict[int, ConnectionWatcher] = {}
         self.tasks = TaskOwner("connection")
         self.close_reason = ""
         self._decoder = Decoder()
         self._closed_producers: dict[int, None] = {}
         self._pending_publishes = 0
         self._held = 0
+        self._deferred: list[Event] = []
+        self._gate: PublishGate | None = None  # that the first of these waits for
         self.is_writable = (
             True  # whether the client takes what it is sent; consumers that attach meanwhile wait as well
         )
@@ -100,6 +108,9 @@ class Connection(Peer, asyncio.BufferedProtocol):
         self.session.move_to(SessionState.CLOSED)
         self._detach_all()
         self._wake_alive_waiters()
+        self._deferred.clear()
+        if self._gate is not None:
+            self._gate.leave(self)
         self.context.closed(self, self.close_reason or (str(error) if error else "by the client"))
 
     def _detach_all(self) -> None:
@@ -110,8 +121,11 @@ class Connection(Peer, asyncio.BufferedProtocol):
         for consumer in list(self.consumers.values()):
             if consumer is not None:
                 consumer.detach()
+        for watcher in self.topic_watchers.values():
+            self.broker.topic_watchers.close(watcher)
         self.producers.clear()
         self.consumers.clear()
+        self.topic_watchers.clear()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._decoder.own_buffer() or self.context.receive_buffer
@@ -143,9 +157,14 @@ class Connection(Peer, asyncio.BufferedProtocol):
     def _take(self, decode: Callable[[], list[Event]]) -> None:
         """Decode and act: the fault boundary of everything that a client sends."""
         try:
-            for event in decode():
+            events = iter(decode())
+            if self._deferred:
+                self._deferred += events
+            for event in events:
                 if isinstance(event, SendRun):
                     self._publish(event)
+                    if self._deferred:
+                        self._deferred += events
                 elif isinstance(event, Flow):
                     self._flow(event)
                 elif isinstance(event, Ack):
@@ -236,12 +255,32 @@ class Connection(Peer, asyncio.BufferedProtocol):
             if run.producer_id in self._closed_producers:
                 return  # The client had them on the way when the broker closed the producer; it sends them again.
             raise ProtocolViolation(f"SEND for unknown producer id {run.producer_id}")
+        throttle = producer.topic.publish_throttle
+        if throttle is not None and (passing := throttle.admit(run)) < len(run.payloads):
+            run = self._defer(run, passing, throttle)
+            if not run.payloads:
+                return
         self._pending_publishes += len(run.sequence_ids)
         if self._pending_publishes >= self.context.max_pending_publishes:
             self._hold(_HOLD_PENDING_PUBLISHES)
         if self.context.publish_started(run.size_bytes):
             self.context.hold_all_publishers()
         producer.topic.publish(producer, run)
+
+    def _defer(self, run: SendRun, passing: int, throttle: PublishThrottle) -> SendRun:
+        """Read nothing more until the rest of `run` may be published; what of it may be now."""
+        self._deferred.append(rows(run, range(passing, len(run.payloads))))
+        self._hold(_HOLD_PUBLISH_RATE)
+        self._gate = throttle.wait(self)
+        return rows(run, range(passing))
+
+    def publish_again(self) -> None:
+        events, self._deferred, self._gate = self._deferred, [], None
+        if self.session.state is SessionState.CLOSED:
+            return
+        self._take(lambda: events)
+        if not self._deferred:
+            self._release(_HOLD_PUBLISH_RATE)
 
     def _published(self, count: int, size_bytes: int) -> None:
         """`count` sends were answered: make room."""
@@ -339,7 +378,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
         for sequence_id in sequence_ids:
             self.send(replies.send_error(producer_id, sequence_id, error))
 
-    def send_messages(self, consumer_id: int, delivery: Delivery, consumer_epoch: int) -> None:
+    def send_messages(self, consumer_id: int, delivery: Delivery, consumer_epoch: int, partition: int) -> None:
         if self.session.state is SessionState.CLOSED:
             return
         parts = replies.messages(
@@ -350,6 +389,7 @@ class Connection(Peer, asyncio.BufferedProtocol):
             delivery.redelivery_counts,
             delivery.ack_sets,
             consumer_epoch,
+            partition,
         )
         self._outbox.add_parts(parts, sum(map(len, parts)), max(map(len, delivery.payloads)))
 
@@ -377,8 +417,8 @@ class Connection(Peer, asyncio.BufferedProtocol):
         if self.session.state is not SessionState.CONNECTED:
             return False
         timeout_ms = self.context.liveness_timeout_ms
-        if timeout_ms <= 0:
-            return True
+        if timeout_ms <= 0 or self._held & _HOLD_PUBLISH_RATE:
+            return True  # Its answer would wait behind its messages.
         heard = asyncio.Event()
         self._alive_waiters.append(heard)
         self.send(replies.PING)
@@ -403,8 +443,8 @@ class Connection(Peer, asyncio.BufferedProtocol):
 
     def keep_alive_tick(self) -> None:
         """One keep-alive interval has passed."""
-        if not self.is_writable:
-            return  # The listener watches stalled connections itself: nothing is read from them, so nothing is heard.
+        if not self.is_writable or self._held & _HOLD_PUBLISH_RATE:
+            return  # Nothing is read from it, so nothing is heard. Connections that stall are watched by the listener.
         action = self.session.tick()
         if action is KeepAlive.PING:
             self.send(replies.PING)

@@ -44,7 +44,6 @@ class ServerContext:
         self.connections: dict[Connection, float] = {}  # and when each is due for keep-alive
         self.all_closed = asyncio.Event()
         self.all_closed.set()
-        self._max_publish_buffer_bytes = config.max_message_publish_buffer_size_in_mb * 1024 * 1024
         self._is_publish_held = False
         self._by_host: Counter[str] = Counter()
         self._stalled: dict[Connection, tuple[float, int]] = {}  # since when, and with how many bytes
@@ -93,7 +92,7 @@ class ServerContext:
         """Count unanswered sends; True when their bytes are over the broker's bound."""
         stats = self.broker.stats
         stats.pending_publish_bytes += size_bytes
-        return 0 < self._max_publish_buffer_bytes <= stats.pending_publish_bytes
+        return 0 < self._max_publish_buffer_bytes() <= stats.pending_publish_bytes
 
     def hold_all_publishers(self) -> None:
         """Read from nobody until half of the unanswered sends are answered."""
@@ -108,11 +107,15 @@ class ServerContext:
         stats = self.broker.stats
         stats.pending_publish_bytes -= size_bytes
         assert stats.pending_publish_bytes >= 0, "answered more than was published"
-        if self._is_publish_held and stats.pending_publish_bytes <= self._max_publish_buffer_bytes // 2:
+        if self._is_publish_held and stats.pending_publish_bytes <= self._max_publish_buffer_bytes() // 2:
             self._is_publish_held = False
             stats.throttled_connections = 0
             for connection in self.connections:
                 connection.hold_publish_memory(False)
+
+    def _max_publish_buffer_bytes(self) -> int:
+        """May be changed while the broker runs."""
+        return self.broker.config.max_message_publish_buffer_size_in_mb * 1024 * 1024
 
     def stalled(self, connection: Connection) -> None:
         """The client does not read what it is sent."""
@@ -212,6 +215,8 @@ def _bind(host: str, port: int) -> socket.socket:
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # For the connections that are accepted: asyncio's own loop leaves Nagle's algorithm on for sockets it did not make.
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         bound.bind((host, port))
         bound.listen(ACCEPT_BACKLOG)
         bound.setblocking(False)

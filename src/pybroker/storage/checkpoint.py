@@ -93,11 +93,25 @@ def _forget_if_deleted(disk: Disk, path: Path, work: LedgerWork) -> None:
 def _describe(job: CheckpointJob, moved: dict[int, Moved]) -> None:
     job.change.closed_ledgers = list(job.deleted_ledgers)
     for work in job.works:
-        if work.is_sealed or work.is_deleted:
+        if work.is_sealed:
             job.change.extents.pop(work.ledger_id, None)
             job.change.closed_ledgers.append(work.ledger_id)
-        else:
+        elif work.ledger_id in moved:
             job.change.extents[work.ledger_id] = moved[work.ledger_id].extent
+        else:
+            # Its deletion is behind the mark, and so may be more of its entries: a replay must find it as it was at the mark.
+            job.change.extents[work.ledger_id] = _extent_with(work)
+
+
+def _extent_with(work: LedgerWork) -> LedgerExtent:
+    """What the ledger holds with the entries of `work`, although these are in no file."""
+    before = work.extent
+    return LedgerExtent(
+        before.end_offset,
+        before.entry_count + len(work.payloads),
+        before.message_count + sum(work.message_counts),
+        before.size_bytes + sum(map(len, work.payloads)),
+    )
 
 
 def _write_ledger(disk: Disk, path: Path, work: LedgerWork, syncs_slices: bool, *, must_sync: bool) -> Moved:

@@ -228,7 +228,7 @@ class Journal:
         start_s = perf_counter()
         pieces = self._encode(batch)
         self._file.file.write_at(pieces, self._file.offset, durable=self._sync_data)
-        self._stats.journal_sync_s += perf_counter() - start_s
+        self._stats.synced(perf_counter() - start_s)
         self._advance(batch)
 
     def _encode(self, batch: JournalBatch) -> tuple[bytes, bytes]:

@@ -118,7 +118,7 @@ class DirectJournal(Journal):
         batch = self._batch
         assert batch is not None
         if not self._is_erasing:
-            self._stats.journal_sync_s += perf_counter() - self._submitted_at_s
+            self._stats.synced(perf_counter() - self._submitted_at_s)
             self._advance(batch)
         self._batch_ends(batch, ended)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pyroaring import BitMap
 
 from pybroker.errors import StoreError
+from pybroker.model.stats import Buckets
 
 
 class AppendListener(ABC):
@@ -171,6 +172,10 @@ class LedgerStore(ABC):
 
     def figures(self) -> dict[str, float]:
         """What the store counts, by name, for the metrics page; plain reads, no IO."""
+        return {}
+
+    def histograms(self) -> dict[str, Buckets]:
+        """The same for what it measures one by one."""
         return {}
 
     @abstractmethod

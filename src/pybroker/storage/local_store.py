@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -26,6 +25,7 @@ from pyroaring import BitMap
 
 from pybroker import logs
 from pybroker.errors import LedgerFenced, StorageFull, StoreError
+from pybroker.model.stats import Buckets
 from pybroker.storage.checkpoint_table import TableChange
 from pybroker.storage.checkpointer import Checkpointer
 from pybroker.storage.cursor_shelf import CursorShelf, merge
@@ -147,7 +147,10 @@ class LocalStore(LedgerStore, CursorStore):
             raise StoreError(f"{directory} cannot be opened: {error}") from error
 
     def figures(self) -> dict[str, float]:
-        return asdict(self.stats())
+        return self.stats().figures()
+
+    def histograms(self) -> dict[str, Buckets]:
+        return self._stats.histograms()
 
     def stats(self) -> StoreStats:
         """The counters; the same object every time, with the present figures of what is now."""
@@ -233,6 +236,8 @@ class LocalStore(LedgerStore, CursorStore):
         stats = self._stats
         stats.journal_batches += 1
         stats.journal_bytes += batch.size_bytes
+        stats.journal_batch_bytes.add(batch.size_bytes)
+        stats.journal_batch_entries.add(sum(len(run.payloads) for run in batch.runs))
         if batch.submitted_s:
             took_s = perf_counter() - batch.submitted_s
             stats.submit_to_completion_s += took_s

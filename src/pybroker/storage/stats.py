@@ -1,8 +1,14 @@
-"""Plain counters of the local store, read at scrape time. Written by the loop, but for `journal_sync_s` (the writer)."""
+"""Plain counters of the local store, read at scrape time. Written by the loop, but for the times of `synced` (the writer)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+
+from pybroker.model.stats import Buckets
+
+BATCH_BYTES_BOUNDS: tuple[float, ...] = (1024, 4096, 16384, 65536, 262_144, 1_048_576, 4_194_304)
+BATCH_ENTRIES_BOUNDS: tuple[float, ...] = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)
+SYNC_BOUNDS_MS: tuple[float, ...] = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 500, 1000)
 
 
 @dataclass(slots=True)
@@ -37,3 +43,23 @@ class StoreStats:
     live_ledgers: int = 0
     free_bytes: int = 0
     publishing_refused: int = 0  # 1 while there is no space for entries
+
+    # Of each batch of the journal.
+    journal_batch_bytes: Buckets = field(default_factory=lambda: Buckets(BATCH_BYTES_BOUNDS))
+    journal_batch_entries: Buckets = field(default_factory=lambda: Buckets(BATCH_ENTRIES_BOUNDS))
+    journal_sync_ms: Buckets = field(default_factory=lambda: Buckets(SYNC_BOUNDS_MS))
+
+    def synced(self, took_s: float) -> None:
+        """A batch was written, as durable as promised."""
+        self.journal_sync_s += took_s
+        self.journal_sync_ms.add(took_s * 1000)
+
+    def figures(self) -> dict[str, float]:
+        """The plain counters by name."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in found.items() if not isinstance(value, Buckets)}
+
+    def histograms(self) -> dict[str, Buckets]:
+        """The others by name."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in found.items() if isinstance(value, Buckets)}

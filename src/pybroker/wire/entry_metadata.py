@@ -22,6 +22,7 @@ _NUM_MESSAGES_TAG = 11 << 3
 NUM_MESSAGES_BYTE = bytes((_NUM_MESSAGES_TAG,))
 _PRODUCER_NAME_TAG = 1 << 3 | 2
 _SEQUENCE_ID_TAG = 2 << 3
+_ENCRYPTION_KEYS_TAG = 13 << 3 | 2
 _PARTITION_KEY_TAG = 6 << 3 | 2
 _KEY_IS_BASE64_TAG = 17 << 3
 _ORDERING_KEY_TAG = 18 << 3 | 2
@@ -83,6 +84,20 @@ def is_batch(entry: bytes) -> bool:
         if tag == _NUM_MESSAGES_TAG:
             return True
         pos = skip_field(entry, tag, pos, end)
+    return False
+
+
+def is_encrypted(entry: bytes) -> bool:
+    """Whether the metadata names a key that the entry is encrypted with. Never raises."""
+    try:
+        pos, end = metadata_span(entry)
+        while pos < end:
+            tag, pos = decode(entry, pos, end)
+            if tag == _ENCRYPTION_KEYS_TAG:
+                return True
+            pos = skip_field(entry, tag, pos, end)
+    except ProtocolViolation:
+        return False
     return False
 
 

@@ -90,12 +90,15 @@ def messages(
     redelivery_counts: Sequence[int] | None,
     ack_sets: Sequence[list[int] | None] | None,
     consumer_epoch: int,
+    partition: int,
 ) -> list[bytes]:
-    """MESSAGE frames as parts to write in order; payloads are not copied. `consumer_epoch` -1 is not sent."""
-    # MESSAGE: 08 09 4a len { 08 consumer  12 len { 08 ledger  10 entry  28 ack_set ... }  [18 redeliveries]  20 .. 28 epoch }
+    """MESSAGE frames as parts to write in order; payloads are not copied. `consumer_epoch` and `partition` -1 are not sent."""
+    # MESSAGE: 08 09 4a len { 08 consumer  12 len { 08 ledger  10 entry  18 partition }  20 ack_set ..  18 redeliveries  28 epoch }
     consumer = b"\x08" + encode(consumer_id) + b"\x12"
     ledger = b"\x08" + encode(ledger_id) + b"\x10"
+    id_end = b"" if partition < 0 else b"\x18" + encode(partition)
     epoch = b"" if consumer_epoch < 0 else b"\x28" + encode(consumer_epoch)
+    id_and_epoch = id_end + epoch
     fixed_size = len(consumer) + 1 + len(ledger)
     # Neighbours' ids have the same lengths as a rule: what depends on those only is put together when they change.
     entry_size = tail_size = command_size = -1
@@ -104,19 +107,20 @@ def messages(
     for index, entry_id in enumerate(entry_ids):
         payload = payloads[index]
         entry = encode(entry_id)
-        tail = epoch
+        tail = id_and_epoch
         if redelivery_counts is not None and redelivery_counts[index]:
-            tail = b"\x18" + encode(redelivery_counts[index]) + tail
+            tail = id_end + b"\x18" + encode(redelivery_counts[index]) + epoch
         if ack_sets is not None and (ack_set := ack_sets[index]):
             # CommandMessage.ack_set (field 4): what of the batch is still unacknowledged.
-            tail = b"".join(b"\x20" + encode(word & _MASK_64) for word in ack_set) + tail
+            words = b"".join(b"\x20" + encode(word & _MASK_64) for word in ack_set)
+            tail = id_end + words + tail[len(id_end) :]
         if len(entry) != entry_size or len(tail) != tail_size:
             entry_size = len(entry)
             tail_size = len(tail)
             size = fixed_size + entry_size + tail_size
             length = encode(size)
             command_size = 3 + len(length) + size
-            head = b"\x08\x09\x4a" + length + consumer + encode(len(ledger) + entry_size) + ledger
+            head = b"\x08\x09\x4a" + length + consumer + encode(len(ledger) + entry_size + len(id_end)) + ledger
         parts += (_SIZES(command_size + 4 + len(payload), command_size) + head + entry + tail, payload)
     return parts
 

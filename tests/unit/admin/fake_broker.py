@@ -8,36 +8,34 @@ import json
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from pybroker.admin.http import HttpServer
 from pybroker.auth.authentication import AuthenticationService
 from pybroker.auth.authorization import AuthorizationService
+from pybroker.broker.default_policies import default_policies
 from pybroker.broker.maintenance import Maintenance
 from pybroker.broker.service import BrokerService
 from pybroker.clock import Clock
+from pybroker.cluster.cluster_documents import ClusterDocuments
+from pybroker.cluster.dynamic_configuration import DynamicConfiguration
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts, LookupResult
 from pybroker.config import BrokerConfig
 from pybroker.errors import AdminError, BrokerError, TopicNotFound
 from pybroker.managed_ledger.entry_cache import EntryCache
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.metadata.memory import MemoryMetadataStore
+from pybroker.metadata.partitioned_topics import PartitionedTopics
 from pybroker.metadata.resources import Resources
 from pybroker.model.effective_policies import EffectivePolicies
 from pybroker.model.names import NamespaceName, TopicName
-from pybroker.model.policies import (
-    AutoSubscriptionCreationOverride,
-    BacklogQuota,
-    BacklogQuotaPolicy,
-    DelayedDeliveryPolicies,
-    DispatchRate,
-    RetentionPolicies,
-    SubscribeRate,
-)
+from pybroker.model.policies import BacklogQuota, BacklogQuotaPolicy
 from pybroker.model.position import EARLIEST, Position
-from pybroker.model.stats import BrokerStats, DeliveryCounters, ProducerCounters, TopicCounters
+from pybroker.model.stats import BrokerStats, DeliveryCounters, LedgerCounters, ProducerCounters, TopicCounters
 from pybroker.storage.memory_store import MemoryLedgerStore
+
+Names = list[str]
 
 
 class FakeClock(Clock):
@@ -53,18 +51,30 @@ class FakeClock(Clock):
 @dataclass
 class FakeLedger:
     ledgers: LedgerList = field(default_factory=LedgerList)
+    counters: LedgerCounters = field(default_factory=LedgerCounters)
 
 
 @dataclass
 class FakeFactory:
     cache: EntryCache = field(default_factory=lambda: EntryCache(1 << 20))
     store: MemoryLedgerStore = field(default_factory=MemoryLedgerStore)
+    counters: LedgerCounters = field(default_factory=LedgerCounters)
+
+
+@dataclass
+class FakeCursorState:
+    deleted_range_count: int = 0
 
 
 @dataclass
 class FakeCursor:
+    ledger: FakeLedger
     backlog_entries: int = 0
     mark_delete_position: Position = EARLIEST
+    state: FakeCursorState = field(default_factory=FakeCursorState)
+    writes: int = 0
+    failed_writes: int = 0
+    written_bytes: int = 0
 
 
 @dataclass
@@ -80,20 +90,33 @@ class FakeDelayed:
     index_size_bytes: int = 0
 
 
+@dataclass
+class FakeConsumerState:
+    unacked_messages: int = 0
+    blocked: bool = False
+    permits: int = 0
+
+
 @dataclass(eq=False)
 class FakeConsumer:
+    name: str = "c"
+    consumer_id: int = 1
     counters: DeliveryCounters = field(default_factory=DeliveryCounters)
+    state: FakeConsumerState = field(default_factory=FakeConsumerState)
 
 
 @dataclass(eq=False)
 class FakeProducer:
+    name: str = "p"
+    producer_id: int = 1
     counters: ProducerCounters = field(default_factory=ProducerCounters)
 
 
 @dataclass(eq=False)
 class FakeSubscription:
     name: str
-    cursor: FakeCursor = field(default_factory=FakeCursor)
+    topic: FakeTopic
+    cursor: FakeCursor
     counters: DeliveryCounters = field(default_factory=DeliveryCounters)
     dispatcher: FakeDispatcher | None = None
     consumers: list[FakeConsumer] = field(default_factory=list)
@@ -102,18 +125,7 @@ class FakeSubscription:
 
 
 NO_QUOTA = BacklogQuota(BacklogQuotaPolicy.HOLD, limitSize=-1, limitTime=-1)
-NO_LIMITS = EffectivePolicies(
-    RetentionPolicies(),
-    0,
-    NO_QUOTA,
-    NO_QUOTA,
-    DispatchRate(),
-    DispatchRate(),
-    SubscribeRate(),
-    0,
-    DelayedDeliveryPolicies(),
-    AutoSubscriptionCreationOverride(True),
-)
+NO_LIMITS = replace(default_policies(BrokerConfig()), size_quota=NO_QUOTA, age_quota=NO_QUOTA)
 
 
 @dataclass(eq=False)
@@ -127,8 +139,22 @@ class FakeTopic:
     backlog_age_s: int = -1
 
     def subscribe(self, name: str) -> FakeSubscription:
-        self.subscriptions[name] = FakeSubscription(name)
+        self.subscriptions[name] = FakeSubscription(name, self, FakeCursor(self.ledger))
         return self.subscriptions[name]
+
+
+class FakeDirectory:
+    """Which topics a fake broker has; none of them is a system topic."""
+
+    def __init__(self, topics: dict[str, FakeTopic]) -> None:
+        self._topics = topics
+
+    async def exists(self, name: TopicName) -> bool:
+        return str(name) in self._topics
+
+    async def list(self, namespace: NamespaceName, domain: str | None, *, include_system: bool = False) -> Names:
+        names = [topic.name for topic in self._topics.values() if topic.name.namespace == namespace]
+        return sorted(str(name) for name in names if domain in {None, name.domain})
 
 
 class FakeBroker:
@@ -137,14 +163,23 @@ class FakeBroker:
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
         self.clock = FakeClock()
-        self.resources = Resources(MemoryMetadataStore())
+        metadata = MemoryMetadataStore()
+        self.resources = Resources(metadata)
+        self.dynamic = DynamicConfiguration(config, metadata)
+        self.cluster_documents = ClusterDocuments(metadata)
+        self.request_stop = None
         self.authentication = AuthenticationService(config)
         self.authorization = AuthorizationService(config, self.resources)
         self.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
         self.topics: dict[str, FakeTopic] = {}
+        self.directory = FakeDirectory(self.topics)
+        self.partitioned = PartitionedTopics(MemoryMetadataStore())
         self.maintenance = Maintenance(cast(BrokerService, self))
         self.stats = BrokerStats()
         self.ledgers = FakeFactory()
+        self.pumps: list[FakeSubscription] = []
+        self.pending_metadata_requests = 0
+        self.loading_topic_count = 0
         self.ready = True
         self.sickness: Exception | None = None
         self.created: list[str] = []
@@ -170,16 +205,12 @@ class FakeBroker:
             self.created.append(str(topic))
         return 0
 
-    async def list_topics(self, namespace: NamespaceName, domain: str | None) -> list[str]:
-        names = [topic.name for topic in self.topics.values() if topic.name.namespace == namespace]
-        return sorted(str(name) for name in names if domain in {None, name.domain})
-
     async def delete_namespace(self, namespace: NamespaceName, force: bool) -> None:
         if self.resources.namespace(namespace) is None:
             raise AdminError(404, f"Namespace {namespace} does not exist")
         if force and not self.config.force_delete_namespace_allowed:
             raise AdminError(405, "not allowed (forceDeleteNamespaceAllowed)")
-        names = await self.list_topics(namespace, None)
+        names = await self.directory.list(namespace, None)
         if names and not force:
             raise AdminError(409, f"Namespace {namespace} is not empty")
         for name in names:

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
-from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts, LookupResult, find_bundle, parse_listeners
+from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts, LookupResult, parse_listeners
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.errors import ServiceNotReady
-from pybroker.model.names import TopicName
 
 PLAIN = BoundPorts(6650, None, 8080, None)
 ALL = BoundPorts(6650, 6651, 8080, 8443)
@@ -98,14 +95,3 @@ def test_an_internal_listener_that_does_not_exist_is_refused() -> None:
     for listeners in ((), ("a:pulsar://a:1",)):
         with pytest.raises(ConfigError, match="internalListenerName"):
             addresses(advertised_listeners=listeners, internal_listener_name="b")
-
-
-def test_a_topic_lies_in_the_bundle_of_its_names_crc32() -> None:
-    boundaries = ["0x00000000", "0x40000000", "0x80000000", "0xc0000000", "0xffffffff"]
-    names = {f"persistent://public/default/t-{i}" for i in range(64)}
-    found = {find_bundle(TopicName.parse(name), boundaries) for name in names}
-    assert found == {f"{low}_{high}" for low, high in itertools.pairwise(boundaries)}
-    assert find_bundle(TopicName.parse("some-topic"), boundaries) == "0xc0000000_0xffffffff"  # as Pulsar 4.2.4 says
-    # The CRC-32 of persistent://public/default/t is 0x823cd929.
-    assert find_bundle(TopicName.parse("t"), boundaries) == "0x80000000_0xc0000000"
-    assert find_bundle(TopicName.parse("t"), ["0x00000000", "0xffffffff"]) == "0x00000000_0xffffffff"

@@ -9,6 +9,7 @@ import pytest
 from pyroaring import BitMap
 
 from pybroker.errors import StoreError
+from pybroker.managed_ledger.cursor_record import CursorRecord
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.model.position import LATEST, Position
@@ -225,19 +226,55 @@ def test_a_reset_makes_everything_behind_the_mark_unacknowledged() -> None:
     cursor.check_invariants()
 
 
-def test_trimming_moves_the_mark_to_what_still_exists() -> None:
+def test_what_was_trimmed_is_neither_left_nor_stored() -> None:
+    ledgers = ledgers_of({5: 4, 6: 4, 7: 4, 8: 4})
+    cursor = CursorState(ledgers, START)
+    cursor.take_delta()
+    cursor.acknowledge(5, [2])
+    cursor.acknowledge(6, [0, 1, 2, 3])
+    cursor.acknowledge(8, [0])
+    assert cursor.has_deleted_all_of(6)
+    assert not cursor.has_deleted_all_of(5)
+    ledgers.remove([6])
+    cursor.forget_ledgers([6])
+    cursor.check_invariants()
+    assert cursor.mark_delete_position == START
+    assert cursor.backlog_entries == 3 + 4 + 3
+    assert cursor.is_deleted(6, 0)
+    assert cursor.undeleted_in(6, 0, 4) == []
+    delta = cursor.take_delta()
+    assert delta is not None
+    assert set(CursorRecord(delta).holes) == set(CursorRecord(cursor.snapshot()).holes) == {5, 8}
+    assert cursor.mark_delete_to(Position(6, 2)) == 3, "up to a gap is up to what is before it"
+    assert cursor.first_undeleted(Position(6, 1)) == (7, 0)
+
+
+def test_the_mark_moves_on_over_what_was_trimmed_in_front_of_deleted_entries() -> None:
     ledgers = ledgers_of({5: 4, 6: 4, 7: 4})
     cursor = CursorState(ledgers, START)
     cursor.acknowledge(5, [2])
-    cursor.acknowledge(6, [1])
+    cursor.acknowledge_batch(Position(6, 1), [1], 3)
     cursor.acknowledge(7, [0, 3])
     ledgers.remove([5, 6])
-    cursor.trim_before(Position(7, 0))
+    cursor.forget_ledgers([5, 6])
     assert cursor.mark_delete_position == (7, 0)
     assert cursor.backlog_entries == 2
+    assert cursor.ack_sets_in(6, 0, 4) is None
     cursor.check_invariants()
-    cursor.trim_before(Position(5, 0))
-    assert cursor.mark_delete_position == (7, 0)
+
+
+def test_records_that_name_trimmed_ledgers_give_back_the_rest() -> None:
+    cursor = cursor_of({5: 4, 6: 4, 7: 4})
+    cursor.acknowledge(6, [0, 1, 2, 3])
+    first = cursor.snapshot()
+    cursor.acknowledge(7, [0, 1])
+    cursor.acknowledge_batch(Position(5, 3), [1], 3)
+    ledgers = ledgers_of({5: 4, 7: 4})
+    for snapshot, deltas in ((cursor.snapshot(), []), (first, [cursor.take_delta() or b""])):
+        restored = CursorState.restore(ledgers, START, snapshot, deltas)
+        restored.check_invariants()
+        assert restored.backlog_entries == 6
+        assert restored.individually_deleted_text() == "[(7:-1..7:1]]"
 
 
 def test_ranges_are_shown_with_an_open_start_and_end_with_their_ledger() -> None:
@@ -271,7 +308,7 @@ def test_nothing_is_taken_when_nothing_changed() -> None:
     cursor = cursor_of({5: 10})
     cursor.acknowledge(5, [10])
     cursor.mark_delete_to(START)
-    cursor.trim_before(Position(5, 0))
+    cursor.forget_ledgers([4])
     assert cursor.take_delta() is None
 
 

@@ -136,19 +136,44 @@ def test_a_ledger_is_closed_once() -> None:
     assert [row.closed_ms for row in ledgers.rows()] == [5]
 
 
-def test_only_sealed_ledgers_without_entries_behind_others_can_be_removed() -> None:
-    ledgers = ledgers_of({3: 1, 5: 0, 7: 2, 9: 0})
-    with pytest.raises(AssertionError):
-        ledgers.remove([7])
+def test_sealed_ledgers_are_removed_wherever_they_are_but_never_the_last_nor_the_newest_entry() -> None:
+    ledgers = ledgers_of({3: 1, 5: 4, 7: 2, 9: 0})
     with pytest.raises(AssertionError):
         ledgers.remove([9])
+    with pytest.raises(AssertionError):
+        ledgers.remove([3, 5, 7, 9])
+    ledgers = ledgers_of({3: 1, 5: 4, 7: 2, 9: 0})
+    with pytest.raises(AssertionError, match="newest"):
+        ledgers.remove([7])
+    ledgers = ledgers_of({3: 1, 5: 4, 7: 2, 9: 0})
+    ledgers.remove([3, 5, 7])
+    assert ledgers.last_position == (9, -1)
+
+
+def test_a_gap_is_passed_over_and_what_is_behind_it_is_counted_without_it() -> None:
+    ledgers = ledgers_of({3: 2, 5: 4, 7: 2, 9: 0})
     ledgers.remove([5])
     assert ledgers.ledger_ids() == [3, 7, 9]
-    assert ledgers.next_position(Position(5, -1)) == (7, 0)
-    assert ledgers.previous_position(Position(5, 3)) == (3, 0)
-    assert ledgers.entries_after(Position(5, 0)) == 2
-    with pytest.raises(AssertionError):
-        ledgers.remove([3, 7, 9])
+    assert (ledgers.entry_count, ledgers.message_count, ledgers.size_bytes) == (4, 8, 40)
+    for position in (Position(5, -1), Position(5, 2), Position(5, 9)):
+        assert not ledgers.has_entry(position)
+        assert ledgers.normalize(position) == ledgers.next_position(position) == (7, 0)
+        assert ledgers.floor(position) == ledgers.previous_position(position) == (3, 1)
+        assert ledgers.entries_after(position) == 2
+        assert ledgers.entries_between(Position(3, 0), position) == 1
+        assert ledgers.entries_between(position, Position(7, 1)) == 2
+    assert ledgers.entries_after(EARLIEST) == 4
+    assert ledgers.entries_after(Position(7, 0)) == 1
+    assert ledgers.totals_behind(3) == ledgers.totals_behind(5) == LedgerTotals(4, 20)
+    ledgers.added(9, 3, 3, 3)
+    assert ledgers.entries_after(Position(7, 0)) == 4
+    assert LedgerList.decode(ledgers.encode(), 0).ledger_ids() == [3, 7, 9]
+
+
+def test_the_document_can_leave_out_ledgers_that_are_still_there() -> None:
+    ledgers = ledgers_of({3: 2, 5: 4, 7: 2})
+    assert LedgerList.decode(ledgers.encode(without=[5]), 0).ledger_ids() == [3, 7]
+    assert ledgers.ledger_ids() == [3, 5, 7]
 
 
 def test_what_follows_a_ledger_is_counted_whether_it_is_there_or_not() -> None:
@@ -160,14 +185,18 @@ def test_what_follows_a_ledger_is_counted_whether_it_is_there_or_not() -> None:
 
 @given(
     st.lists(st.integers(0, 4), min_size=1, max_size=6),
+    st.sets(st.sampled_from([3, 5, 7, 9])),
     st.integers(-1, 14),
     st.integers(-1, 6),
 )
 def test_neighbours_and_distances_agree_with_a_plain_list_of_entries(
-    counts: list[int], ledger_id: int, entry_id: int
+    counts: list[int], gone: set[int], ledger_id: int, entry_id: int
 ) -> None:
     ledgers = ledgers_of({2 * index + 1: count for index, count in enumerate(counts)})
+    gone = {each for each in gone if each < ledgers.last_position.ledger_id}
+    ledgers.remove(gone)
     entries = [Position(2 * index + 1, entry) for index, count in enumerate(counts) for entry in range(count)]
+    entries = [entry for entry in entries if entry.ledger_id not in gone]
     position = Position(ledger_id, entry_id)
     behind = [entry for entry in entries if entry > position]
     before = [entry for entry in entries if entry < position]

@@ -1,4 +1,4 @@
-"""Which ledgers may go: behind every cursor, expired or too many, and never what is written to."""
+"""Which ledgers may go: acknowledged by every cursor, expired or too many, and never what is written to."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.retention import KEEP_ALL, RetentionLimits, removable
 from pybroker.model.position import EARLIEST, LATEST, Position
@@ -29,7 +30,17 @@ def ledgers_of(*counts: int, ages_ms: tuple[int, ...] | None = None, open_from: 
 
 
 def removed(ledgers: LedgerList, slowest: Position, retention: RetentionLimits) -> list[int]:
-    return removable(ledgers, ledgers.ledger_ids()[-1], slowest, retention, NOW_MS)
+    """With a cursor at `slowest` and one behind it."""
+    cursors = [CursorState(ledgers, position) for position in (LATEST, slowest)]
+    return removable(ledgers, ledgers.ledger_ids()[-1], cursors, retention, NOW_MS)
+
+
+def cursor_of(ledgers: LedgerList, *acknowledged: int, mark: Position = EARLIEST) -> CursorState:
+    """One that has acknowledged all of these ledgers."""
+    state = CursorState(ledgers, mark)
+    for ledger_id in acknowledged:
+        state.acknowledge(ledger_id, range(ledgers.entry_count_of(ledger_id)))
+    return state
 
 
 NOTHING = RetentionLimits()
@@ -88,45 +99,78 @@ def test_empty_ledgers_go_wherever_they_are() -> None:
 def test_what_is_not_sealed_stays_with_all_that_follows() -> None:
     ledgers = ledgers_of(4, 4, 4, open_from=0)
     ledgers.close_ledger(LedgerSummary(2, 4, 4, 40), 0)
-    assert removable(ledgers, 3, LATEST, NOTHING, NOW_MS) == []
+    assert removable(ledgers, 3, (), NOTHING, NOW_MS) == []
 
 
 def test_the_current_ledger_of_a_terminated_stream_stays_although_it_is_sealed() -> None:
     ledgers = ledgers_of(4, 4, open_from=2)
-    assert removable(ledgers, 2, LATEST, NOTHING, NOW_MS) == [1]
+    assert removable(ledgers, 2, (), NOTHING, NOW_MS) == [1]
+
+
+def test_a_needed_ledger_keeps_no_other() -> None:
+    ledgers = ledgers_of(4, 4, 4, 4)
+    one = cursor_of(ledgers, 2, 3)
+    assert removable(ledgers, 4, [one], NOTHING, NOW_MS) == [2, 3]
+    one.acknowledge(1, [0, 1, 3])
+    assert removable(ledgers, 4, [one], NOTHING, NOW_MS) == [2, 3]
+    other = cursor_of(ledgers, 1, 3)
+    assert removable(ledgers, 4, [one, other], NOTHING, NOW_MS) == [3], "all cursors have to agree"
+    assert removable(ledgers, 4, [one, other, cursor_of(ledgers, mark=LATEST)], NOTHING, NOW_MS) == [3]
+    assert removable(ledgers, 4, [one, other, cursor_of(ledgers)], NOTHING, NOW_MS) == []
+
+
+def test_retention_keeps_the_newest_ledgers_behind_a_needed_one_too() -> None:
+    ledgers = ledgers_of(4, 4, 4, 4, 4, ages_ms=(500, 400, 300, 200))  # 200 bytes
+    cursors = [cursor_of(ledgers, 2, 3, 4)]
+    assert removable(ledgers, 5, cursors, RetentionLimits(300, -1), NOW_MS) == [2, 3]
+    assert removable(ledgers, 5, cursors, RetentionLimits(-1, 160), NOW_MS) == [2]
+    assert removable(ledgers, 5, cursors, RetentionLimits(-1, 161), NOW_MS) == []
+    assert removable(ledgers, 5, cursors, KEEP_ALL, NOW_MS) == []
+
+
+def test_the_newest_entry_stays_while_an_older_one_is_needed() -> None:
+    ledgers = ledgers_of(4, 4, 4, 0, 0)
+    assert removable(ledgers, 5, [cursor_of(ledgers, 2, 3)], NOTHING, NOW_MS) == [2, 4]
+    assert removable(ledgers, 5, [cursor_of(ledgers, 1, 2, 3)], NOTHING, NOW_MS) == [1, 2, 3, 4]
 
 
 limits = st.sampled_from([-1, 0, 10, 25, 60, 1000])
+ledger_sets = st.sets(st.integers(1, 8))
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 90)), min_size=1, max_size=8),
-    st.tuples(st.integers(0, 9), st.integers(-1, 4)),
+    st.lists(st.tuples(ledger_sets, st.integers(0, 9), st.integers(-1, 4)), max_size=3),
     limits,
     limits,
 )
 def test_what_is_left_is_what_each_rule_on_its_own_asks_for(
-    shapes: list[tuple[int, int]], slowest: tuple[int, int], time_ms: int, size_bytes: int
+    shapes: list[tuple[int, int]], acknowledged: list[tuple[set[int], int, int]], time_ms: int, size_bytes: int
 ) -> None:
     ledgers = ledgers_of(*(count for count, _ in shapes), ages_ms=tuple(age for _, age in shapes))
-    gone = removed(ledgers, Position(*slowest), RetentionLimits(time_ms, size_bytes))
+    cursors = [cursor_of(ledgers, *ids, mark=Position(*mark)) for ids, *mark in acknowledged]
     rows = list(ledgers.rows())
+    gone = removable(ledgers, rows[-1].ledger_id, cursors, RetentionLimits(time_ms, size_bytes), NOW_MS)
     kept = [row for row in rows if row.ledger_id not in gone]
     assert kept[-1] is rows[-1]
     full_gone = [row for row in rows if row.ledger_id in gone and row.entry_count]
-    assert full_gone == [row for row in rows if row.entry_count][: len(full_gone)], "the oldest go first"
-    for row in full_gone:
-        assert Position(row.ledger_id, row.entry_count - 1) <= Position(*slowest)
+    needed = {
+        row.ledger_id
+        for row in rows
+        if any(not cursor.is_deleted(row.ledger_id, each) for cursor in cursors for each in range(row.entry_count))
+    }
+    assert needed.isdisjoint(gone)
     left = sum(row.size_bytes for row in kept)
     if size_bytes > 0 and time_ms < 0 and full_gone:
         assert left >= size_bytes
     if time_ms > 0 and size_bytes < 0:
         assert all(NOW_MS - row.closed_ms >= time_ms for row in full_gone)
-    following = [row for row in kept[:-1] if row.entry_count][:1]
-    for row in following:
-        is_needed = Position(row.ledger_id, row.entry_count - 1) > Position(*slowest)
+    spared = [row for row in kept[:-1] if row.entry_count and row.ledger_id not in needed]
+    assert all(row.ledger_id < spared[0].ledger_id for row in full_gone if spared), "the oldest go first"
+    for row in spared[:1]:
         is_young = time_ms < 0 or NOW_MS - row.closed_ms < time_ms
         is_small = size_bytes < 0 or left - row.size_bytes < size_bytes
-        assert is_needed or (is_young and is_small), "it could have gone too"
+        is_newest = row.ledger_id == ledgers.last_position.ledger_id
+        assert (is_young and is_small) or (is_newest and min(needed) < row.ledger_id), "it could have gone too"
     ledgers.remove(gone)
     assert ledgers.ledger_ids() == [row.ledger_id for row in kept]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -111,7 +112,7 @@ async def test_the_time_at_which_a_ledger_was_closed_survives_a_restart(stack: S
     assert await managed.trim() == [first.ledger_id]
 
 
-async def test_the_metadata_forgets_a_ledger_before_the_cache_and_the_store_do(
+async def test_the_metadata_forgets_a_ledger_before_cursors_the_cache_and_the_store_do(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     managed = await stack.open()
@@ -129,11 +130,12 @@ async def test_the_metadata_forgets_a_ledger_before_the_cache_and_the_store_do(
         monkeypatch.setattr(owner, name, noted)
 
     note(stack.metadata, "put")
+    note(managed.cursors["reader"].state, "forget_ledgers")
     note(stack.factory.cache, "drop_ledger")
     note(stack.store, "delete_ledger")
     managed.retention = NOTHING
     assert len(await managed.trim()) == 1
-    assert order == ["put", "drop_ledger", "delete_ledger"]
+    assert order == ["put", "forget_ledgers", "drop_ledger", "delete_ledger"]
     stack.factory.cache.check_invariants()
     assert stack.factory.cache.entry_count == 3
 
@@ -154,7 +156,7 @@ async def test_a_trim_that_fails_is_finished_by_the_next(
         with pytest.raises(StoreError):
             await managed.trim()
         assert len(await stack.store.list_ledgers()) == 3
-    assert await managed.trim() == []
+    assert len(await managed.trim()) == (2 if what == "put" else 0)
     assert await stack.store.list_ledgers() == managed.ledgers.ledger_ids() == [managed.current_ledger_id]
 
 
@@ -253,6 +255,169 @@ async def test_a_cursor_that_is_being_made_holds_back_what_it_shall_read(
     cursor = await subscribe(stack, "sub", managed)
     await settled(managed)
     assert await read_all(cursor) == positions
+
+
+# --- between ledgers that are needed -----------------------------------------------------------------------------------
+
+
+async def gap(stack: Stack, managed: ManagedLedger) -> tuple[ManagedCursor, list[Position]]:
+    """Five closed ledgers of 10 entries and 3 entries; the first entry and the fourth ledger wait for `sub`, and a reader is
+    in front of all. The second, third and fifth ledger may go."""
+    managed.retention = NOTHING
+    cursor = await subscribe(stack, "sub", managed)
+    stack.factory.create_non_durable_cursor(managed, "reader", EARLIEST)
+    positions = await fill(stack, 5)
+    for position in (*positions[1:30], *positions[40:]):
+        cursor.state.acknowledge(*_one(position))
+    await persisted(cursor)
+    return cursor, positions
+
+
+async def persisted(cursor: ManagedCursor) -> None:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    cursor.changed(lambda error: done.set_result(None))
+    await done
+
+
+async def test_ledgers_that_all_have_acknowledged_go_although_an_older_one_is_needed(stack: Stack) -> None:
+    managed = await stack.open()
+    cursor, positions = await gap(stack, managed)
+    other = await subscribe(stack, "other", managed)
+    assert await managed.trim() == []
+    other.state.mark_delete_to(positions[-1])
+    await persisted(other)
+    await settled(managed)
+    left = [positions[0], *positions[30:40]]
+    for _ in range(2):
+        cursor = managed.cursors["sub"]
+        cursor.state.check_invariants()
+        cursor.rewind()
+        there = positions[:10] + positions[30:40] + positions[50:]
+        assert cursor.backlog_entries == (await cursor.backlog()).entries == (await cursor.backlog()).messages == 11
+        assert managed.ledgers.entry_count == len(there) == 23
+        assert managed.last_confirmed == positions[-1]
+        assert [each for each in await read_all(cursor) if not cursor.state.is_deleted(*each)] == left
+        assert await stack.store.list_ledgers() == managed.ledgers.ledger_ids()
+        managed = await stack.reopen()
+    managed.retention = NOTHING
+    cursor = managed.cursors["sub"]
+    cursor.state.acknowledge(*_one(positions[0]))
+    assert cursor.mark_delete_position == positions[9]
+    assert len(await managed.trim()) == 1
+    assert managed.ledgers.first_position == positions[30]
+
+
+async def test_positions_in_a_gap_stand_for_what_is_behind_or_before_it(stack: Stack) -> None:
+    managed = await stack.open()
+    cursor, positions = await gap(stack, managed)
+    reader = managed.cursors["reader"]
+    assert len(await managed.trim()) == 3
+    there = positions[:10] + positions[30:40] + positions[50:]
+    assert await read_all(reader) == there
+    reader.state.check_invariants()
+    inside = positions[15]
+    await reader.reset(inside)
+    assert await read_all(reader) == there[10:]
+    assert await managed.read_if_there(inside, 1, 1) is None
+    assert managed.message_count_at_hand(inside) == 0
+    assert reader.state.mark_delete_to(inside) == 0
+    assert await managed.find_by_publish_time(15) == positions[30], "the entries tell their numbers as times"
+    assert await managed.find_by_publish_time(45) == positions[50]
+    await reader.reset(EARLIEST)
+    assert await reader.skip(11) == 11
+    assert reader.mark_delete_position == positions[30]
+    assert reader.state.mark_delete_to(positions[45]) == 9, "up to a gap is up to what is before it"
+    assert await reader.expire_to(positions[45]) == 0
+    late = stack.factory.create_non_durable_cursor(managed, "late", managed.ledgers.previous_position(inside))
+    assert await read_all(late) == there[10:]
+    assert await cursor.oldest_publish_time() == 0
+    assert await cursor.skip(2) == 2
+    assert cursor.mark_delete_position == positions[30]
+
+
+async def test_a_crash_before_it_is_stored_that_ledgers_are_gone_undoes_no_acknowledgement(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    managed = await stack.open()
+    cursor, positions = await gap(stack, managed)
+
+    async def failing(*args: object) -> None:
+        raise StoreError("the process is killed here")
+
+    monkeypatch.setattr(stack.metadata, "put", failing)
+    with pytest.raises(StoreError):
+        await managed.trim()
+    cursor.state.mark_delete_to(positions[0])
+    cursor.state.forget_deltas()
+    await persisted(cursor)  # the whole state
+    monkeypatch.undo()
+    managed = await stack.reopen()
+    assert managed.ledgers.entry_count == 53
+    assert managed.cursors["sub"].backlog_entries == 10
+    assert managed.cursors["sub"].mark_delete_position == positions[29]
+
+
+async def test_a_crash_after_it_is_stored_brings_nothing_back(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    managed = await stack.open()
+    _, positions = await gap(stack, managed)
+    put = stack.metadata.put
+
+    async def killed_then(*args: Any) -> int:
+        monkeypatch.undo()
+        await put(*args)
+        raise StoreError("the process is killed here")
+
+    monkeypatch.setattr(stack.metadata, "put", killed_then)
+    with pytest.raises(StoreError):
+        await managed.trim()
+    managed = await stack.reopen()
+    assert managed.ledgers.entry_count == 23
+    assert managed.cursors["sub"].backlog_entries == 11
+    managed.cursors["sub"].state.check_invariants()
+    assert await stack.store.list_ledgers() == managed.ledgers.ledger_ids()
+    assert managed.ledgers.first_position == positions[0]
+
+
+async def test_a_cursor_that_goes_back_to_a_ledger_that_is_leaving_goes_on_behind_it(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    managed = await stack.open()
+    cursor, positions = await gap(stack, managed)
+    put = stack.metadata.put
+
+    async def reset_first(*args: Any) -> int:
+        monkeypatch.undo()
+        await cursor.reset(positions[12])
+        cursor.state.acknowledge(*_one(positions[30]))
+        return await put(*args)
+
+    monkeypatch.setattr(stack.metadata, "put", reset_first)
+    assert len(await managed.trim()) == 4, "and the first ledger, which the cursor has skipped now"
+    cursor.state.check_invariants()
+    assert cursor.mark_delete_position == positions[30]
+    assert await read_all(cursor) == positions[30:40] + positions[50:]
+    assert cursor.backlog_entries == 12
+
+
+async def test_what_leaves_is_not_needed_by_a_termination(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    managed = await stack.open()
+    await fill(stack, 2, 0)
+
+    async def failing(*args: object) -> None:
+        raise StoreError("not now")
+
+    managed.retention = NOTHING
+    with monkeypatch.context() as patch:
+        patch.setattr(stack.metadata, "put", failing)
+        with pytest.raises(StoreError):
+            await managed.trim()
+    last = await managed.terminate()
+    assert last == (managed.current_ledger_id, -1)
+    await settled(managed)
+    for _ in range(2):
+        assert managed.ledgers.ledger_ids() == [last.ledger_id] == await stack.store.list_ledgers()
+        assert managed.last_confirmed == last
+        managed = await stack.reopen()
 
 
 async def test_truncate_acknowledges_everything_and_drops_every_closed_ledger(stack: Stack) -> None:

@@ -205,10 +205,10 @@ class Listener(PolicyListener):
     def __init__(self) -> None:
         self.told: list[object] = []
 
-    def namespace_changed(self, namespace: NamespaceName) -> None:
+    async def namespace_changed(self, namespace: NamespaceName) -> None:
         self.told.append(namespace)
 
-    def topic_changed(self, topic: TopicName, policies: TopicPolicies) -> None:
+    def topic_changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
         self.told.append((topic, policies))
 
 
@@ -242,7 +242,8 @@ async def test_the_listener_is_told_of_every_change_once_it_is_stored(resources:
     await resources.update_namespace(DEFAULT, set_ttl)
     await resources.update_topic_policies(topic, set_topic_ttl)
     await resources.delete_topic_policies(topic)
-    assert listener.told == [DEFAULT, (topic, TopicPolicies(messageTTLInSeconds=7)), (topic, TopicPolicies())]
+    await resources.delete_topic_policies(topic)  # There are none any more: no change.
+    assert listener.told == [DEFAULT, (topic, TopicPolicies(messageTTLInSeconds=7)), (topic, None)]
 
 
 async def test_a_refused_change_of_a_topics_policies_changes_nothing(resources: Resources) -> None:

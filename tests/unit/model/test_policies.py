@@ -7,18 +7,23 @@ import json
 import msgspec
 import pytest
 
+from pybroker.model.offload_policies import OffloadPolicies
 from pybroker.model.policies import (
     AuthAction,
+    BacklogQuota,
     BundlesData,
     ClusterData,
+    DelayedDeliveryPolicies,
     NamespacePolicies,
     TenantInfo,
+    TopicPolicies,
     checked_bundles,
     copy_of,
     decode,
     encode,
     even_bundles,
     ordered_actions,
+    to_pulsar_topic_policies,
 )
 
 FRESH = {
@@ -71,7 +76,7 @@ ONCE_SET = {
         "maxInactiveDurationSeconds": 60,
         "deleteWhileInactive": True,
     },
-    "offload_policies": {"managedLedgerOffloadDriver": "filesystem"},
+    "offload_policies": json.loads(encode(OffloadPolicies(managedLedgerOffloadDriver="filesystem"))),
     "entryFilters": {"entryFilterNames": "a,b"},
     "max_producers_per_topic": 1,
     "max_consumers_per_topic": 2,
@@ -219,3 +224,28 @@ def test_boundaries_that_make_no_sense_are_refused(bundles: BundlesData) -> None
 def test_actions_come_once_each_and_in_order() -> None:
     given = [AuthAction.CONSUME, AuthAction.PRODUCE, AuthAction.CONSUME]
     assert ordered_actions(given) == [AuthAction.PRODUCE, AuthAction.CONSUME]
+
+
+def test_the_policies_of_a_topic_have_pulsars_names_where_others_read_them() -> None:
+    policies = TopicPolicies(
+        backlogQuotaMap={"message_age": BacklogQuota(limitTime=5)},
+        delayedDeliveryPolicies=DelayedDeliveryPolicies(active=True, tickTime=7),
+        subscriptionExpirationTimeMinutes=9,
+        maxProducerPerTopic=3,
+    )
+    assert to_pulsar_topic_policies(policies) == {
+        "backLogQuotaMap": {"message_age": {"limit": 0, "limitSize": 0, "limitTime": 5}},
+        "subscriptionPolicies": {},
+        "subscriptionExpirationTimeInMinutes": 9,
+        "delayedDeliveryEnabled": True,
+        "delayedDeliveryTickTimeMillis": 7,
+        "delayedDeliveryMaxDelayInMillis": 0,
+        "maxProducerPerTopic": 3,
+    }
+
+
+def test_the_policies_of_a_topic_that_were_stored_with_fewer_members_are_read() -> None:
+    stored = b'{"backlogQuotaMap":{},"messageTTLInSeconds":5,"delayedDeliveryPolicies":{"active":true,"tickTime":7}}'
+    assert decode(stored, TopicPolicies) == TopicPolicies(
+        messageTTLInSeconds=5, delayedDeliveryPolicies=DelayedDeliveryPolicies(active=True, tickTime=7)
+    )

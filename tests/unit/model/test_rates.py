@@ -5,7 +5,14 @@ import math
 import pytest
 
 from pybroker.model.rates import BucketsWindow, DeliveryRates, ProducerRates, Rate, TopicRates, quantile
-from pybroker.model.stats import LATENCY_BOUNDS_MS, Buckets, DeliveryCounters, ProducerCounters, TopicCounters
+from pybroker.model.stats import (
+    LATENCY_BOUNDS_MS,
+    Buckets,
+    DeliveryCounters,
+    LedgerCounters,
+    ProducerCounters,
+    TopicCounters,
+)
 
 
 def test_a_rate_is_the_rise_over_the_window() -> None:
@@ -64,11 +71,16 @@ def test_topics_and_subscriptions_have_a_rate_for_each_of_their_counters() -> No
     topic.entry_size_bytes.add(1000)
     delivered.messages_out, delivered.bytes_out = 40, 4000
     delivered.redelivered_messages, delivered.acked_messages = 2, 4
-    topic_rates.update(topic, 2000)
+    ledger = LedgerCounters()
+    ledger.entries_read, ledger.bytes_read, ledger.store_entries_read, ledger.mark_deletes = 8, 800, 4, 2
+    topic_rates.update(topic, ledger, 2000)
     delivery_rates.update(delivered, 2000)
     assert topic_rates.messages_in.per_second == 10
     assert topic_rates.bytes_in.per_second == 1000
     assert topic_rates.entries_in.per_second == 1
+    assert (topic_rates.entries_in.count, topic_rates.average_message_bytes) == (2, 100)
+    assert (topic_rates.entries_read.per_second, topic_rates.bytes_read.per_second) == (4, 400)
+    assert (topic_rates.store_entries_read.per_second, topic_rates.mark_deletes.per_second) == (2, 1)
     assert topic_rates.publish_latency_ms.counts[0] == 1
     assert topic_rates.entry_size_bytes.total == 1000
     assert delivery_rates.messages_out.per_second == 20

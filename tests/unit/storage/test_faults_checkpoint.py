@@ -132,6 +132,36 @@ async def test_a_slow_checkpoint_holds_up_neither_appends_nor_acknowledgements(o
     await it.store.close()
 
 
+@pytest.mark.parametrize("operation", ["write", "commit"])
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("is_first", [False, True])
+async def test_a_ledger_may_grow_and_be_deleted_while_a_checkpoint_is_made(
+    operation: str, which: int, is_first: bool
+) -> None:
+    """The first one is being written, the other not yet."""
+    it = await world()
+    ledger_ids = [await it.store.create_ledger() for _ in range(2)]
+    payloads = [b"before", b"in it"] if not is_first else [b"in it"]
+    for number, payload in enumerate(payloads):
+        for ledger_id in ledger_ids:
+            await it.append(ledger_id, number, payload)
+        if number < len(payloads) - 1:
+            assert await it.store._checkpointer.run()
+    gate = it.disk.plan = Gate(operation, suffix=".db" if operation == "commit" else ".ledger")
+    running = asyncio.ensure_future(it.store._checkpointer.run())
+    await gate.reached()
+    payloads.append(b"behind it")
+    for ledger_id in ledger_ids:
+        await it.append(ledger_id, len(payloads) - 1, payloads[-1])
+    await it.store.delete_ledger(ledger_ids.pop(which))
+    gate.open()
+    assert await running
+    again = await it.again(Random(0))
+    assert await again.store.list_ledgers() == ledger_ids
+    assert await read_all(again.store, ledger_ids[0]) == payloads
+    await again.store.close()
+
+
 async def test_damage_in_the_table_is_noticed_when_a_cursor_is_loaded() -> None:
     it = await world()
     await filled(it)

@@ -15,6 +15,7 @@ from pybroker.wire.entry_metadata import (
     chunk_of,
     deliver_at_ms,
     is_batch,
+    is_encrypted,
     message_count,
     metadata_span,
     publish_time_ms,
@@ -33,6 +34,7 @@ def test_any_entry_is_read_as_protobuf_reads_it(fields: pb.MessageMetadata, payl
     assert is_batch(entry) == read.HasField("num_messages_in_batch")
     assert publish_time_ms(entry) == read.publish_time
     assert deliver_at_ms(entry) == max(0, read.deliver_at_time)
+    assert is_encrypted(entry) == bool(read.encryption_keys)
 
 
 @pytest.mark.parametrize("payload_bytes", [1, 5000])
@@ -47,6 +49,12 @@ def test_the_tag_of_the_delivery_time_elsewhere_is_none(payload_bytes: int) -> N
 def test_any_bytes_have_a_delivery_time(data: bytes, is_framed: bool) -> None:
     entry = len(data).to_bytes(4, "big") + data if is_framed else data
     assert deliver_at_ms(entry + b"\x98") >= 0
+
+
+def test_an_entry_is_encrypted_when_it_names_a_key() -> None:
+    assert is_encrypted(message(metadata(encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")])))
+    assert not is_encrypted(message(metadata(partition_key="\x6a")))
+    assert not is_encrypted(b"\0\0\1\0\x6a")
 
 
 def test_the_tag_of_the_count_inside_another_field_is_no_count() -> None:

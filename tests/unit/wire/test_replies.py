@@ -102,15 +102,16 @@ def deliveries(draw: st.DrawFn) -> tuple[list[int], list[bytes], list[int] | Non
 
 
 @EXAMPLES
-@given(ids, ids, deliveries(), st.one_of(st.just(-1), ids))
+@given(ids, ids, deliveries(), st.one_of(st.just(-1), ids), st.one_of(st.just(-1), st.integers(0, (1 << 31) - 1)))
 def test_messages_say_what_was_asked(
     consumer_id: int,
     ledger_id: int,
     delivery: tuple[list[int], list[bytes], list[int] | None, list[list[int] | None] | None],
     epoch: int,
+    partition: int,
 ) -> None:
     entry_ids, payloads, redeliveries, ack_sets = delivery
-    parts = replies.messages(consumer_id, ledger_id, entry_ids, payloads, redeliveries, ack_sets, epoch)
+    parts = replies.messages(consumer_id, ledger_id, entry_ids, payloads, redeliveries, ack_sets, epoch, partition)
     assert len(parts) == 2 * len(entry_ids)
     assert all(part is payload for part, payload in zip(parts[1::2], payloads, strict=True)), "a payload was copied"
     frames = list(frames_of(b"".join(parts)))
@@ -118,7 +119,9 @@ def test_messages_say_what_was_asked(
     for index, (command, _) in enumerate(frames):
         expected = pb.CommandMessage(
             consumer_id=consumer_id,
-            message_id=pb.MessageIdData(ledgerId=ledger_id, entryId=entry_ids[index]),
+            message_id=pb.MessageIdData(
+                ledgerId=ledger_id, entryId=entry_ids[index], partition=None if partition < 0 else partition
+            ),
             redelivery_count=(redeliveries[index] if redeliveries else 0) or None,
             ack_set=(ack_sets[index] if ack_sets else None) or [],
             consumer_epoch=None if epoch < 0 else epoch,
@@ -127,7 +130,7 @@ def test_messages_say_what_was_asked(
 
 
 def test_ack_sets_may_come_as_unsigned_words() -> None:
-    parts = replies.messages(1, 5, [0], [b"x"], None, [[MASK_64]], -1)
+    parts = replies.messages(1, 5, [0], [b"x"], None, [[MASK_64]], -1, -1)
     ((command, _),) = frames_of(b"".join(parts))
     assert list(command.message.ack_set) == [-1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -26,9 +27,11 @@ def routes() -> list[Route]:
     return [
         route("GET", BASE, list_clusters),
         route("GET", BASE + "/{cluster}", get_cluster),
-        route("PUT", BASE + "/{cluster}", create_cluster),
-        route("POST", BASE + "/{cluster}", update_cluster),
+        route("PUT", BASE + "/{cluster}", create_cluster, body=ClusterData),
+        route("POST", BASE + "/{cluster}", update_cluster, body=ClusterData),
         route("DELETE", BASE + "/{cluster}", delete_cluster),
+        route("GET", BASE + "/{cluster}/peers", get_peers),
+        route("POST", BASE + "/{cluster}/peers", set_peers, body=list[str]),
     ]
 
 
@@ -59,8 +62,33 @@ async def update_cluster(call: Call) -> Response:
 
 
 async def delete_cluster(call: Call) -> Response:
+    """Refused with 412 while a namespace lives in it, or an isolation policy is left."""
     call.require_superuser()
-    await call.resources.delete_cluster(call.name("cluster"))
+    name = call.name("cluster")
+    if await call.broker.cluster_documents.isolation_policies(name):
+        raise AdminError(412, f"Cluster {name} is not empty: it has namespace isolation policies")
+    await call.resources.delete_cluster(name)
+    return no_content()
+
+
+async def get_peers(call: Call) -> Response:
+    call.require_superuser()
+    peers = _existing_cluster(call, call.name("cluster")).peerClusterNames
+    return empty_ok() if peers is None else json_response(peers)
+
+
+async def set_peers(call: Call) -> Response:
+    """The clusters that may stand in for this one; a body of `null` unsets them."""
+    call.require_superuser()
+    name, peers = call.name("cluster"), await call.optional_json(list[str])
+    data = _existing_cluster(call, name)
+    for peer in peers or ():
+        if peer == name:
+            raise AdminError(412, f"{name} itself can't be part of peer-list")
+        if call.resources.cluster(peer) is None:
+            raise AdminError(412, f"Peer cluster {peer} does not exist")
+    peers = None if peers is None else sorted(set(peers))
+    await call.resources.put_cluster(name, msgspec.structs.replace(data, peerClusterNames=peers))
     return no_content()
 
 

@@ -6,7 +6,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.call import Call, json_response, route, text_response
-from pybroker.cluster.lookup import find_bundle
+from pybroker.cluster.bundles import find_bundle
 from pybroker.model.policies import FIRST_BOUNDARY, LAST_BOUNDARY
 
 BASE = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
@@ -43,4 +43,4 @@ async def get_bundle(call: Call) -> Response:
     policies = call.resources.namespace(topic.namespace)
     # A namespace that is missing would be one bundle, as Pulsar answers it.
     boundaries = policies.bundles.boundaries if policies is not None else (FIRST_BOUNDARY, LAST_BOUNDARY)
-    return text_response(find_bundle(topic, boundaries), "application/json")
+    return text_response(str(find_bundle(topic, boundaries)), "application/json")

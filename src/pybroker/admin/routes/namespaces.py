@@ -46,7 +46,9 @@ async def create_namespace(call: Call) -> Response:
     namespace = call.namespace_name()
     call.require_tenant_admin(namespace.tenant)
     policies = await call.optional_json(NamespacePolicies)
-    await call.resources.create_namespace(namespace, policies or NamespacePolicies())
+    await call.resources.create_namespace(
+        namespace, policies or NamespacePolicies(), call.config.max_namespaces_per_tenant
+    )
     return no_content()
 
 
@@ -69,7 +71,8 @@ async def list_topics(call: Call) -> Response:
     mode = call.query("mode") or "PERSISTENT"
     if mode not in DOMAIN_OF_MODE:
         raise AdminError(400, f"mode is {mode!r}: use one of {', '.join(DOMAIN_OF_MODE)}")
-    return json_response(await call.broker.list_topics(namespace, DOMAIN_OF_MODE[mode]))
+    shows_system = call.flag("includeSystemTopic")
+    return json_response(await call.broker.directory.list(namespace, DOMAIN_OF_MODE[mode], include_system=shows_system))
 
 
 async def get_bundles(call: Call) -> Response:

@@ -1,6 +1,7 @@
 """`/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscriptions` and `.../subscription/{subscription}`.
 
-Which there are, making and deleting them, their properties, and the last message that they may want.
+Which there are, making and deleting them, their properties, and what their backlog is made of. A partitioned topic has a
+subscription as soon as one of its partitions has it.
 """
 
 from __future__ import annotations
@@ -8,83 +9,166 @@ from __future__ import annotations
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, json_response, no_content, route
-from pybroker.admin.message_id import ResetCursorData, message_id
+from pybroker.admin.call import BadBody, Call, json_response, no_content, route
+from pybroker.admin.existing import (
+    existing_subscription,
+    existing_topic,
+    on_each_subscription,
+    require_persistent,
+    while_served,
+)
+from pybroker.admin.message_id import ResetCursorData
+from pybroker.admin.partitions import require_not_partitioned, topics_of
+from pybroker.admin.routes.cursors import SUBSCRIPTION
 from pybroker.admin.routes.namespaces import existing_namespace
-from pybroker.admin.routes.topic_operations import SUBSCRIPTION, existing_subscription, existing_topic
 from pybroker.admin.routes.topic_policies import TOPIC
-from pybroker.errors import AdminError, TopicNotFound
+from pybroker.broker.backlog_analysis import analyze_backlog
+from pybroker.broker.subscription import Subscription
+from pybroker.errors import AdminError, NotAllowedError
+from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, LATEST, Position
-from pybroker.wire.entry_metadata import is_batch
 
 
 def routes() -> list[Route]:
     return [
         route("GET", TOPIC + "/subscriptions", list_subscriptions),
-        route("GET", TOPIC + "/lastMessageId", get_last_message_id),
         route("PUT", SUBSCRIPTION, create_subscription),
         route("DELETE", SUBSCRIPTION, delete_subscription),
         route("GET", SUBSCRIPTION + "/properties", get_properties),
         route("PUT", SUBSCRIPTION + "/properties", set_properties),
+        route("POST", SUBSCRIPTION + "/analyzeBacklog", analyze),
+        route("GET", SUBSCRIPTION + "/replicatedSubscriptionStatus", get_replicated),
+        route("POST", SUBSCRIPTION + "/replicatedSubscriptionStatus", set_replicated),
     ]
 
 
 async def list_subscriptions(call: Call) -> Response:
     call.require_lookup(call.topic_name())
-    topic = await existing_topic(call)
-    return json_response(list(topic.subscriptions))
-
-
-async def get_last_message_id(call: Call) -> Response:
-    call.require_lookup(call.topic_name())
-    if not call.topic_name().is_persistent:
-        raise TopicNotFound(f"Topic {call.topic_name()} not found")
-    topic = await existing_topic(call)
-    last = topic.ledger.last_confirmed
-    shown = message_id(last)
-    if topic.ledger.ledgers.has_entry(last):
-        run = await topic.ledger.read(last, 1, 1)
-        if is_batch(run.payloads[0]):
-            shown.batchIndex = run.message_counts[0] - 1
-    return json_response(shown)
+    topics = [await existing_topic(call, name) for name in topics_of(call, call.topic_name())]
+    return json_response(list(dict.fromkeys(name for topic in topics for name in topic.subscriptions)))
 
 
 async def create_subscription(call: Call) -> Response:
-    """At a message, or the first one behind it; behind the last one without a body. Makes the topic as a consumer would."""
+    """At a message, or the first one behind it; behind the last one without a body. Makes the topic as a consumer would.
+
+    On a partitioned topic, on the partitions that do not have it yet; 409 when all of them do.
+    """
     name, subscription = call.topic_name(), call.name("subscription")
     call.require_consume(name, subscription)
     if not name.is_persistent:
         raise AdminError(400, "Create subscription on non-persistent topic can only be done through client")
     existing_namespace(call, name.namespace)
     start = await call.optional_json(ResetCursorData)
-    topic = await call.broker.get_topic(name, may_create=call.config.allow_auto_topic_creation)
-    if subscription in topic.subscriptions:
+    made = [await _create_on(call, each, subscription, start) for each in topics_of(call, name)]
+    if not any(made):
         raise AdminError(409, "Subscription already exists for topic")
+    return no_content()
+
+
+async def _create_on(call: Call, name: TopicName, subscription: str, start: ResetCursorData | None) -> bool:
+    """Make it on one topic; False when it is there already."""
+    topic = await call.broker.get_topic(name, may_create=True)
+    if subscription in topic.subscriptions:
+        return False
     first, properties = LATEST, {}
     if start is not None:
         properties = start.properties
         first = start.position if start.position >= Position(0, 0) else EARLIEST
         if start.isExcluded and first != EARLIEST:
             first = Position(first.ledger_id, first.entry_id + 1)
-    await topic.create_subscription(subscription, first, properties)
-    return no_content()
+    with while_served(topic):
+        try:
+            created = await topic.create_subscription(subscription, first, properties)
+        except NotAllowedError as error:
+            raise AdminError(409, str(error)) from error
+        if call.flag("replicated"):
+            await created.set_replicated(True)
+    return True
 
 
 async def delete_subscription(call: Call) -> Response:
     """With consumers on it only when forced; they are told to subscribe again, which makes a new one."""
-    subscription = await existing_subscription(call)
-    if subscription.consumers and not call.flag("force"):
-        raise AdminError(412, "Subscription has active connected consumers")
-    await subscription.topic.delete_subscription(subscription)
+
+    async def act(subscription: Subscription) -> None:
+        if subscription.consumers and not call.flag("force"):
+            raise AdminError(412, "Subscription has active connected consumers")
+        await subscription.topic.delete_subscription(subscription)
+
+    await on_each_subscription(call, act)
     return no_content()
 
 
 async def get_properties(call: Call) -> Response:
-    return json_response((await existing_subscription(call)).cursor.properties)
+    properties: dict[str, str] = {}
+
+    async def act(subscription: Subscription) -> None:
+        properties.update(subscription.properties)
+
+    await on_each_subscription(call, act)
+    return json_response(properties)
 
 
 async def set_properties(call: Call) -> Response:
     """Those of the body, none without one, instead of what there was."""
-    subscription = await existing_subscription(call)
-    await subscription.cursor.set_properties(await call.optional_json(dict[str, str]) or {})
+    properties = await call.optional_json(dict[str, str]) or {}
+
+    async def act(subscription: Subscription) -> None:
+        await subscription.set_properties(properties)
+
+    await on_each_subscription(call, act)
     return no_content()
+
+
+async def get_replicated(call: Call) -> Response:
+    """Whether other clusters are to follow the subscription, for each topic: it is kept, there is no replication yet."""
+    replicated: dict[str, bool] = {}
+
+    async def act(subscription: Subscription) -> None:
+        replicated[str(subscription.topic.name)] = subscription.is_replicated
+
+    await on_each_subscription(call, act)
+    return json_response(replicated)
+
+
+async def set_replicated(call: Call) -> Response:
+    require_persistent(call, "Replication of a subscription")
+    is_replicated = await call.optional_json(bool)
+    if is_replicated is None:
+        raise BadBody("true or false is needed")
+
+    async def act(subscription: Subscription) -> None:
+        await subscription.set_replicated(is_replicated)
+
+    await on_each_subscription(call, act)
+    return no_content()
+
+
+async def analyze(call: Call) -> Response:
+    """Count the backlog entry by entry, or what is behind the message id of the body, with what entry filters make of it."""
+    require_persistent(call, "Analyze backlog")
+    require_not_partitioned(call, call.topic_name())
+    start = await call.optional_json(ResetCursorData)
+    subscription = await existing_subscription(call)
+    with while_served(subscription.topic, subscription):
+        found = await analyze_backlog(
+            subscription,
+            None if start is None else start.position,
+            call.config.subscription_backlog_scan_max_entries,
+            call.config.subscription_backlog_scan_max_time_ms,
+        )
+    return json_response(
+        {
+            "entries": found.entries,
+            "messages": found.messages,
+            "markerMessages": found.marker_messages,
+            "filterRejectedEntries": found.rejected_entries,
+            "filterAcceptedEntries": found.accepted_entries,
+            "filterRescheduledEntries": found.rescheduled_entries,
+            "filterRejectedMessages": found.rejected_messages,
+            "filterAcceptedMessages": found.accepted_messages,
+            "filterRescheduledMessages": found.rescheduled_messages,
+            "aborted": found.is_aborted,
+            "firstMessageId": None if found.first is None else str(found.first),
+            "lastMessageId": None if found.last is None else str(found.last),
+        }
+    )

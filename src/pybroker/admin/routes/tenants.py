@@ -35,7 +35,7 @@ async def get_tenant(call: Call) -> Response:
 
 async def create_tenant(call: Call) -> Response:
     call.require_superuser()
-    await call.resources.create_tenant(call.name("tenant"), await _tenant_info(call))
+    await call.resources.create_tenant(call.name("tenant"), await _tenant_info(call), call.config.max_tenants)
     return no_content()
 
 

@@ -1,51 +1,113 @@
-"""`/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/...`: what is done to one topic and its subscriptions."""
+"""`/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/...`: what is done to one topic, or to all its partitions."""
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
+import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, json_response, no_content, route
+from pybroker.admin.call import Call, empty_ok, json_response, no_content, route
+from pybroker.admin.existing import existing_topic, on_each_topic, require_persistent, while_served
+from pybroker.admin.internal_info import backlog_summary, internal_info
 from pybroker.admin.internal_stats import internal_stats
-from pybroker.admin.message_id import ResetCursorData, message_id
+from pybroker.admin.message_id import MessageId, ResetCursorData, message_id
+from pybroker.admin.partitions import require_not_partitioned, topics_of
 from pybroker.admin.routes.namespaces import existing_namespace
 from pybroker.admin.routes.topic_policies import TOPIC
-from pybroker.broker import cursor_moves
-from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
-from pybroker.errors import AdminError, SubscriptionNotFound
+from pybroker.errors import AdminError, TopicNotFound
 from pybroker.model.names import TopicName
+from pybroker.model.position import EARLIEST
 
-SUBSCRIPTION = TOPIC + "/subscription/{subscription}"
+_NO_OFFLOADER = "No tiered storage is configured: there is nowhere to offload to"
 
 
 def routes() -> list[Route]:
     return [
+        route("PUT", TOPIC + "/unload", unload),
         route("GET", TOPIC + "/internalStats", get_internal_stats),
+        route("GET", TOPIC + "/internal-info", get_internal_info),
+        route("GET", TOPIC + "/backlog", get_backlog),
         route("PUT", TOPIC + "/backlogSize", get_backlog_size),
         route("POST", TOPIC + "/terminate", terminate),
+        route("POST", TOPIC + "/terminate/partitions", terminate_partitions),
+        route("POST", TOPIC + "/trim", trim),
         route("DELETE", TOPIC + "/truncate", truncate),
-        route("POST", TOPIC + "/all_subscription/expireMessages/{seconds}", expire_in_all),
-        route("POST", SUBSCRIPTION + "/skip_all", skip_all),
-        route("POST", SUBSCRIPTION + "/skip/{count}", skip),
-        route("POST", SUBSCRIPTION + "/expireMessages/{seconds}", expire_by_age),
-        route("POST", SUBSCRIPTION + "/expireMessages", expire_by_position),
-        route("POST", SUBSCRIPTION + "/resetcursor/{timestamp}", reset_by_time),
-        route("POST", SUBSCRIPTION + "/resetcursor", reset_by_position),
+        route("GET", TOPIC + "/compaction", get_compaction),
+        route("PUT", TOPIC + "/compaction", compact),
+        route("GET", TOPIC + "/offload", get_offload),
+        route("PUT", TOPIC + "/offload", offload),
     ]
+
+
+async def unload(call: Call) -> Response:
+    """Close it; its clients come back by themselves, and what they have not acknowledged is delivered again.
+
+    A topic that is not loaded stays so.
+    """
+    name = call.topic_name()
+    call.require_namespace_admin(name.namespace)
+    existing_namespace(call, name.namespace)
+    missing = [each for each in topics_of(call, name) if not await _unloaded(call, each)]
+    if missing:
+        raise TopicNotFound(f"Topic {missing[0]} not found")
+    return no_content()
+
+
+async def _unloaded(call: Call, name: TopicName) -> bool:
+    """Close that topic; whether it exists."""
+    topic = call.broker.topics.get(str(name))
+    if topic is None:
+        return await call.broker.directory.exists(name)
+    await call.broker.unload(topic)
+    return True
+
+
+# --- looking ---------------------------------------------------------------------------------------------------------
 
 
 async def get_internal_stats(call: Call) -> Response:
     call.require_lookup(call.topic_name())
-    return json_response(internal_stats(await existing_topic(call)))
+    return json_response(internal_stats(await existing_topic(call), with_metadata=call.flag("metadata")))
+
+
+async def get_internal_info(call: Call) -> Response:
+    """What is stored of its managed ledger; of a partitioned topic, of each partition."""
+    name = call.topic_name()
+    call.require_lookup(name)
+    require_persistent(call, "Get internal info")
+    names = topics_of(call, name)
+    if names == [name]:
+        return json_response(internal_info(await existing_topic(call)))
+    partitions = {str(each): internal_info(await existing_topic(call, each)) for each in names}
+    return json_response({"version": 0, "partitions": partitions})
+
+
+async def get_backlog(call: Call) -> Response:
+    """Entries and bytes, for tools that still ask so; `stats` and `internalStats` say more."""
+    name = call.topic_name()
+    call.require_lookup(name)
+    require_persistent(call, "Get backlog")
+    topics = [await existing_topic(call, each) for each in topics_of(call, name)]
+    broker_name = urlsplit(call.broker.addresses.resolve(None).broker_url).hostname or ""
+    return json_response(backlog_summary(name, topics, broker_name, call.broker.clock.wall_ms()))
 
 
 async def get_backlog_size(call: Call) -> Response:
     """The bytes behind a message, which the body names; a PUT because it has a body."""
-    call.require_lookup(call.topic_name())
+    name = call.topic_name()
+    call.require_lookup(name)
+    require_persistent(call, "Get backlog size")
+    require_not_partitioned(call, name)
     topic = await existing_topic(call)
     position = (await call.json(ResetCursorData)).position
-    return json_response(await topic.bytes_behind(position))
+    with while_served(topic):
+        return json_response(await topic.bytes_behind(position))
+
+
+# --- what is stored --------------------------------------------------------------------------------------------------
 
 
 async def terminate(call: Call) -> Response:
@@ -54,101 +116,94 @@ async def terminate(call: Call) -> Response:
     call.require_namespace_admin(name.namespace)
     if not name.is_persistent:
         raise AdminError(406, "Need to provide a persistent topic name")
-    topic = await existing_topic(call)
-    return json_response(message_id(await topic.terminate()))
+    require_not_partitioned(call, name)
+    return json_response(await _terminated(call, name))
+
+
+async def terminate_partitions(call: Call) -> Response:
+    """The same for every partition; answers with the last message of each."""
+    name = call.topic_name()
+    call.require_namespace_admin(name.namespace)
+    names = topics_of(call, name)
+    if names == [name]:
+        raise AdminError(405, f"Topic {name} is not partitioned: use terminate")
+    return json_response({str(index): await _terminated(call, each) for index, each in enumerate(names)})
+
+
+async def _terminated(call: Call, name: TopicName) -> MessageId:
+    topic = await existing_topic(call, name)
+    with while_served(topic):
+        return message_id(await topic.terminate())
+
+
+async def trim(call: Call) -> Response:
+    """Drop the closed ledgers that nobody needs any more, now rather than with the next round of maintenance."""
+    name = call.topic_name()
+    call.require_namespace_admin(name.namespace)
+    require_persistent(call, "Trim")
+
+    async def act(topic: Topic) -> None:
+        await topic.ledger.trim()
+
+    await on_each_topic(call, act)
+    return empty_ok()
 
 
 async def truncate(call: Call) -> Response:
-    call.require_namespace_admin(call.topic_name().namespace)
+    name = call.topic_name()
+    call.require_namespace_admin(name.namespace)
+    require_persistent(call, "Truncate", 412)
+    await on_each_topic(call, Topic.truncate)
+    return no_content()
+
+
+# --- compaction and offload ------------------------------------------------------------------------------------------
+
+
+class _LongRunning(msgspec.Struct):
+    """How the last compaction or offload that somebody asked for went."""
+
+    status: str
+    lastError: str  # noqa: N815  (the JSON property)
+    firstUnoffloadedMessage: MessageId | None = None  # noqa: N815
+
+
+async def get_compaction(call: Call) -> Response:
+    name = call.topic_name()
+    call.require_namespace_admin(name.namespace)
+    require_persistent(call, "Compaction")
+    await existing_topic(call)
+    return json_response(_LongRunning("NOT_RUN", ""))
+
+
+async def compact(call: Call) -> Response:
+    name = call.topic_name()
+    call.require_namespace_admin(name.namespace)
+    require_persistent(call, "Compaction")
+    await on_each_topic(call, _compact)
+    return no_content()
+
+
+async def _compact(topic: Topic) -> None:
+    raise AdminError(405, f"Topic {topic.name} cannot be compacted: this broker does not compact topics yet")
+
+
+async def get_offload(call: Call) -> Response:
+    name = call.topic_name()
+    call.require_namespace_admin(name.namespace)
+    require_persistent(call, "Offload")
     topic = await existing_topic(call)
-    await topic.truncate()
-    return no_content()
-
-
-async def skip(call: Call) -> Response:
-    subscription = await existing_subscription(call)
-    await cursor_moves.skip(subscription, max(0, call.integer("count")))
-    return no_content()
-
-
-async def skip_all(call: Call) -> Response:
-    subscription = await existing_subscription(call)
-    await cursor_moves.skip_all(subscription)
-    return no_content()
-
-
-async def expire_by_age(call: Call) -> Response:
-    subscription = await existing_subscription(call)
-    if not await _expire_by_age(call, subscription):
-        raise _nothing_expired(subscription)
-    return no_content()
-
-
-async def expire_in_all(call: Call) -> Response:
-    """Every subscription; refused afterwards when one of them had nothing to expire."""
-    call.require_consume(call.topic_name(), "")
-    topic = await existing_topic(call)
-    refused = [each for each in list(topic.subscriptions.values()) if not await _expire_by_age(call, each)]
-    if refused:
-        raise _nothing_expired(refused[0])
-    return no_content()
-
-
-async def _expire_by_age(call: Call, subscription: Subscription) -> bool:
-    """False when there was nothing to do: nothing unread, or nothing that old while consumers are at work, as in Pulsar."""
-    seconds = call.integer("seconds")
-    if seconds <= 0 or not subscription.cursor.backlog_entries:
-        return False
-    expired = await cursor_moves.expire(subscription, call.broker.clock.wall_ms() - seconds * 1000)
-    return expired > 0 or not subscription.consumers
-
-
-async def expire_by_position(call: Call) -> Response:
-    """Up to and including a message."""
-    subscription = await existing_subscription(call)
-    position = (await call.json(ResetCursorData)).position
-    if position > subscription.topic.ledger.last_confirmed:
-        raise _nothing_expired(subscription)
-    await cursor_moves.expire_to(subscription, position)
-    return no_content()
-
-
-def _nothing_expired(subscription: Subscription) -> AdminError:
-    return AdminError(
-        409,
-        f"Expire message not issued on topic {subscription.topic.name} for subscription {subscription.name}: "
-        "it has nothing that old, or the message does not exist",
+    return json_response(
+        _LongRunning("ERROR" if topic.offload_error else "NOT_RUN", topic.offload_error, message_id(EARLIEST))
     )
 
 
-async def reset_by_time(call: Call) -> Response:
-    """Go on at the first message that was published then or later."""
-    subscription = await existing_subscription(call)
-    position = await subscription.topic.ledger.find_by_publish_time(call.integer("timestamp"))
-    await cursor_moves.reset(subscription, position)
+async def offload(call: Call) -> Response:
+    """Taken, as it runs in the background; that it fails for want of tiered storage is what its status says then."""
+    name = call.topic_name()
+    call.require_namespace_admin(name.namespace)
+    require_persistent(call, "Offload")
+    if await call.optional_json(ResetCursorData) is None:
+        raise AdminError(400, "messageId is null")
+    (await existing_topic(call)).offload_error = _NO_OFFLOADER
     return no_content()
-
-
-async def reset_by_position(call: Call) -> Response:
-    """Go on at a message, or the first one behind where it was."""
-    subscription = await existing_subscription(call)
-    await cursor_moves.reset(subscription, (await call.json(ResetCursorData)).position)
-    return no_content()
-
-
-async def existing_topic(call: Call) -> Topic:
-    """The topic of the path, loaded; 404 when it does not exist."""
-    name: TopicName = call.topic_name()
-    existing_namespace(call, name.namespace)
-    return await call.broker.get_topic(name, may_create=False)
-
-
-async def existing_subscription(call: Call) -> Subscription:
-    """The subscription of the path; 404 when it, or its topic, does not exist."""
-    name = call.name("subscription")
-    call.require_consume(call.topic_name(), name)
-    topic = await existing_topic(call)
-    subscription = topic.subscriptions.get(name)
-    if subscription is None:
-        raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
-    return subscription

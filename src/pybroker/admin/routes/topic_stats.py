@@ -1,8 +1,10 @@
-"""`/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/stats`: what happens on a topic."""
+"""`/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/stats`: what happens on a topic, or on its partitions."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,13 +12,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.call import Call, route
+from pybroker.admin.existing import existing_topic
+from pybroker.admin.internal_stats import internal_stats
+from pybroker.admin.partitioned_stats import partitioned_stats
+from pybroker.admin.partitions import topics_of
 from pybroker.admin.routes.brokers import broker_id
-from pybroker.admin.routes.topic_operations import existing_topic
+from pybroker.admin.routes.namespaces import existing_namespace
 from pybroker.admin.routes.topic_policies import TOPIC
 from pybroker.admin.topic_stats import Document, Measured, StatsRequest, Steps, topic_stats
 from pybroker.broker.backlog import estimated_bytes_behind
 from pybroker.broker.backlog_quota import estimated_backlog_bytes, slowest_subscription
-from pybroker.errors import StoreError
+from pybroker.errors import AdminError, StoreError, TopicNotFound
+from pybroker.model.names import TopicName
 
 if TYPE_CHECKING:
     from pybroker.admin.rate_sampler import RateSampler
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
     from pybroker.broker.topic import Topic
 
 NOT_ASKED_FOR = -1
+PARTITION_MARK = "-partition-"
 
 
 class TopicStatsRoutes:
@@ -33,21 +41,70 @@ class TopicStatsRoutes:
         self._rates = rates
 
     def routes(self) -> list[Route]:
-        return [route("GET", TOPIC + "/stats", self.get)]
+        return [
+            route("GET", TOPIC + "/stats", self.get),
+            route("GET", TOPIC + "/partitioned-stats", self.get_partitioned),
+            route("GET", TOPIC + "/partitioned-internalStats", self.get_partitioned_internal),
+        ]
 
     async def get(self, call: Call) -> Response:
         """`getPreciseBacklog` changes nothing: the backlog is counted exactly in any case."""
         call.require_lookup(call.topic_name())
-        topic = await existing_topic(call)
+        return _json(await self._document(call, await existing_topic(call)))
+
+    async def get_partitioned(self, call: Call) -> Response:
+        """The sums, and unless `perPartition=false` what they are made of. Partitions that do not exist are left out."""
+        name, metadata = _partitioned(call)
+        documents = {str(topic.name): await self._document(call, topic) async for topic in _partitions(call, name)}
+        by_name = call.config.aggregate_publisher_stats_by_producer_name
+        merged = await _made(partitioned_stats(list(documents.values()), merges_publishers_by_name=by_name))
+        if not documents:
+            documents[str(name)] = dict(merged)  # So does Pulsar: no partition was made yet.
+        is_detailed = call.query("perPartition") is None or call.flag("perPartition")
+        return _json({**merged, "metadata": metadata, "partitions": documents if is_detailed else {}})
+
+    async def get_partitioned_internal(self, call: Call) -> Response:
+        name, metadata = _partitioned(call)
+        partitions = {str(topic.name): internal_stats(topic) async for topic in _partitions(call, name)}
+        if not partitions:
+            raise AdminError(404, "Internal topics have not been generated yet")
+        return _json({"metadata": metadata, "partitions": partitions})
+
+    async def _document(self, call: Call, topic: Topic) -> Document:
+        with_publishers = call.config.expose_publisher_stats and not call.flag("excludePublishers")
         request = StatsRequest(
             measured=await _measure(call, topic),
             backlog_bytes=await _topic_backlog_bytes(topic),
             broker_id=broker_id(call),
-            with_publishers=not call.flag("excludePublishers"),
+            with_publishers=with_publishers,
             with_consumers=not call.flag("excludeConsumers"),
         )
-        document = await _made(topic_stats(topic, self._rates, request))
-        return Response(msgspec.json.encode(document), media_type="application/json")
+        return await _made(topic_stats(topic, self._rates, request))
+
+
+def _json(document: Document) -> Response:
+    return Response(msgspec.json.encode(document), media_type="application/json")
+
+
+def _partitioned(call: Call) -> tuple[TopicName, Document]:
+    """The partitioned topic of the path, and what is said of it; 404 when it is none."""
+    name = call.topic_name()
+    call.require_lookup(name)
+    existing_namespace(call, name.namespace)
+    if PARTITION_MARK in name.local_name:
+        raise AdminError(412, f"Partitioned Topic Name should not contain '{PARTITION_MARK}'")
+    metadata = call.broker.partitioned.get(name)
+    if metadata is None:
+        raise AdminError(404, f"Partitioned Topic {name} not found")
+    shown: Document = {"partitions": metadata.partitions, "deleted": metadata.deleted}
+    return name, shown if metadata.properties is None else shown | {"properties": metadata.properties}
+
+
+async def _partitions(call: Call, name: TopicName) -> AsyncIterator[Topic]:
+    """Those that exist, loaded one after the other."""
+    for partition in topics_of(call, name):
+        with contextlib.suppress(TopicNotFound):
+            yield await call.broker.get_topic(partition, may_create=False)
 
 
 async def _made(steps: Steps) -> Document:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from pybroker import logs
 from pybroker.broker.consumer import Consumer
-from pybroker.broker.dispatchers import require_enabled
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
+from pybroker.broker.topic_limits import require_room_for_consumer, require_type_enabled
 from pybroker.dispatch.consumer_state import KeySharedOptions
 from pybroker.errors import (
     ConsumerBusy,
@@ -22,7 +22,6 @@ from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, LATEST, Position, from_wire
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
-from pybroker.wire.entry_metadata import is_batch
 
 if TYPE_CHECKING:
     from pybroker.server.connection import Connection
@@ -89,19 +88,22 @@ def _require_supported(connection: Connection, request: pb.CommandSubscribe) -> 
 
 async def _attach(connection: Connection, request: pb.CommandSubscribe, name: TopicName) -> Consumer:
     broker = connection.broker
-    may_create = request.force_topic_creation and broker.config.allow_auto_topic_creation
-    topic = await broker.get_topic(name, may_create)
+    topic = await broker.get_topic(name, may_create=request.force_topic_creation)
     host = connection.address.rpartition(":")[0]
     topic.admit_subscribe((host, request.consumer_name, request.consumer_id))
     kind = KIND_OF_SUB_TYPE[request.subType]
-    require_enabled(broker.config, kind)  # Before it leaves a subscription behind.
+    # Before it leaves a subscription behind.
+    require_type_enabled(topic, kind)
+    require_room_for_consumer(topic, connection)
     subscription = await _subscription(connection, request, topic)
+    if request.replicate_subscription_state:
+        await subscription.set_replicated(True)
     consumer = Consumer(
         subscription,
         request.consumer_id,
         request.consumer_name,
         request.priority_level,
-        broker.config.max_unacked_messages_per_consumer if kind in ("Shared", "Key_Shared") else 0,
+        max(0, topic.policies.max_unacked_per_consumer) if kind in ("Shared", "Key_Shared") else 0,
         connection,
         {pair.key: pair.value for pair in request.metadata},
         broker.clock.wall_ms(),
@@ -192,21 +194,16 @@ async def get_last_message_id(connection: Connection, command: pb.BaseCommand) -
     """The last entry of the topic, and where the consumer's subscription stands."""
     request = command.getLastMessageId
     consumer = require_consumer(connection, request.consumer_id)
-    ledger = consumer.subscription.topic.ledger
+    last, batch_index = await consumer.subscription.topic.last_message()
     reply = pb.BaseCommand(type=pb.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
     response = reply.getLastMessageIdResponse
     response.request_id = request.request_id
-    run = None
-    while run is None and ledger.ledgers.has_entry(last := ledger.last_confirmed):
-        run = await ledger.read_if_there(
-            last, 1, 1
-        )  # it may be trimmed meanwhile: then the last one is another, or none
-    if run is not None:
-        _fill(response.last_message_id, last)
-        if is_batch(run.payloads[0]):
-            response.last_message_id.batch_index = run.message_counts[0] - 1
-    else:
-        _fill(response.last_message_id, Position(-1, -1))
+    _fill(response.last_message_id, last)
+    if batch_index >= 0:
+        response.last_message_id.batch_index = batch_index
+    partition = consumer.subscription.topic.name.partition_index
+    if partition >= 0:
+        response.last_message_id.partition = partition
     _fill(response.consumer_mark_delete_position, consumer.subscription.cursor.mark_delete_position)
     connection.send(replies.frame(reply))
 

@@ -1,21 +1,16 @@
-"""PARTITIONED_METADATA, LOOKUP, GET_TOPICS_OF_NAMESPACE, and what is asked about schemas."""
+"""PARTITIONED_METADATA, LOOKUP, and what is asked about schemas."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from crc32c import crc32c
-
-from pybroker.errors import InvalidTopicName, NotAllowedError, ProtocolViolation, TopicNotFound
-from pybroker.model.names import NON_PERSISTENT, PERSISTENT, NamespaceName, TopicName
+from pybroker.errors import NotAllowedError, TopicNotFound
+from pybroker.model.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
 
 if TYPE_CHECKING:
     from pybroker.server.connection import Connection
-
-_Mode = pb.CommandGetTopicsOfNamespace.Mode
-_DOMAIN_OF_MODE = {_Mode.PERSISTENT: PERSISTENT, _Mode.NON_PERSISTENT: NON_PERSISTENT, _Mode.ALL: None}
 
 
 async def partitioned_metadata(connection: Connection, command: pb.BaseCommand) -> None:
@@ -61,33 +56,6 @@ async def lookup(connection: Connection, command: pb.BaseCommand) -> None:
         response.error = replies.server_error(error)
         response.message = str(error)
     connection.send(replies.frame(reply))
-
-
-async def get_topics_of_namespace(connection: Connection, command: pb.BaseCommand) -> None:
-    """The names of a namespace's topics; the pattern, if any, is left to the client."""
-    request = command.getTopicsOfNamespace
-    try:
-        namespace = NamespaceName.parse(request.namespace)
-    except InvalidTopicName as error:
-        raise ProtocolViolation(str(error)) from error
-    connection.broker.authorization.require_list_topics(namespace, connection.role)
-    topics = await connection.broker.list_topics(namespace, _DOMAIN_OF_MODE[request.mode])
-    reply = pb.BaseCommand(type=pb.BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
-    response = reply.getTopicsOfNamespaceResponse
-    response.request_id = request.request_id
-    response.topics_hash = topics_hash(topics)
-    response.filtered = False
-    response.changed = response.topics_hash != request.topics_hash
-    if response.changed:
-        response.topics.extend(topics)
-    connection.send(replies.frame(reply))
-
-
-def topics_hash(topics: list[str]) -> str:
-    """CRC32C of the sorted names joined by commas, its bytes as hex in little-endian order."""
-    if not topics:
-        return "00000000"
-    return crc32c(",".join(sorted(topics)).encode()).to_bytes(4, "little").hex()
 
 
 def get_schema(connection: Connection, command: pb.BaseCommand) -> None:

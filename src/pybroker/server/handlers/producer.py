@@ -57,7 +57,7 @@ def _require_supported(request: pb.CommandProducer) -> None:
 
 async def _attach(connection: Connection, request: pb.CommandProducer, name: TopicName) -> Producer:
     broker = connection.broker
-    topic = await broker.get_topic(name, may_create=broker.config.allow_auto_topic_creation)
+    topic = await broker.get_topic(name, may_create=True)
     await require_within_quota(topic)
     if request.initial_subscription_name:
         await _make_initial_subscription(topic, request.initial_subscription_name)
@@ -70,6 +70,7 @@ async def _attach(connection: Connection, request: pb.CommandProducer, name: Top
         connection,
         {pair.key: pair.value for pair in request.metadata},
         broker.clock.wall_ms(),
+        request.encrypted,
     )
     try:
         topic.add_producer(producer)

@@ -1,0 +1,92 @@
+"""What the path of a call names, loaded, and what is done to it while others may unload or delete it.
+
+What must hold: a topic or subscription that goes away under a call is answered 404 or 503 with a reason, never as a fault; what
+is done to a partitioned topic is tried on every partition before the first failure is answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+from pybroker.admin.call import Call
+from pybroker.admin.partitions import topics_of
+from pybroker.admin.routes.namespaces import existing_namespace
+from pybroker.broker.subscription import Subscription
+from pybroker.broker.topic import Topic
+from pybroker.errors import AdminError, BrokerError, ServiceNotReady, StoreError, SubscriptionNotFound, TopicNotFound
+from pybroker.model.names import TopicName
+
+
+async def existing_topic(call: Call, name: TopicName | None = None) -> Topic:
+    """The topic of the path, or that one, loaded; 404 when it does not exist."""
+    name = name or call.topic_name()
+    existing_namespace(call, name.namespace)
+    if call.broker.partitioned.get(name) is not None:
+        raise TopicNotFound(f"Topic {name} not found: it is partitioned, use one of its partitions")
+    return await call.broker.get_topic(name, may_create=False)
+
+
+def subscription_of(topic: Topic, name: str) -> Subscription:
+    """That subscription; 404 when there is none."""
+    subscription = topic.subscriptions.get(name)
+    if subscription is None:
+        raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
+    return subscription
+
+
+async def existing_subscription(call: Call) -> Subscription:
+    """The subscription of the path; 404 when it, or its topic, does not exist. Who calls may consume by it."""
+    call.require_consume(call.topic_name(), call.name("subscription"))
+    return subscription_of(await existing_topic(call), call.name("subscription"))
+
+
+def require_persistent(call: Call, what: str, status: int = 405) -> None:
+    """Refuse what only persistent topics can do; 404 when the other topic of the path does not exist either."""
+    name = call.topic_name()
+    if name.is_persistent:
+        return
+    existing_namespace(call, name.namespace)
+    if str(name) not in call.broker.topics:
+        raise TopicNotFound(f"Topic {name} not found")
+    raise AdminError(status, f"{what} on a non-persistent topic is not allowed")
+
+
+@contextmanager
+def while_served(topic: Topic, subscription: Subscription | None = None) -> Iterator[None]:
+    """Answer a failure that comes from the topic's or the subscription's end as such: 503 and 404."""
+    try:
+        yield
+    except StoreError as error:
+        if topic.is_fenced:
+            raise ServiceNotReady(f"Topic {topic.name} is being closed, try again") from error
+        if subscription is not None and subscription.is_closed:
+            raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted meanwhile") from error
+        raise
+
+
+async def on_each_topic(call: Call, action: Callable[[Topic], Awaitable[None]]) -> None:
+    """Act on the topic of the path, or on every partition of it. The first failure is raised once all were tried."""
+    failure: AdminError | BrokerError | StoreError | None = None
+    for name in topics_of(call, call.topic_name()):
+        try:
+            topic = await existing_topic(call, name)
+            with while_served(topic):
+                await action(topic)
+        except (AdminError, BrokerError, StoreError) as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+
+
+async def on_each_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> None:
+    """The same with the subscription of the path. Who calls may consume by it."""
+    name = call.name("subscription")
+    call.require_consume(call.topic_name(), name)
+
+    async def act(topic: Topic) -> None:
+        subscription = subscription_of(topic, name)
+        with while_served(topic, subscription):
+            await action(subscription)
+
+    await on_each_topic(call, act)

@@ -1,0 +1,141 @@
+"""Metrics of the whole broker: totals over the topics, connections, look-ups, load, and what goes on inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from pybroker import __version__
+from pybroker.admin.metrics import figures
+from pybroker.admin.metrics.reading import EVICTION_TYPES, Reading
+from pybroker.admin.metrics.text import Number, Samples, number_text, type_line
+
+if TYPE_CHECKING:
+    from pybroker.admin.rate_sampler import RateSampler
+    from pybroker.broker.service import BrokerService
+
+# Shown once more for the whole broker, summed over its topics.
+_SUMS = (
+    "subscriptions_count",
+    "producers_count",
+    "consumers_count",
+    "rate_in",
+    "rate_out",
+    "throughput_in",
+    "throughput_out",
+    "storage_size",
+    "storage_logical_size",
+    "storage_write_rate",
+    "storage_read_rate",
+    "storage_read_cache_misses_rate",
+    "msg_backlog",
+)
+
+
+class BrokerLines:
+    """Writes them; keeps nothing but the registry of the process's own figures."""
+
+    def __init__(self, broker: BrokerService, rates: RateSampler, samples: Samples) -> None:
+        self._broker = broker
+        self._rates = rates
+        self._samples = samples
+        # Of our own: the library's default registry belongs to whoever embeds the broker.
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+
+    def lines(self, reading: Reading) -> Iterator[str]:
+        yield from self._totals(reading)
+        yield from self._lookups()
+        yield from self._topic_loads()
+        yield from self._connections()
+        yield from self._load()
+        yield from self._cache()
+        yield from self._internals()
+        yield from self._process()
+
+    def _totals(self, reading: Reading) -> Iterator[str]:
+        samples, stats, namespaces = self._samples, self._broker.stats, reading.namespaces.values()
+        yield from samples.gauge("pulsar_version_info", 1, version=__version__, commit="")
+        yield from samples.gauge("pulsar_broker_topics_count", sum(each.topic_count for each in namespaces))
+        for name in _SUMS:
+            total = sum(getattr(each.summed, f"pulsar_{name}") for each in namespaces)
+            yield from samples.gauge(f"pulsar_broker_{name}", total)
+        for direction, label, by_system in (
+            ("in", "system_topic", reading.bytes_in),
+            ("out", "system_subscription", reading.bytes_out),
+        ):
+            totals: dict[str, Number] = {str(is_system).lower(): total for is_system, total in by_system.items()}
+            yield from samples.gauges(f"pulsar_broker_{direction}_bytes_total", label, totals)
+        evictions: dict[str, Number] = {
+            kind: sum(each.evictions[index] for each in namespaces) for index, kind in enumerate(EVICTION_TYPES)
+        }
+        name = "pulsar_broker_storage_backlog_quota_exceeded_evictions_total"
+        yield from samples.gauges(name, "quota_type", evictions)
+        name = "pulsar_storage_backlog_quota_check_duration_seconds"
+        yield from samples.histogram(name, self._broker.maintenance.quota_check_duration_s)
+        window = self._rates.broker.publish_latency_ms
+        yield from samples.summary("pulsar_broker_publish_latency", stats.publish_latency_ms, window)
+        yield from samples.gauge("pulsar_broker_throttled_connections", stats.throttled_connections)
+        # What is read is handed to consumers in the same turn.
+        yield from samples.gauge("pulsar_broker_pending_bytes_to_dispatch", 0)
+
+    def _lookups(self) -> Iterator[str]:
+        samples, stats = self._samples, self._broker.stats
+        yield from samples.summary("pulsar_broker_lookup", stats.lookup_ms, self._rates.broker.lookup_ms)
+        yield from samples.counter("pulsar_broker_lookup_answers", stats.lookups - stats.lookup_failures)
+        yield from samples.counter("pulsar_broker_lookup_failures", stats.lookup_failures)
+        # One broker serves everything: nobody is sent elsewhere.
+        yield from samples.counter("pulsar_broker_lookup_redirects", 0)
+        yield from samples.gauge("pulsar_broker_lookup_pending_requests", self._broker.pending_metadata_requests)
+
+    def _topic_loads(self) -> Iterator[str]:
+        samples, stats, rates = self._samples, self._broker.stats, self._rates.broker
+        yield from samples.gauge("pulsar_broker_topic_load_pending_requests", self._broker.loading_topic_count)
+        yield from samples.summary("pulsar_topic_load_times", stats.topic_load_ms, rates.topic_load_ms)
+        yield from samples.counter("topic_load_failed", stats.topic_load_failures)
+        yield from self._about(figures.TOPIC_LOADS, figures.topic_load_figures(stats, rates))
+
+    def _connections(self) -> Iterator[str]:
+        yield from self._about(figures.CONNECTIONS, figures.connection_figures(self._broker.stats))
+
+    def _load(self) -> Iterator[str]:
+        yield from self._about(figures.HEALTH, figures.health_figures(self._broker.stats))
+        yield from self._about(figures.LOAD, figures.load_figures(self._rates.resources))
+
+    def _cache(self) -> Iterator[str]:
+        samples, cache = self._samples, self._broker.ledgers.cache
+        for name, value in figures.cache_figures(self._broker, self._rates.broker).items():
+            yield from samples.gauge(f"pulsar_{name}", value)
+        yield from samples.counter("pybroker_cache_hit_entries", cache.hits_total)
+        yield from samples.counter("pybroker_cache_missed_reads", cache.misses_total)
+
+    def _about(self, metric: str, values: dict[str, Number]) -> Iterator[str]:
+        host = figures.broker_host(self._broker)
+        for name, value in values.items():
+            yield from self._samples.gauge(f"pulsar_{name}", value, broker=host, metric=metric)
+
+    def _internals(self) -> Iterator[str]:
+        """What no other broker has."""
+        samples, stats, broker = self._samples, self._broker.stats, self._broker
+        yield from samples.gauge("pybroker_loop_lag_ms", stats.loop_lag_ms)
+        yield from samples.gauge("pybroker_loop_lag_max_ms", stats.loop_lag_max_ms)
+        yield from samples.histogram("pybroker_loop_lag_histogram_ms", stats.loop_lags_ms)
+        yield from samples.gauge("pybroker_pending_publish_bytes", stats.pending_publish_bytes)
+        yield from samples.gauge("pybroker_pump_queue_depth", len(broker.pumps))
+        yield from samples.counter("pybroker_bugs", stats.bugs)
+        yield from samples.counter("pybroker_skipped_damaged_entries", stats.skipped_damaged_entries)
+        for name, value in broker.ledgers.store.figures().items():
+            if name == "damaged_entries":
+                yield from samples.counter("pybroker_storage_damaged_entries", int(value))
+            else:
+                yield from samples.gauge(f"pybroker_store_{name}", value)
+        for name, buckets in broker.ledgers.store.histograms().items():
+            yield from samples.histogram(f"pybroker_store_{name}", buckets)
+
+    def _process(self) -> Iterator[str]:
+        for metric in self._registry.collect():
+            yield type_line(metric.name, metric.type)
+            for sample in metric.samples:
+                yield f"{sample.name}{self._samples.labels(**sample.labels)} {number_text(sample.value)}\n"

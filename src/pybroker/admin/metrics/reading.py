@@ -1,0 +1,185 @@
+"""One scrape's look at all topics: their rows, and the sums over namespaces and the broker.
+
+Topics come and go while a scrape gives way to the loop: one that goes is still written, one that comes is in the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from operator import add
+from typing import TYPE_CHECKING
+
+from pybroker.admin.metrics import values
+from pybroker.admin.metrics.ledgers import CURSOR_NAMES, LedgerSums, cursor_labels, cursor_values
+from pybroker.admin.metrics.text import Number, Samples, Table, escape
+from pybroker.broker.backlog import estimated_bytes_behind
+from pybroker.model.system_topics import is_system_topic
+
+if TYPE_CHECKING:
+    from pybroker.admin.rate_sampler import RateSampler
+    from pybroker.broker.service import BrokerService
+    from pybroker.broker.subscription import Subscription
+    from pybroker.broker.topic import Topic
+    from pybroker.config import BrokerConfig
+    from pybroker.model.names import NamespaceName
+
+EVICTION_TYPES = ("size", "time")
+
+
+class NamespaceSums:
+    """The sums over the topics of one namespace, or of all."""
+
+    def __init__(self) -> None:
+        self.topic_count = 0
+        self.summed = values.SummedValues(*[0] * len(values.SummedValues._fields))
+        self.delivery = values.DeliverySums(*[0] * len(values.DeliverySums._fields))
+        self.buckets: Sequence[Number] = [0] * len(values.BUCKET_NAMES)
+        self.evictions = (0, 0)
+
+    def add(self, topic: Topic, summed: values.SummedValues) -> None:
+        self.topic_count += 1
+        self.summed = values.SummedValues(*map(add, self.summed, summed))
+        size_evictions, age_evictions = self.evictions
+        self.evictions = (
+            size_evictions + topic.counters.size_evictions,
+            age_evictions + topic.counters.age_evictions,
+        )
+
+    def add_rows(self, buckets: Sequence[Number], delivery: values.DeliverySums) -> None:
+        """What only the rows of a namespace show."""
+        if buckets is not values.NO_BUCKETS:
+            self.buckets = list(map(add, self.buckets, buckets))
+        self.delivery = values.DeliverySums(*map(add, self.delivery, delivery))
+
+
+class Reading:
+    """All rows of one scrape. `read` comes first."""
+
+    def __init__(self, broker: BrokerService, rates: RateSampler, samples: Samples) -> None:
+        self._broker = broker
+        self._rates = rates
+        self._samples = samples
+        self._config: BrokerConfig = broker.config
+        self._has_topics = self._config.expose_topic_level_metrics_in_prometheus
+        of_all = (*values.SummedValues._fields, *values.BUCKET_NAMES)
+        more = values.SingleValues._fields if self._has_topics else values.DeliverySums._fields
+        self._topics = Table((*of_all, *more))  # or namespaces
+        self._evictions = Table((values.EVICTIONS_NAME,))
+        self._subscriptions = Table(values.SubscriptionValues._fields)
+        self._throttled = Table(values.THROTTLE_NAMES)
+        self._out = Table(values.OutValues._fields)
+        self._subscription_backlogs = Table(("pybroker_subscription_backlog_bytes",))
+        self._consumers = Table(values.ConsumerValues._fields)
+        self._producers = Table(values.ProducerValues._fields)
+        self._cursors = Table(CURSOR_NAMES)
+        self.namespaces: dict[str, NamespaceSums] = {}
+        self.ledgers: dict[str, LedgerSums] = {}  # by namespace and domain
+        self._begins: dict[NamespaceName, str] = {}
+        # By whether the bytes are a system topic's.
+        self.bytes_in = {True: 0, False: 0}
+        self.bytes_out = {True: 0, False: 0}
+
+    def read(self) -> Iterator[None]:
+        """Look at one topic or subscription between two steps."""
+        for topic in list(self._broker.topics.values()):
+            labels = self._topic_labels(topic)
+            delivered: list[values.SubscriptionValues] = []
+            for subscription in list(topic.subscriptions.values()):
+                delivered.append(values.subscription_values(subscription, self._rates.subscription(subscription)))
+                if self._has_topics:
+                    yield from self._subscription_rows(labels, subscription, delivered[-1])
+                if self._config.expose_managed_cursor_metrics_in_prometheus and subscription.is_durable:
+                    self._cursors.add(cursor_labels(self._samples, subscription), cursor_values(subscription))
+                yield
+            if self._has_topics:
+                yield from self._producer_rows(labels, topic)
+            self._add(labels, topic, delivered)
+            yield
+
+    def _topic_labels(self, topic: Topic) -> str:
+        """Without the brace at the end: other labels may follow."""
+        name = topic.name
+        begin = self._begins.get(name.namespace)
+        if begin is None:
+            begin = self._begins[name.namespace] = self._samples.labels(namespace=str(name.namespace))[:-1]
+        if not self._config.split_topic_and_partition_label_in_prometheus:
+            return f'{begin},topic="{escape(str(name))}"'
+        return f'{begin},topic="{escape(str(name.partitioned_name))}",partition="{name.partition_index}"'
+
+    def _subscription_rows(
+        self, topic_labels: str, subscription: Subscription, read: values.SubscriptionValues
+    ) -> Iterator[None]:
+        labels = f'{topic_labels},subscription="{escape(subscription.name)}"'
+        self._subscriptions.add(labels + "}", read)
+        self._out.add(labels + "}", values.out_values(subscription.counters))
+        for reason in values.THROTTLE_REASONS:
+            row_labels = f'{labels},reason="{reason}"}}'
+            self._throttled.add(row_labels, values.throttled_events(subscription, reason))
+        cursor = subscription.cursor
+        if self._config.expose_subscription_backlog_size_in_prometheus:
+            behind_bytes = estimated_bytes_behind(cursor.ledger.ledgers, cursor.mark_delete_position)
+            self._subscription_backlogs.add(labels + "}", (behind_bytes,))
+        if self._config.expose_consumer_level_metrics_in_prometheus:
+            for consumer in list(subscription.consumers):
+                own = f'{labels},consumer_name="{escape(consumer.name)}",consumer_id="{consumer.consumer_id}"}}'
+                self._consumers.add(own, values.consumer_values(consumer, self._rates.consumer(consumer)))
+                self._out.add(own, values.out_values(consumer.counters))
+                yield
+
+    def _producer_rows(self, topic_labels: str, topic: Topic) -> Iterator[None]:
+        if not self._config.expose_producer_level_metrics_in_prometheus:
+            return
+        for producer in list(topic.producers.values()):
+            own = f',producer_name="{escape(producer.name)}",producer_id="{producer.producer_id}"}}'
+            self._producers.add(topic_labels + own, values.producer_values(self._rates.producer(producer)))
+            yield
+
+    def _add(self, labels: str, topic: Topic, delivered: list[values.SubscriptionValues]) -> None:
+        rates, namespace = self._rates.topic(topic), str(topic.name.namespace)
+        summed = values.summed_values(topic, rates, delivered)
+        buckets = values.bucket_values(rates)
+        of_namespace = self.namespaces.get(namespace)
+        if of_namespace is None:
+            of_namespace = self.namespaces[namespace] = NamespaceSums()
+        of_namespace.add(topic, summed)
+        if self._has_topics:
+            self._topics.add(labels + "}", (*summed, *buckets, *values.single_values(topic, rates)))
+            self._add_evictions(labels, (topic.counters.size_evictions, topic.counters.age_evictions))
+        else:
+            of_namespace.add_rows(buckets, values.delivery_sums(topic.subscriptions.values(), delivered))
+        if self._config.expose_managed_ledger_metrics_in_prometheus:
+            key = f"{namespace}/{topic.name.domain}"
+            if key not in self.ledgers:
+                self.ledgers[key] = LedgerSums()
+            self.ledgers[key].add(topic, rates, summed.pulsar_msg_backlog)
+        is_system, counters = is_system_topic(topic.name), topic.counters
+        self.bytes_in[is_system] += counters.bytes_in
+        delivered_bytes = sum([each.counters.bytes_out for each in topic.subscriptions.values()])
+        self.bytes_out[is_system] += counters.bytes_out_of_removed + delivered_bytes
+
+    def _add_evictions(self, labels: str, counts: tuple[int, int]) -> None:
+        for kind, count in zip(EVICTION_TYPES, counts, strict=True):
+            self._evictions.add(f'{labels},quota_type="{kind}"}}', (count,))
+
+    def lines(self) -> Iterator[str]:
+        """The rows of topics and their clients, or those of namespaces."""
+        counts: dict[str, Number] = {name: sums.topic_count for name, sums in self.namespaces.items()}
+        if counts:
+            yield from self._samples.gauges("pulsar_topics_count", "namespace", counts)
+        if not self._has_topics:
+            for name, sums in self.namespaces.items():
+                labels = self._samples.labels(namespace=name)
+                self._topics.add(labels, (*sums.summed, *sums.buckets, *sums.delivery))
+                self._add_evictions(labels[:-1], sums.evictions)
+        for table in (
+            self._topics,
+            self._evictions,
+            self._subscriptions,
+            self._throttled,
+            self._out,
+            self._subscription_backlogs,
+            self._consumers,
+            self._producers,
+            self._cursors,
+        ):
+            yield from table.lines()

@@ -1,0 +1,34 @@
+"""How many requests a second one HTTP client may make (`httpRequestsLimitEnabled`); a client is its address.
+
+Invariant: at most MAX_CLIENTS are remembered; who did not ask for longest is forgotten, and begins with a full allowance.
+"""
+
+from __future__ import annotations
+
+from pybroker.errors import AdminError
+from pybroker.model.token_bucket import TokenBucket
+
+MAX_CLIENTS = 10_000
+
+
+class RequestLimit:
+    """Owned by the application. The caller passes the time, monotonic milliseconds."""
+
+    def __init__(self, max_per_second: float) -> None:
+        assert max_per_second > 0
+        self._max_per_second = max_per_second
+        # Whole requests in whole milliseconds: half a request a second is one in two seconds.
+        self._units = max(1, int(max_per_second))
+        self._period_ms = max(1, round(1000 * self._units / max_per_second))
+        self._buckets: dict[str, TokenBucket] = {}
+
+    def take(self, address: str, now_ms: float) -> None:
+        """Count one request. Refused: 429 when the client makes too many."""
+        # Taken out and put back: the order of the dictionary is that of the last request.
+        bucket = self._buckets.pop(address, None) or TokenBucket(self._units, self._period_ms, now_ms)
+        if len(self._buckets) >= MAX_CLIENTS:
+            del self._buckets[next(iter(self._buckets))]
+        self._buckets[address] = bucket
+        if bucket.available(now_ms) < 1:
+            raise AdminError(429, f"More than {self._max_per_second:g} requests a second (httpRequestsMaxPerSecond)")
+        bucket.spend(1)

@@ -1,0 +1,137 @@
+"""How much of the machine is in use: what load reports and the `pulsar_lb_...` metrics say.
+
+Measured once a window, from the kernel's own files: reading them costs microseconds and never waits for a disk. On a
+system that has none of them everything stays 0.
+
+What the figures mean: `cpu` is the busy share of the whole machine, 100 for each core. `memory` is what this process
+holds resident, of what the machine or its control group has, in MB. `direct memory` is what a broker keeps of messages,
+in MB: the cache of entries and what is published and not stored yet, of the limits of both. `bandwidth` is of all network
+interfaces but the loopback, in kbit/s.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pybroker.broker.service import BrokerService
+
+UNKNOWN_LIMIT = -1.0
+_MIB = 1024 * 1024
+_PROC = Path("/proc")
+_NETWORKS = Path("/sys/class/net")
+_GROUP_MEMORY = Path("/sys/fs/cgroup/memory.max")
+
+
+class Usage(NamedTuple):
+    """Of one resource; a limit that nobody knows is UNKNOWN_LIMIT."""
+
+    usage: float = 0.0
+    limit: float = UNKNOWN_LIMIT
+
+    @property
+    def percent(self) -> float:
+        """0 where the limit is not known."""
+        return 100 * self.usage / self.limit if self.limit > 0 else 0.0
+
+
+class ResourceMeter:
+    """The usage at the last sample, and what the next one is measured against."""
+
+    def __init__(self, broker: BrokerService) -> None:
+        self._broker = broker
+        self._cpu_ticks = _cpu_ticks()
+        self._network_bytes = _network_bytes()
+        self._sampled_ms: float | None = None
+        self.sampled_wall_ms = 0
+        self.cpu = Usage(limit=100.0 * (os.cpu_count() or 1))
+        self.memory = Usage()
+        self.direct_memory = Usage()
+        self.bandwidth_in = Usage()
+        self.bandwidth_out = Usage()
+
+    def sample(self, wall_ms: int, monotonic_ms: float) -> None:
+        """Measure now."""
+        busy, total = _cpu_ticks()
+        busy_before, total_before = self._cpu_ticks
+        if total > total_before:
+            self.cpu = Usage(self.cpu.limit * (busy - busy_before) / (total - total_before), self.cpu.limit)
+        self._cpu_ticks = busy, total
+        self.memory = Usage(_resident_bytes() / _MIB, _memory_limit_bytes() / _MIB)
+        self.direct_memory = self._message_memory()
+        received, sent = _network_bytes()
+        if self._sampled_ms is not None and monotonic_ms > self._sampled_ms:
+            elapsed_ms = monotonic_ms - self._sampled_ms
+            limit = _network_limit_kbit_per_s()
+            # Bits a millisecond are kilobits a second.
+            self.bandwidth_in = Usage(8 * (received - self._network_bytes[0]) / elapsed_ms, limit)
+            self.bandwidth_out = Usage(8 * (sent - self._network_bytes[1]) / elapsed_ms, limit)
+        self._network_bytes = received, sent
+        self._sampled_ms = monotonic_ms
+        self.sampled_wall_ms = wall_ms
+
+    def _message_memory(self) -> Usage:
+        broker = self._broker
+        limit_mb = broker.ledgers.cache.limit_bytes / _MIB + broker.config.max_message_publish_buffer_size_in_mb
+        return Usage((broker.ledgers.cache.size_bytes + broker.stats.pending_publish_bytes) / _MIB, limit_mb)
+
+    @property
+    def max_percent(self) -> float:
+        """Of the resource that is used most."""
+        usages = (self.cpu, self.memory, self.direct_memory, self.bandwidth_in, self.bandwidth_out)
+        return max(usage.percent for usage in usages)
+
+
+def _text(path: Path) -> str:
+    """Empty where there is no such file."""
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
+
+
+def _cpu_ticks() -> tuple[int, int]:
+    """Of all cores since boot: busy, and in all."""
+    fields = _text(_PROC / "stat").partition("\n")[0].split()[1:9]
+    ticks = [int(each) for each in fields]
+    if len(ticks) < 5:
+        return 0, 0
+    idle = ticks[3] + ticks[4]  # idle, and idle because of IO
+    return sum(ticks) - idle, sum(ticks)
+
+
+def _resident_bytes() -> int:
+    fields = _text(_PROC / "self/statm").split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else 0
+
+
+def _memory_limit_bytes() -> int:
+    of_group = _text(_GROUP_MEMORY).strip()
+    of_machine = 0
+    for line in _text(_PROC / "meminfo").splitlines():
+        if line.startswith("MemTotal:"):
+            of_machine = int(line.split()[1]) * 1024
+    return min(int(of_group), of_machine) if of_group.isdigit() else of_machine
+
+
+def _network_bytes() -> tuple[int, int]:
+    """Received and sent since boot."""
+    received = sent = 0
+    for line in _text(_PROC / "net/dev").splitlines()[2:]:
+        name, _, figures = line.partition(":")
+        fields = figures.split()
+        if name.strip() != "lo" and len(fields) > 8:
+            received += int(fields[0])
+            sent += int(fields[8])
+    return received, sent
+
+
+def _network_limit_kbit_per_s() -> float:
+    """The speeds of the interfaces that know theirs, UNKNOWN_LIMIT when none does."""
+    try:
+        speeds = [_text(interface / "speed").strip() for interface in _NETWORKS.iterdir()]
+    except OSError:
+        return UNKNOWN_LIMIT
+    return sum(int(speed) * 1000.0 for speed in speeds if speed.isdigit()) or UNKNOWN_LIMIT

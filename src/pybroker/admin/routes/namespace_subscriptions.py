@@ -1,0 +1,89 @@
+"""`/admin/v2/namespaces/{tenant}/{namespace}[/{bundle}]/...`: what is done to the subscriptions of all topics of a namespace.
+
+Partitions are topics like others here. What must hold: a topic that goes away meanwhile is none of the namespace's any more and
+is passed over; with a bundle only the topics in its hash range are touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.call import Call, no_content, route
+from pybroker.admin.existing import while_served
+from pybroker.admin.routes.namespaces import NAMESPACE, administered_namespace, existing_namespace
+from pybroker.broker import cursor_moves
+from pybroker.broker.topic import Topic
+from pybroker.cluster.bundles import checked_bundle, hash_position
+from pybroker.errors import AdminError, TopicNotFound
+from pybroker.model.names import PERSISTENT, TopicName
+
+BUNDLE = NAMESPACE + "/{bundle}"
+
+
+def routes() -> list[Route]:
+    return [
+        route("POST", NAMESPACE + "/clearBacklog", clear_backlog),
+        route("POST", NAMESPACE + "/clearBacklog/{subscription}", clear_backlog_of_subscription),
+        route("POST", BUNDLE + "/clearBacklog", clear_backlog),
+        route("POST", BUNDLE + "/clearBacklog/{subscription}", clear_backlog_of_subscription),
+        route("POST", NAMESPACE + "/unsubscribe/{subscription}", unsubscribe),
+        route("POST", BUNDLE + "/unsubscribe/{subscription}", unsubscribe),
+    ]
+
+
+async def clear_backlog(call: Call) -> Response:
+    """Every subscription of every topic has read everything."""
+    async for topic in _topics(call):
+        for subscription in list(topic.subscriptions.values()):
+            with while_served(topic, subscription):
+                await cursor_moves.skip_all(subscription)
+    return no_content()
+
+
+async def clear_backlog_of_subscription(call: Call) -> Response:
+    """The same for the subscriptions of one name; topics that have none are passed over."""
+    async for topic in _topics(call):
+        subscription = topic.subscriptions.get(call.name("subscription"))
+        if subscription is not None:
+            with while_served(topic, subscription):
+                await cursor_moves.skip_all(subscription)
+    return no_content()
+
+
+async def unsubscribe(call: Call) -> Response:
+    """Delete the subscriptions of one name; refused afterwards when one of them has consumers, which stays."""
+    busy = []
+    async for topic in _topics(call):
+        subscription = topic.subscriptions.get(call.name("subscription"))
+        if subscription is None:
+            continue
+        if subscription.consumers:
+            busy.append(topic.name)
+        else:
+            with while_served(topic, subscription):
+                await topic.delete_subscription(subscription)
+    if busy:
+        raise AdminError(412, f"Subscription has active connected consumers on {len(busy)} topics, one is {busy[0]}")
+    return no_content()
+
+
+async def _topics(call: Call) -> AsyncIterator[Topic]:
+    """The topics of the namespace, or of the bundle in the path, loaded one after the other."""
+    for name in await _names(call):
+        try:
+            yield await call.broker.get_topic(name, may_create=False)
+        except TopicNotFound:
+            continue
+
+
+async def _names(call: Call) -> list[TopicName]:
+    namespace = administered_namespace(call)
+    boundaries = existing_namespace(call, namespace).bundles.boundaries
+    names = [TopicName.parse(text) for text in await call.broker.directory.list(namespace, PERSISTENT)]
+    if "bundle" not in call.scope["path_params"]:
+        return names
+    bundle = checked_bundle(call.name("bundle"), boundaries)
+    return [name for name in names if hash_position(name) in bundle]

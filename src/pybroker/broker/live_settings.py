@@ -1,0 +1,52 @@
+"""What the broker keeps of its settings follows them when they are changed while it runs.
+
+Nearly everything reads `config.some_key` when it needs it. What was made from keys and kept is made again here; a
+dispatcher keeps what it was made with, and the next one of its subscription has the new settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from pybroker import logs
+from pybroker.broker.entry_filters import load_filters
+
+if TYPE_CHECKING:
+    from pybroker.broker.service import BrokerService
+    from pybroker.config import KeyInfo, Value
+
+_MIB = 1024 * 1024
+
+
+class LiveSettings:
+    """Owned by the broker service."""
+
+    def __init__(self, broker: BrokerService) -> None:
+        self._broker = broker
+        broker.dynamic.check("entryFilterNames", _check_filters)
+        broker.dynamic.listen(self._changed)
+
+    def _changed(self, key: KeyInfo) -> None:
+        broker, config = self._broker, self._broker.config
+        match key.key:
+            case "logLevel":
+                logs.set_level(config.log_level)
+            case "defaultNumberOfNamespaceBundles":
+                broker.resources.default_bundle_count = config.default_number_of_namespace_bundles
+            case "managedLedgerCacheSizeMB":
+                broker.ledgers.cache.resize(config.managed_ledger_cache_size_mb * _MIB)
+            case "managedLedgerInactiveLedgerRolloverTimeSeconds":
+                inactive_ms = config.managed_ledger_inactive_ledger_rollover_time_seconds * 1000
+                broker.ledgers.limits = replace(broker.ledgers.limits, inactive_rollover_ms=inactive_ms)
+            case "entryFilterNames":
+                broker.entry_filters = load_filters(config.entry_filter_names)
+                for topic in broker.topics.values():
+                    for subscription in topic.subscriptions.values():
+                        subscription.filters_changed()
+            case _:
+                broker.defaults_changed()
+
+
+def _check_filters(names: Value) -> None:
+    load_filters(cast("tuple[str, ...]", names))

@@ -1,0 +1,116 @@
+"""One subscription of a non-persistent topic: its consumers, and what was dropped because none of them could take it.
+
+There is no backlog, so there is no difference between the subscriptions of consumers and those of readers: it is there as long as
+it has a consumer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pybroker.broker.consumer import Consumer
+from pybroker.broker.dispatchers import new_non_persistent_dispatcher
+from pybroker.broker.entry_filters import passed_now
+from pybroker.broker.subscription_base import SubscriptionBase
+from pybroker.broker.topic_limits import require_room_on_subscription
+from pybroker.dispatch.non_persistent import NonPersistentDispatcher
+from pybroker.errors import ConsumerBusy
+from pybroker.model.events import SendRun
+from pybroker.model.hashing import key_hash
+from pybroker.model.position import Position
+from pybroker.wire.entry_metadata import chunk_of, sticky_key
+
+if TYPE_CHECKING:
+    from pybroker.broker.non_persistent.topic import NonPersistentTopic
+
+
+class NonPersistentSubscription(SubscriptionBase):
+    """Owned by its topic, under its name."""
+
+    topic: NonPersistentTopic
+
+    def __init__(self, topic: NonPersistentTopic, name: str, properties: Mapping[str, str]) -> None:
+        super().__init__(topic, name)
+        self.properties = dict(properties)
+        self.dispatcher: NonPersistentDispatcher | None = None
+
+    @property
+    def type_name(self) -> str:
+        return "None" if self.dispatcher is None else self.dispatcher.kind
+
+    @property
+    def is_durable(self) -> bool:
+        return False
+
+    @property
+    def backlog_entries(self) -> int:
+        return 0
+
+    # --- consumers ---------------------------------------------------------------------------------------------------
+
+    def add_consumer(self, consumer: Consumer, kind: str) -> None:
+        require_room_on_subscription(self)
+        dispatcher = self.dispatcher
+        if dispatcher is None:
+            dispatcher = new_non_persistent_dispatcher(self.service.config, kind, self.topic.name)
+        elif dispatcher.kind != kind:
+            raise ConsumerBusy(
+                f"Subscription is of different type: it is {dispatcher.kind} while its consumers are connected"
+            )
+        dispatcher.add_consumer(consumer.state)
+        self.dispatcher = dispatcher
+        self.consumers.append(consumer)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """The last one takes the subscription along."""
+        self.consumers.remove(consumer)
+        assert self.dispatcher is not None
+        self.dispatcher.remove_consumer(consumer.state)
+        if not self.consumers:
+            self.topic.drop_subscription(self)
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        self._count_flow(consumer)
+        if permits > 0:
+            consumer.state.permits += permits
+
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None:
+        """Nothing is kept that could be sent again."""
+
+    def wake(self) -> None:
+        """Nothing waits."""
+
+    async def delete(self) -> None:
+        self.is_closed = True
+        self.close_consumers()
+        self.topic.drop_subscription(self)
+
+    # --- messages ----------------------------------------------------------------------------------------------------
+
+    def dispatch(self, run: SendRun, now_ms: int) -> None:
+        """Send these messages to who can take them; the others are gone."""
+        dispatcher, counters = self.dispatcher, self.counters
+        if dispatcher is None:
+            return  # It is being made: nobody is attached yet.
+        payloads, message_counts = run.payloads, run.message_counts
+        filters = self.service.entry_filters
+        if filters:
+            payloads, message_counts = passed_now(self, filters, payloads, message_counts)
+            if not payloads:
+                return
+        hashes = [key_hash(sticky_key(payload)) for payload in payloads] if dispatcher.needs_key_hashes else None
+        for delivery in dispatcher.assign(payloads, message_counts, hashes):
+            consumer = delivery.consumer.peer
+            assert isinstance(consumer, Consumer)
+            size_bytes = sum(map(len, delivery.payloads))
+            counters.entries_out += len(delivery.payloads)
+            counters.messages_out += delivery.message_count
+            counters.bytes_out += size_bytes
+            counters.last_consumed_ms = now_ms
+            if run.chunk_count:
+                chunks = sum(chunk_of(payload) is not None for payload in delivery.payloads)
+                counters.chunks_out += chunks
+                consumer.counters.chunks_out += chunks
+            consumer.deliver(delivery, delivery.message_count, size_bytes, now_ms)
+        counters.dropped_messages = dispatcher.dropped_messages

@@ -1,0 +1,118 @@
+"""One loaded non-persistent topic: what is published goes at once to each subscription's consumers, and nowhere else.
+
+A message is answered as soon as it was given to them, with the message id 0:0, which all messages of these topics have. Of one
+connection only so many are taken in one turn of the loop: those above are dropped before anybody gets them, and answered with the
+message id -1:-1.
+
+Invariant: a subscription that is listed has a consumer, or is about to get one within the same turn of the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+from pybroker.broker import topic_limits
+from pybroker.broker.non_persistent.subscription import NonPersistentSubscription
+from pybroker.broker.producer import Producer
+from pybroker.broker.publish_checks import rows
+from pybroker.broker.topic_base import TopicBase
+from pybroker.dispatch.non_persistent import ENTRY_ID
+from pybroker.errors import PersistenceError
+from pybroker.model.events import SendRun
+from pybroker.model.stats import LedgerCounters
+
+if TYPE_CHECKING:
+    from pybroker.broker.service import BrokerService
+    from pybroker.model.names import TopicName
+    from pybroker.model.policies import TopicPolicies
+
+DROPPED_ID = -1
+_NO_LEDGER = LedgerCounters()
+
+
+class NonPersistentTopic(TopicBase):
+    """Owned by `NonPersistentTopics`."""
+
+    subscriptions: dict[str, NonPersistentSubscription]
+
+    def __init__(self, service: BrokerService, name: TopicName, own_policies: TopicPolicies) -> None:
+        super().__init__(service, name, own_policies)
+        self.subscriptions = {}
+        self._renew_limits()
+
+    @property
+    def ledger_counters(self) -> LedgerCounters:
+        return _NO_LEDGER
+
+    # --- messages ----------------------------------------------------------------------------------------------------
+
+    def publish(self, producer: Producer, run: SendRun) -> None:
+        if self.is_fenced or producer.is_closed:
+            self._refuse(producer, run, PersistenceError(f"producer {producer.name} is being closed"))
+            return
+        if self._publish_checks is not None:
+            run, refused = self._publish_checks.split(run)
+            for part, error in refused:
+                self._refuse(producer, part, error)
+            if not run.payloads:
+                return
+        count = len(run.payloads)
+        taken = producer.peer.admit_not_stored(count)
+        if taken < count:
+            taken_run, dropped = rows(run, range(taken)), rows(run, range(taken, count))
+            if taken:
+                self._take(producer, taken_run)
+            producer.counters.dropped_messages += sum(dropped.message_counts)
+            _answer(producer, dropped, DROPPED_ID)
+        else:
+            self._take(producer, run)
+
+    def _take(self, producer: Producer, run: SendRun) -> None:
+        counters, messages = self.counters, sum(run.message_counts)
+        counters.messages_in += messages
+        counters.entries_in += len(run.payloads)
+        counters.bytes_in += run.size_bytes
+        producer.counters.messages_in += messages
+        producer.counters.bytes_in += run.size_bytes
+        if run.chunk_count:
+            counters.chunks_in += run.chunk_count
+            producer.counters.chunks_in += run.chunk_count
+        now_ms = self.service.clock.wall_ms()
+        counters.last_publish_ms = now_ms
+        _answer(producer, run, ENTRY_ID)
+        try:
+            for subscription in list(self.subscriptions.values()):
+                subscription.dispatch(run, now_ms)
+        except Exception as bug:  # noqa: BLE001  (a fault boundary)
+            logs.error("dispatch.failed", topic=self.name, exc_info=bug)
+            self.fail(bug)
+
+    # --- subscriptions -----------------------------------------------------------------------------------------------
+
+    def subscription(self, name: str, properties: Mapping[str, str]) -> NonPersistentSubscription:
+        """The subscription `name`, made when missing, for a consumer that is attached before the loop turns.
+
+        Raises NotAllowedError when there are as many as may be.
+        """
+        self._require_open()
+        present = self.subscriptions.get(name)
+        if present is None:
+            topic_limits.require_room_for_subscription(self)
+            present = self.subscriptions[name] = NonPersistentSubscription(self, name, properties)
+        return present
+
+    def drop_subscription(self, subscription: NonPersistentSubscription) -> None:
+        """Its last consumer is gone, or none came."""
+        if self.subscriptions.get(subscription.name) is subscription:
+            subscription.is_closed = True
+            del self.subscriptions[subscription.name]
+            self.counters.messages_out_of_removed += subscription.counters.messages_out
+            self.counters.bytes_out_of_removed += subscription.counters.bytes_out
+
+
+def _answer(producer: Producer, run: SendRun, message_id: int) -> None:
+    producer.peer.send_receipts_not_stored(
+        run.producer_id, run.sequence_ids, run.highest_sequence_ids, message_id, run.size_bytes
+    )

@@ -1,0 +1,230 @@
+"""Making, growing and deleting partitioned topics: their document and their partitions, which are topics.
+
+What must hold:
+- One change of a partitioned topic at a time; meanwhile no topic without partitions comes into being under its name.
+- A partitioned topic that was answered as made is durable; partitions that a crash kept from being made are made when
+  somebody names them, or by `create_missing`.
+- New partitions have the subscriptions of the first one before any client can know of them, so that none of them misses
+  a message. A crash before that leaves partitions that nobody sees, which the next attempt takes over.
+- A deletion marks the document first: from then on no partition is loaded or made for a client. `finish_deletions` ends
+  after a restart what a crash has cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+from pybroker.errors import AdminError, BrokerError, StoreError, TopicNotFound
+from pybroker.metadata.partitioned_topics import PartitionedTopicMetadata
+from pybroker.model.names import TopicName
+from pybroker.model.position import EARLIEST
+
+if TYPE_CHECKING:
+    from pybroker.broker.service import BrokerService
+    from pybroker.broker.topic import Topic
+
+MADE_AT_ONCE = 64
+"""Partitions that are made together: the metadata store writes them in one batch."""
+
+
+class PartitionedTopicOperations:
+    """Owned by the broker service."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+        self._changing: dict[TopicName, asyncio.Event] = {}
+
+    def is_changing(self, name: TopicName) -> bool:
+        """Whether a partitioned topic of that name is being made, grown or deleted."""
+        return name in self._changing
+
+    @contextmanager
+    def _change(self, name: TopicName) -> Iterator[None]:
+        if name in self._changing:
+            raise AdminError(409, f"The partitioned topic {name} is being changed, try again")
+        changed = self._changing[name] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._changing[name]
+            changed.set()
+
+    async def settled(self, name: TopicName) -> None:
+        """Wait until no partitioned topic of that name is being made, grown or deleted."""
+        while changing := self._changing.get(name):
+            await changing.wait()
+
+    # --- make --------------------------------------------------------------------------------------------------------
+
+    async def create(self, name: TopicName, partitions: int, properties: Mapping[str, str]) -> None:
+        """A partitioned topic with its partitions. Raises AdminError 400 and 409, NotAllowedError above the namespace's limit."""
+        self._service.creation.require_own_name(name)
+        with self._change(name):
+            await self._service.settled(name)
+            async with self._service.creation.room(name, partitions):
+                await self._create_document(name, partitions, properties)
+                await self._make(name, range(partitions))
+        logs.info("partitioned_topic.created", topic=name, partitions=partitions)
+
+    async def create_automatically(self, name: TopicName, partitions: int) -> None:
+        """A partitioned topic whose partitions are made by the clients that want them. Raises as `create` does."""
+        with self._change(name):
+            await self._service.settled(name)
+            async with self._service.creation.room(name, partitions):
+                await self._create_document(name, partitions, {})
+        logs.info("partitioned_topic.created", topic=name, partitions=partitions, automatically=True)
+
+    async def _create_document(self, name: TopicName, partitions: int, properties: Mapping[str, str]) -> None:
+        # Who began to make a topic of that name earlier has gone first; who comes later is refused for as long as this takes.
+        if await self._service.directory.exists(name):
+            raise AdminError(409, "This topic already exists")
+        await self._service.partitioned.create(name, partitions, properties)
+
+    async def create_missing(self, name: TopicName) -> None:
+        """Make the partitions that do not exist. Raises AdminError 404 and 409, NotAllowedError."""
+        with self._change(name):
+            metadata = self._existing(name)
+            missing = [
+                index
+                for index in range(metadata.partitions)
+                if name.is_persistent and not await self._service.directory.exists(name.partition(index))
+            ]
+            async with self._service.creation.room(name, len(missing)):
+                await self._make(name, missing)
+
+    async def _make(self, name: TopicName, indexes: Sequence[int]) -> None:
+        """Make partitions; nothing is stored of those of a non-persistent topic. Raises StoreError."""
+        if not name.is_persistent:
+            return
+        for first in range(0, len(indexes), MADE_AT_ONCE):
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for index in indexes[first : first + MADE_AT_ONCE]:
+                        group.create_task(self._service.make_topic(name.partition(index), {}))
+            except ExceptionGroup as failures:
+                raise failures.exceptions[0] from failures
+
+    # --- grow --------------------------------------------------------------------------------------------------------
+
+    async def update(self, name: TopicName, partitions: int) -> None:
+        """More partitions. Raises AdminError 409 and 422, NotAllowedError above the namespace's limit."""
+        with self._change(name), self._service.directory.growing(name):
+            metadata = self._service.partitioned.get(name)
+            if metadata is None:
+                raise AdminError(409, f"Topic {name} is not the partitioned topic.")
+            present = metadata.partitions
+            if partitions < present:
+                raise AdminError(
+                    422, f"Desired partitions {partitions} can't be less than the current partitions {present}."
+                )
+            async with self._service.creation.room(name, partitions - present):
+                added = range(present, partitions)
+                await self._make(name, added)
+                if name.is_persistent:
+                    await self._copy_subscriptions(name, added)
+
+            def change(document: PartitionedTopicMetadata) -> None:
+                document.partitions = partitions
+
+            await self._service.partitioned.update(name, change)
+        logs.info("partitioned_topic.updated", topic=name, partitions=partitions)
+
+    async def _copy_subscriptions(self, name: TopicName, added: Sequence[int]) -> None:
+        service = self._service
+        try:
+            first = await service.load_topic(name.partition(0), may_create=False)
+        except TopicNotFound:
+            return
+        wanted = [each for each in first.subscriptions.values() if each.is_durable]
+        for index in added if wanted else ():
+            topic = await service.load_topic(name.partition(index), may_create=False)
+            for subscription in wanted:
+                if subscription.name not in topic.subscriptions:
+                    await topic.create_subscription(subscription.name, EARLIEST, dict(subscription.cursor.properties))
+
+    # --- delete ------------------------------------------------------------------------------------------------------
+
+    async def delete(self, name: TopicName, force: bool) -> None:
+        """Drop a partitioned topic with its partitions and all that is stored; with clients on it only when forced.
+
+        Raises AdminError 404, 409 and 412, StoreError. What went before a failure is gone; the rest can be used again.
+        """
+        with self._change(name):
+            self._existing(name)
+            await self._mark(name, deleted=True)
+            try:
+                await self._delete_partitions(name, force)
+            except (AdminError, BrokerError, StoreError):
+                await self._mark(name, deleted=False)
+                raise
+            await self._forget(name)
+        logs.info("partitioned_topic.deleted", topic=name)
+
+    async def _delete_partitions(self, name: TopicName, force: bool) -> None:
+        service = self._service
+        names = [name.partition(index) for index in range(self._existing(name).partitions)]
+        for partition in () if force else names:
+            topic = service.topics.get(str(partition))
+            if topic is not None:
+                require_no_clients(topic)  # Before any of them goes.
+        for partition in names:
+            # Who was on the way to it when it was marked is there now.
+            await service.settled(partition)
+            try:
+                await service.delete_topic(partition, force=force)
+            except TopicNotFound:
+                continue
+
+    async def _mark(self, name: TopicName, *, deleted: bool) -> None:
+        def change(document: PartitionedTopicMetadata) -> None:
+            document.deleted = deleted
+
+        await self._service.partitioned.update(name, change)
+
+    async def _forget(self, name: TopicName) -> None:
+        # First: a topic of that name that is made later must not inherit them.
+        await self._service.resources.forget_topic(name)
+        await self._service.partitioned.delete(name)
+
+    async def forget_if_empty(self, name: TopicName) -> None:
+        """Forget a partitioned topic of which no partition exists. Raises StoreError."""
+        metadata = self._service.partitioned.get(name)
+        if metadata is None or name in self._changing:
+            return
+        with self._change(name):
+            for index in range(metadata.partitions):
+                if await self._service.directory.exists(name.partition(index)):
+                    return
+            await self._forget(name)
+        logs.info("partitioned_topic.deleted", topic=name, reason="no partition exists")
+
+    async def finish_deletions(self) -> None:
+        """Delete what was being deleted when the broker stopped; what fails is logged, and can be deleted again."""
+        for name in self._service.partitioned.being_deleted():
+            try:
+                await self.delete(name, force=True)
+            except (AdminError, BrokerError, StoreError) as error:
+                logs.error("partitioned_topic.delete_failed", topic=name, error=str(error))
+
+    def _existing(self, name: TopicName) -> PartitionedTopicMetadata:
+        metadata = self._service.partitioned.get(name)
+        if metadata is None:
+            raise AdminError(404, f"Topic {name} not found.")
+        return metadata
+
+
+def require_no_clients(topic: Topic) -> None:
+    """Raises AdminError 412 while producers or consumers are connected."""
+    producers = len(topic.producers)
+    consumers = sum(len(subscription.consumers) for subscription in topic.subscriptions.values())
+    if producers + consumers:
+        clients = "client" if producers + consumers == 1 else "clients"
+        raise AdminError(
+            412,
+            f"Topic has {producers + consumers} {clients} connected "
+            f"Including {consumers} consumers, {producers} producers, and 0 replicators.",
+        )

@@ -1,0 +1,60 @@
+"""How many messages and bytes may pass now.
+
+Pure; the caller passes the time, monotonic milliseconds. What passes may overdraw the limit: then nothing passes until that is made
+up for, and over any longer time the rate holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from pybroker.model.token_bucket import TokenBucket
+
+
+class RateLimit:
+    """At most so many messages and so many bytes in each period; at least one of the two is limited."""
+
+    __slots__ = ("_buckets", "_bytes", "_messages")
+
+    def __init__(self, messages: int, size_bytes: int, period_ms: int, now_ms: float) -> None:
+        """0 or less is no limit."""
+        self._messages = TokenBucket(messages, period_ms, now_ms) if messages > 0 else None
+        self._bytes = TokenBucket(size_bytes, period_ms, now_ms) if size_bytes > 0 else None
+        self._buckets = [bucket for bucket in (self._messages, self._bytes) if bucket is not None]
+        assert self._buckets, "a limit without a limit"
+
+    def allowance(self, now_ms: float) -> tuple[float, float]:
+        """How many messages and bytes may pass now; infinite where there is no limit."""
+        messages = inf if self._messages is None else self._messages.available(now_ms)
+        return messages, inf if self._bytes is None else self._bytes.available(now_ms)
+
+    def passing(self, message_counts: Sequence[int], payloads: Sequence[bytes], size_bytes: int, now_ms: float) -> int:
+        """How many of these entries, `size_bytes` in all, may pass now: while anything is left, the next one does whole."""
+        messages_left, bytes_left = self.allowance(now_ms)
+        if sum(message_counts) <= messages_left and size_bytes <= bytes_left:
+            return len(payloads)
+        for index, message_count in enumerate(message_counts):
+            if messages_left <= 0 or bytes_left <= 0:
+                return index
+            messages_left -= message_count
+            bytes_left -= len(payloads[index])
+        return len(payloads)
+
+    def spend(self, messages: int, size_bytes: int) -> None:
+        """So much passed."""
+        if self._messages is not None:
+            self._messages.spend(messages)
+        if self._bytes is not None:
+            self._bytes.spend(size_bytes)
+
+    def add(self, messages: int, size_bytes: int) -> None:
+        """Let so much pass in addition; it can be saved up until the next time, not for longer."""
+        if self._messages is not None:
+            self._messages.add(messages)
+        if self._bytes is not None:
+            self._bytes.add(size_bytes)
+
+    def wait_ms(self) -> int:
+        """How long after the last look at it something may pass again."""
+        return max(bucket.wait_ms() for bucket in self._buckets)

@@ -1,0 +1,85 @@
+"""What a subscription is to its consumers and its topic, whether messages are stored or not."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pybroker.model.position import Position
+from pybroker.model.stats import DeliveryCounters
+
+if TYPE_CHECKING:
+    from pybroker.broker.consumer import Consumer
+    from pybroker.broker.topic_base import TopicBase
+
+
+class SubscriptionBase(ABC):
+    """Owned by its topic, under its name."""
+
+    topic: TopicBase
+
+    def __init__(self, topic: TopicBase, name: str) -> None:
+        self.topic = topic
+        self.name = name
+        self.service = topic.service
+        self.consumers: list[Consumer] = []
+        self.counters = DeliveryCounters()
+        self.is_closed = False
+
+    @property
+    @abstractmethod
+    def type_name(self) -> str:
+        """The type of the connected consumers; `None` when nobody has connected since the topic was loaded."""
+
+    @property
+    @abstractmethod
+    def is_durable(self) -> bool:
+        """Whether it stays when its last consumer has left."""
+
+    @property
+    @abstractmethod
+    def backlog_entries(self) -> int:
+        """Stored entries that are not acknowledged."""
+
+    @abstractmethod
+    def add_consumer(self, consumer: Consumer, kind: str) -> None:
+        """Attach `consumer` as one of type `kind`. Raises ConsumerBusy, ConsumerAssignError, ServiceNotReady."""
+
+    @abstractmethod
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """`consumer` is gone."""
+
+    @abstractmethod
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """`consumer` has room for `permits` more messages."""
+
+    @abstractmethod
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None:
+        """`consumer` asks for `positions` again, or for all that it has not acknowledged."""
+
+    @abstractmethod
+    def wake(self) -> None:
+        """There may be something to dispatch."""
+
+    @abstractmethod
+    async def delete(self) -> None:
+        """Forget it for good; its consumers are told to go. Raises StoreError."""
+
+    def close_consumers(self) -> None:
+        """Tell all consumers to subscribe again."""
+        for consumer in list(self.consumers):
+            consumer.close_from_broker()
+
+    async def is_blocked_by_the_dead(self) -> bool:
+        """Whether a consumer of this subscription turned out to be dead when asked, and was removed."""
+        dead = False
+        for consumer in list(self.consumers):
+            dead = not await consumer.peer.is_alive() or dead
+        return dead
+
+    def _count_flow(self, consumer: Consumer) -> None:
+        now_ms = self.service.clock.wall_ms()
+        consumer.counters.last_consumed_flow_ms = self.counters.last_consumed_flow_ms = now_ms
+        if not consumer.counters.first_consumed_flow_ms:
+            consumer.counters.first_consumed_flow_ms = now_ms

@@ -1,0 +1,160 @@
+"""What all loaded topics have in common, whether they store messages or not: producers, policies and limits, fencing.
+
+This is one of the three fault boundaries: a broken invariant closes the topic, whose clients look it up again and get a fresh one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING
+
+from pybroker.broker import publish_throttle, topic_limits
+from pybroker.broker.publish_checks import publish_checks
+from pybroker.broker.subscribe_limit import SubscribeLimit
+from pybroker.errors import BrokerError, NotAllowedError, ProducerBusy, ServiceNotReady
+from pybroker.model.effective_policies import EffectivePolicies
+from pybroker.model.stats import LedgerCounters, TopicCounters
+from pybroker.model.system_topics import is_system_topic
+
+if TYPE_CHECKING:
+    from pybroker.broker.consumer import Consumer
+    from pybroker.broker.producer import Producer
+    from pybroker.broker.publish_throttle import PublishThrottle
+    from pybroker.broker.service import BrokerService
+    from pybroker.broker.subscription_base import SubscriptionBase
+    from pybroker.model.events import SendRun
+    from pybroker.model.names import TopicName
+    from pybroker.model.policies import NamespacePolicies, TopicPolicies
+
+
+class TopicBase(ABC):
+    """Owned by the broker service, under its canonical name, from load to close."""
+
+    subscriptions: Mapping[str, SubscriptionBase]
+
+    def __init__(self, service: BrokerService, name: TopicName, own_policies: TopicPolicies) -> None:
+        self.service = service
+        self.name = name
+        self._own_policies = own_policies
+        self._policies: EffectivePolicies | None = None
+        self._policies_of: tuple[NamespacePolicies | None, EffectivePolicies | None] = (None, None)
+        self.producers: dict[str, Producer] = {}
+        self.counters = TopicCounters()
+        self.is_fenced = False
+        self.loaded_ms = service.clock.wall_ms()
+        self._subscribe_limit: SubscribeLimit | None = None
+        self.publish_throttle: PublishThrottle | None = None
+
+    # --- policies ----------------------------------------------------------------------------------------------------
+
+    @property
+    def policies(self) -> EffectivePolicies:
+        """What is in force for this topic now; made anew only when what it is made of was replaced."""
+        namespace, defaults = self.service.resources.namespace(self.name.namespace), self.service.default_policies
+        if self._policies is None or self._policies_of[0] is not namespace or self._policies_of[1] is not defaults:
+            self._policies = self.service.effective_policies(self.name.namespace, self._own_policies)
+            self._policies_of = (namespace, defaults)
+        return self._policies
+
+    def own_policies_changed(self, policies: TopicPolicies) -> None:
+        """`policies` are set for this topic alone, or for all partitions of its partitioned topic, now."""
+        self._own_policies = policies
+        self._policies = None
+        self.policies_changed()
+
+    def policies_changed(self) -> None:
+        """Act on what is in force now."""
+        self._renew_limits()
+        for producer in list(self.producers.values()):
+            if self.is_encryption_required and not producer.is_encrypted:
+                producer.close_from_broker()
+
+    def _renew_limits(self) -> None:
+        publish_throttle.renew(self)
+        self._publish_checks = publish_checks(self.policies, is_encryption_required=self.is_encryption_required)
+
+    @property
+    def is_encryption_required(self) -> bool:
+        """Whether every message must be encrypted; the broker's own need not be."""
+        return self.policies.encryption_required and not is_system_topic(self.name)
+
+    def _require_open(self) -> None:
+        if self.is_fenced:
+            raise ServiceNotReady(f"topic {self.name} is being closed, try again")
+
+    @property
+    @abstractmethod
+    def ledger_counters(self) -> LedgerCounters:
+        """What its managed ledger counts; zeros when there is none."""
+
+    # --- producers and publishing ------------------------------------------------------------------------------------
+
+    def add_producer(self, producer: Producer) -> None:
+        """Attach `producer` under its name. Raises ProducerBusy, and MetadataError for one that does not encrypt where it
+        must."""
+        self._require_open()
+        topic_limits.require_encryption(self, producer)
+        present = self.producers.get(producer.name)
+        if present is not None:
+            is_successor = present.peer is producer.peer and producer.epoch > present.epoch
+            if not is_successor or present.has_user_provided_name != producer.has_user_provided_name:
+                raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic")
+            present.close_from_broker()
+        topic_limits.require_room_for_producer(self, producer)
+        self.producers[producer.name] = producer
+
+    def remove_producer(self, producer: Producer) -> None:
+        """`producer` is gone."""
+        if self.producers.get(producer.name) is producer:
+            del self.producers[producer.name]
+
+    def disconnect_producers(self) -> None:
+        """Tell all producers to look the topic up again."""
+        for producer in list(self.producers.values()):
+            producer.close_from_broker()
+
+    @abstractmethod
+    def publish(self, producer: Producer, run: SendRun) -> None:
+        """Take a run of messages; the producer's peer is answered for each, now or later."""
+
+    def _refuse(self, producer: Producer, run: SendRun, error: BrokerError) -> None:
+        self.counters.publish_errors += len(run.payloads)
+        producer.peer.send_errors(run.producer_id, run.sequence_ids, error, run.size_bytes)
+
+    # --- consumers ---------------------------------------------------------------------------------------------------
+
+    def admit_subscribe(self, consumer: Hashable) -> None:
+        """Raises NotAllowedError when this consumer subscribes more often than the policies let it."""
+        rate = self.policies.subscribe_rate
+        if rate.subscribeThrottlingRatePerConsumer <= 0:
+            self._subscribe_limit = None
+            return
+        if self._subscribe_limit is None or self._subscribe_limit.rate != rate:
+            self._subscribe_limit = SubscribeLimit(rate)
+        if not self._subscribe_limit.admits(consumer, self.service.clock.monotonic_ms()):
+            raise NotAllowedError("Subscribe limited by subscribe rate limit per consumer.")
+
+    def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
+        """Add `consumer` to `subscription`. Raises ConsumerBusy."""
+        self._require_open()
+        topic_limits.require_room_for_consumer(self, consumer.peer)
+        subscription.add_consumer(consumer, kind)
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def fail(self, bug: Exception) -> None:
+        """A broken invariant in here: close the topic; its clients look it up again and get a fresh one."""
+        self.service.stats.bugs += 1
+        if not self.is_fenced:
+            self.is_fenced = True
+            self.service.start_unload(self, f"{type(bug).__name__}: {bug}")
+
+    def fence(self) -> None:
+        """Take nobody and nothing more, and tell the clients to look the topic up again."""
+        self.is_fenced = True
+        self.disconnect_producers()
+        publish_throttle.release(self)
+        for subscription in list(self.subscriptions.values()):
+            subscription.is_closed = True
+            subscription.close_consumers()

@@ -1,0 +1,120 @@
+"""Bundles: ranges of the hash of topic names that a namespace is divided into. Find a topic's, check one, split one.
+
+What must always hold: the bundles of a namespace cover every hash exactly once; they are told by their boundaries alone,
+ascending, from `0x00000000` to `0xffffffff`. A bundle contains its lower boundary and not its upper one, but for the last,
+which contains both. Where the boundaries are stored is the namespace policies' matter.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+from zlib import crc32
+
+from pybroker.errors import AdminError
+from pybroker.model.names import TopicName
+from pybroker.model.policies import MAX_BUNDLE_COUNT
+
+HIGHEST_HASH = 2**32 - 1
+
+RANGE_EQUALLY_DIVIDE = "range_equally_divide"
+TOPIC_COUNT_EQUALLY_DIVIDE = "topic_count_equally_divide"
+SPECIFIED_POSITIONS_DIVIDE = "specified_positions_divide"
+
+
+class Bundle(NamedTuple):
+    """One range of hashes."""
+
+    lower: int
+    upper: int
+
+    def __contains__(self, position: object) -> bool:
+        return isinstance(position, int) and (
+            self.lower <= position < self.upper or position == self.upper == HIGHEST_HASH
+        )
+
+    def __str__(self) -> str:
+        return f"0x{self.lower:08x}_0x{self.upper:08x}"
+
+
+def hash_position(topic: TopicName) -> int:
+    """Where a topic lies among the bundles: the CRC-32 of its full name."""
+    return crc32(str(topic).encode())
+
+
+def bundles_of(boundaries: Sequence[str]) -> list[Bundle]:
+    """The bundles between `boundaries`, ascending."""
+    assert len(boundaries) > 1, "a namespace has at least one bundle"
+    return [Bundle(lower, upper) for lower, upper in pairwise(int(boundary, 16) for boundary in boundaries)]
+
+
+def find_bundle(topic: TopicName, boundaries: Sequence[str]) -> Bundle:
+    """The bundle that a topic is in."""
+    bundles = bundles_of(boundaries)
+    found = bundles[bisect_right(bundles, hash_position(topic), key=lambda bundle: bundle.lower) - 1]
+    assert hash_position(topic) in found, "a hash that no bundle contains"
+    return found
+
+
+def checked_bundle(text: str, boundaries: Sequence[str]) -> Bundle:
+    """The bundle that a path names, as `0x00000000_0x40000000`. Refused: 412 when the namespace has none such now."""
+    lower, separator, upper = text.partition("_")
+    try:
+        named = Bundle(int(lower, 16), int(upper, 16))
+    except ValueError:
+        named = None
+    if not separator or named is None:
+        raise AdminError(412, f"Invalid bundle range: {text}; expected 0x00000000_0x40000000")
+    if named not in bundles_of(boundaries):
+        raise AdminError(412, f"The namespace has no bundle {text}: its boundaries are {', '.join(boundaries)}")
+    return named
+
+
+def fullest_bundle(boundaries: Sequence[str], topic_positions: Sequence[int]) -> Bundle:
+    """The bundle with most topics, of which these are the hashes; the first of several."""
+    positions = sorted(topic_positions)
+
+    def topic_count(bundle: Bundle) -> int:
+        end = bisect_right if bundle.upper == HIGHEST_HASH else bisect_left
+        return end(positions, bundle.upper) - bisect_left(positions, bundle.lower)
+
+    return max(bundles_of(boundaries), key=topic_count)
+
+
+def split_positions(bundle: Bundle, algorithm: str, topic_positions: Sequence[int], wanted: Sequence[int]) -> list[int]:
+    """Where to cut `bundle`, ascending; nothing when it stays whole.
+
+    `topic_positions` are the hashes of the topics in it, `wanted` the positions that the request names. Positions that do
+    not lie within the bundle cut nothing, as in Pulsar.
+    """
+    if algorithm == RANGE_EQUALLY_DIVIDE:
+        candidates: Iterable[int] = [bundle.lower + (bundle.upper - bundle.lower) // 2]
+    elif algorithm == TOPIC_COUNT_EQUALLY_DIVIDE:
+        candidates = _middle(sorted(topic_positions))
+    elif algorithm == SPECIFIED_POSITIONS_DIVIDE:
+        if not wanted:
+            raise AdminError(412, f"{SPECIFIED_POSITIONS_DIVIDE} needs a list of positions as the body")
+        candidates = wanted
+    else:
+        raise AdminError(412, f"Split algorithm {algorithm} needs a load manager, which this broker does not have")
+    return sorted({position for position in candidates if bundle.lower < position < bundle.upper})
+
+
+def split_boundaries(boundaries: Sequence[str], bundle: Bundle, positions: Sequence[int]) -> list[str]:
+    """`boundaries` with `bundle` cut at `positions`. Refused: 412 when those are more bundles than a namespace may have."""
+    cut = sorted({*(int(boundary, 16) for boundary in boundaries), *positions})
+    if len(cut) - 1 > MAX_BUNDLE_COUNT:
+        raise AdminError(412, f"A namespace has {MAX_BUNDLE_COUNT} bundles at most")
+    assert all(bundle.lower < position < bundle.upper for position in positions)
+    return [f"0x{boundary:08x}" for boundary in cut]
+
+
+def _middle(positions: Sequence[int]) -> list[int]:
+    """A position with half of `positions` on each side; none when there are not two sides."""
+    half = len(positions) // 2
+    if half == 0:
+        return []
+    before, behind = positions[half - 1], positions[half]
+    return [before + (behind - before) // 2]

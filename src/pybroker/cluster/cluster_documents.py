@@ -1,0 +1,124 @@
+"""What is kept of clusters besides their addresses, and the quotas of bundles: read from and written to the metadata store.
+
+What must always hold: what a write method changed is durable when it returns. Seldom read, so nothing is cached. Whether a
+cluster or a namespace exists is for the caller to find out. `model.clusters` says what the documents are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+import msgspec
+
+from pybroker.errors import AdminError, StoreError
+from pybroker.metadata import paths
+from pybroker.metadata.store import MetadataStore
+from pybroker.model.clusters import (
+    DEFAULT_RESOURCE_QUOTA,
+    ClusterPolicies,
+    FailureDomain,
+    NamespaceIsolationData,
+    ResourceQuota,
+)
+from pybroker.model.names import NamespaceName
+from pybroker.model.policies import decode, encode
+
+MAX_NAMED = 1000
+"""Failure domains or isolation policies of one cluster."""
+
+T = TypeVar("T")
+
+
+class ClusterDocuments:
+    """Owned by the broker service."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        # Writes read, check and store: one at a time, or two could pass the same check.
+        self._writing = asyncio.Lock()
+
+    async def failure_domains(self, cluster: str) -> dict[str, FailureDomain]:
+        """The failure domains of a cluster by name."""
+        return await self._read(paths.failure_domains(cluster), dict[str, FailureDomain]) or {}
+
+    async def put_failure_domain(self, cluster: str, name: str, domain: FailureDomain) -> None:
+        """Create or replace a failure domain. Refused: 409 when one of its brokers is in another one."""
+        async with self._writing:
+            domains = await self.failure_domains(cluster)
+            for other, others in domains.items():
+                taken = set(domain.brokers) & set(others.brokers)
+                if other != name and taken:
+                    raise AdminError(409, f"{', '.join(sorted(taken))} already in failure domain {other}")
+            await self._put_named(paths.failure_domains(cluster), {**domains, name: domain})
+
+    async def delete_failure_domain(self, cluster: str, name: str) -> None:
+        """Refused: 404 when there is none of that name."""
+        async with self._writing:
+            domains = await self.failure_domains(cluster)
+            if domains.pop(name, None) is None:
+                raise AdminError(404, f"Cluster {cluster} has no failure domain {name}")
+            await self._put_named(paths.failure_domains(cluster), domains)
+
+    async def isolation_policies(self, cluster: str) -> dict[str, NamespaceIsolationData] | None:
+        """The isolation policies of a cluster by name, None when it never had any."""
+        return await self._read(paths.isolation_policies(cluster), dict[str, NamespaceIsolationData])
+
+    async def put_isolation_policy(self, cluster: str, name: str, data: NamespaceIsolationData) -> None:
+        """Create or replace an isolation policy."""
+        async with self._writing:
+            policies = await self.isolation_policies(cluster) or {}
+            await self._put_named(paths.isolation_policies(cluster), {**policies, name: data})
+
+    async def delete_isolation_policy(self, cluster: str, name: str) -> None:
+        """Nothing happens when there is none of that name."""
+        async with self._writing:
+            policies = await self.isolation_policies(cluster) or {}
+            policies.pop(name, None)
+            await self._put_named(paths.isolation_policies(cluster), policies)
+
+    async def migration(self, cluster: str) -> ClusterPolicies | None:
+        """Whether and where a cluster moved, None when nobody ever said."""
+        return await self._read(paths.migration(cluster), ClusterPolicies)
+
+    async def put_migration(self, cluster: str, policies: ClusterPolicies) -> None:
+        await self._store.put(paths.migration(cluster), encode(policies))
+
+    async def default_quota(self) -> ResourceQuota:
+        """What a bundle may take that nothing else is said of."""
+        return await self._read(paths.RESOURCE_QUOTAS, ResourceQuota) or DEFAULT_RESOURCE_QUOTA
+
+    async def quota(self, namespace: NamespaceName, bundle: str) -> ResourceQuota:
+        """What a bundle may take."""
+        return await self._read(_quota(namespace, bundle), ResourceQuota) or await self.default_quota()
+
+    async def put_default_quota(self, quota: ResourceQuota) -> None:
+        await self._store.put(paths.RESOURCE_QUOTAS, encode(quota))
+
+    async def unset_default_quota(self) -> None:
+        await self._store.delete(paths.RESOURCE_QUOTAS)
+
+    async def put_quota(self, namespace: NamespaceName, bundle: str, quota: ResourceQuota) -> None:
+        await self._store.put(_quota(namespace, bundle), encode(quota))
+
+    async def unset_quota(self, namespace: NamespaceName, bundle: str) -> bool:
+        """The default holds again; False when it held before."""
+        return await self._store.delete(_quota(namespace, bundle))
+
+    async def _read(self, path: str, kind: type[T]) -> T | None:
+        found = await self._store.get(path)
+        if found is None:
+            return None
+        try:
+            return decode(found.value, kind)
+        except msgspec.DecodeError as error:
+            raise StoreError(f"the metadata at {path} cannot be read: {error}") from error
+
+    async def _put_named(self, path: str, documents: dict[str, T]) -> None:
+        if len(documents) > MAX_NAMED:
+            raise AdminError(412, f"A cluster has {MAX_NAMED} of these at most")
+        await self._store.put(path, encode(documents))
+
+
+def _quota(namespace: NamespaceName, bundle: str) -> str:
+    return f"{paths.resource_quotas(namespace)}/{bundle}"

@@ -1,0 +1,117 @@
+"""Settings that were changed at run time: stored, in force at once, and in force again after a restart.
+
+What must always hold: what `set` and `unset` changed is durable when they return, and only then visible to readers of the
+configuration; a value that does not fit is refused and changes nothing. An override wins over file, environment and
+command line. `config.dynamic` does the change itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from pybroker import logs
+from pybroker.config import BrokerConfig, ConfigError, KeyInfo, Value, parse_value
+from pybroker.config.dynamic import change, dynamic_keys
+from pybroker.config.parse import MASK
+from pybroker.errors import AdminError, StoreError
+from pybroker.metadata import paths
+from pybroker.metadata.store import MetadataStore
+
+Check = Callable[[Value], object]
+Listener = Callable[[KeyInfo], None]
+
+
+class DynamicConfiguration:
+    """The overrides of one broker. `load` comes first, once everybody listens."""
+
+    def __init__(self, config: BrokerConfig, store: MetadataStore) -> None:
+        self._config = config
+        self._store = store
+        self._keys = dynamic_keys()
+        self._texts: dict[str, str] = {}
+        self._from_start: dict[str, Value] = {}  # What overridden keys were before, and are again after `unset`.
+        self._checks: dict[str, Check] = {}
+        self._listeners: list[Listener] = []
+        self._writing = asyncio.Lock()
+
+    def check(self, key: str, check: Check) -> None:
+        """Before `key` changes ask `check`, which raises ConfigError for a value that has the right type and cannot be used."""
+        assert key in self._keys, key
+        self._checks[key] = check
+
+    def listen(self, listener: Listener) -> None:
+        """After each change call `listener` with the key whose value in the configuration is another one now."""
+        self._listeners.append(listener)
+
+    async def load(self) -> None:
+        """Put the stored overrides in force. One that fits no more is logged and left alone. Raises StoreError."""
+        found = await self._store.get(paths.DYNAMIC_CONFIGURATION)
+        if found is None:
+            return
+        try:
+            self._texts = msgspec.json.decode(found.value, type=dict[str, str])
+        except msgspec.DecodeError as error:
+            raise StoreError(f"the metadata at {paths.DYNAMIC_CONFIGURATION} cannot be read: {error}") from error
+        for key, text in self._texts.items():
+            try:
+                self._apply(self._keys[key], self._checked(self._keys[key], text))
+            except KeyError:
+                logs.warning("config.override_ignored", key=key, reason="it cannot be changed at run time any more")
+            except ConfigError as error:
+                logs.warning("config.override_ignored", key=key, reason=str(error))
+
+    def overrides(self) -> dict[str, str]:
+        """What was changed at run time, as it was given; secrets masked."""
+        secret = {key for key in self._texts if key in self._keys and self._keys[key].secret}
+        return {key: MASK if key in secret else text for key, text in self._texts.items()}
+
+    async def set(self, key: str, text: str) -> None:
+        """Change `key`. Refused: 412 when it is not dynamic, 400 for a text that does not fit."""
+        info = self._dynamic(key, "update")
+        try:
+            value = self._checked(info, text)
+        except ConfigError as error:
+            raise AdminError(400, str(error)) from error
+        async with self._writing:
+            await self._store_texts({**self._texts, key: text})
+            self._apply(info, value)
+        logs.info("config.changed", key=key, value=MASK if info.secret else text)
+
+    async def unset(self, key: str) -> None:
+        """`key` has the value again that it was started with. Refused: 412 when it is not dynamic."""
+        info = self._dynamic(key, "delete")
+        async with self._writing:
+            if key not in self._texts:
+                return
+            await self._store_texts({other: text for other, text in self._texts.items() if other != key})
+            if key in self._from_start:
+                self._tell(info, self._from_start.pop(key))
+        logs.info("config.reset", key=key)
+
+    def _dynamic(self, key: str, what: str) -> KeyInfo:
+        info = self._keys.get(key)
+        if info is None:
+            raise AdminError(412, f"Can't {what} non-dynamic configuration {key}: see /admin/v2/brokers/configuration")
+        return info
+
+    def _checked(self, info: KeyInfo, text: str) -> Value:
+        value = parse_value(info, text, "dynamic configuration")
+        if info.key in self._checks:
+            self._checks[info.key](value)
+        return value
+
+    def _apply(self, info: KeyInfo, value: Value) -> None:
+        self._from_start.setdefault(info.key, getattr(self._config, info.field))
+        self._tell(info, value)
+
+    def _tell(self, info: KeyInfo, value: Value) -> None:
+        change(self._config, info, value)
+        for listener in self._listeners:
+            listener(info)
+
+    async def _store_texts(self, texts: dict[str, str]) -> None:
+        await self._store.put(paths.DYNAMIC_CONFIGURATION, msgspec.json.encode(texts))
+        self._texts = texts

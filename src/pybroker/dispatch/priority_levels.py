@@ -1,0 +1,71 @@
+"""Whose turn it is among consumers that share entries: the best priority level with room first, round robin within it."""
+
+from __future__ import annotations
+
+from pybroker.dispatch.consumer_state import ConsumerState
+
+
+class _PriorityLevel:
+    """The consumers of one level; `next_index` is whose turn it is."""
+
+    __slots__ = ("consumers", "next_index", "priority_level")
+
+    def __init__(self, priority_level: int) -> None:
+        self.priority_level = priority_level
+        self.consumers: list[ConsumerState] = []
+        self.next_index = 0
+
+    def remove(self, consumer: ConsumerState) -> None:
+        """Whose turn it is stays the same, unless it was the leaver's."""
+        index = self.consumers.index(consumer)
+        del self.consumers[index]
+        if index < self.next_index:
+            self.next_index -= 1
+
+    def take_turn(self) -> ConsumerState | None:
+        """The next consumer of the level that can take an entry."""
+        consumers = self.consumers
+        count = len(consumers)
+        for step in range(count):
+            index = (self.next_index + step) % count
+            if consumers[index].can_take():
+                self.next_index = index + 1
+                return consumers[index]
+        return None
+
+
+class PriorityLevels:
+    """Owned by a dispatcher. Invariant: levels rise, best first, and none is empty."""
+
+    def __init__(self) -> None:
+        self._levels: list[_PriorityLevel] = []
+
+    def add(self, consumer: ConsumerState) -> None:
+        for level in self._levels:
+            if level.priority_level == consumer.priority_level:
+                break
+        else:
+            level = _PriorityLevel(consumer.priority_level)
+            self._levels.append(level)
+            self._levels.sort(key=lambda level: level.priority_level)
+        level.consumers.append(consumer)
+
+    def remove(self, consumer: ConsumerState) -> None:
+        for level in self._levels:
+            if level.priority_level == consumer.priority_level:
+                level.remove(consumer)
+        self._levels = [level for level in self._levels if level.consumers]
+
+    def take_turn(self) -> ConsumerState | None:
+        """Who gets the next entry; None while nobody can take one."""
+        for level in self._levels:
+            consumer = level.take_turn()
+            if consumer is not None:
+                return consumer
+        return None
+
+    def check_invariants(self, consumers: list[ConsumerState]) -> None:
+        """Assert that just `consumers` are on their levels; for tests."""
+        by_level = [consumer for level in self._levels for consumer in level.consumers]
+        assert len(by_level) == len(consumers)
+        assert all(level.consumers for level in self._levels)

@@ -1,0 +1,123 @@
+"""Which topics are partitioned, in how many partitions, and their properties: read from memory, written through.
+
+What must hold: what a write method changed is durable when it returns, and only then visible to reads; the cache never
+holds what the store does not. A partitioned topic exists as long as its document does, whether or not its partitions
+do: these are topics of their own, which the broker makes and deletes.
+
+Reads are synchronous, because every load of a topic asks. What they return must not be changed. Refusals are AdminErrors
+with the codes that Pulsar's REST clients know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from pybroker.errors import AdminError, BadVersionError, StoreError
+from pybroker.metadata import paths
+from pybroker.metadata.store import NOT_EXISTING, MetadataStore
+from pybroker.model import policies as documents
+from pybroker.model.names import DOMAINS, NamespaceName, TopicName
+
+_UPDATE_ATTEMPTS = 5  # At a value that other brokers change too.
+
+
+class PartitionedTopicMetadata(msgspec.Struct):
+    """The document of a partitioned topic; properties are absent while there are none."""
+
+    partitions: int
+    deleted: bool = False
+    properties: dict[str, str] | None = None
+
+
+class PartitionedTopics:
+    """The partitioned topics of one metadata store. `load` comes first."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._by_namespace: dict[tuple[NamespaceName, str], dict[TopicName, PartitionedTopicMetadata]] = {}
+        # Writes check, store and then change the cache: one at a time, or two could pass the same check.
+        self._writing = asyncio.Lock()
+
+    async def load(self) -> None:
+        """Fill the cache from the store. Raises StoreError."""
+        for tenant in await self._store.children(paths.PARTITIONED_TOPICS):
+            for local_name in await self._store.children(f"{paths.PARTITIONED_TOPICS}/{tenant}"):
+                for domain in DOMAINS:
+                    await self._load(NamespaceName(tenant, local_name), domain)
+
+    async def _load(self, namespace: NamespaceName, domain: str) -> None:
+        for segment in await self._store.children(paths.partitioned_topics(namespace, domain)):
+            topic = paths.topic_of_segment(namespace, domain, segment)
+            if (found := await self._store.get(paths.partitioned_topic(topic))) is not None:
+                self._remember(topic, _decoded(topic, found.value))
+
+    def get(self, topic: TopicName) -> PartitionedTopicMetadata | None:
+        """The document of `topic`, None when it is not the name of a partitioned topic."""
+        topics = self._by_namespace.get((topic.namespace, topic.domain))
+        return topics.get(topic) if topics is not None else None
+
+    def names(self, namespace: NamespaceName, domain: str) -> list[TopicName]:
+        """The partitioned topics of a namespace and domain, sorted."""
+        return sorted(self._by_namespace.get((namespace, domain), ()), key=str)
+
+    def being_deleted(self) -> list[TopicName]:
+        """The partitioned topics whose deletion has begun."""
+        return [name for topics in self._by_namespace.values() for name, each in topics.items() if each.deleted]
+
+    async def create(self, topic: TopicName, partitions: int, properties: Mapping[str, str] | None = None) -> None:
+        """Make `topic` a partitioned one. Refused: 409 when it is one already."""
+        metadata = PartitionedTopicMetadata(partitions, properties=dict(properties) if properties else None)
+        async with self._writing:
+            try:
+                await self._store.put(paths.partitioned_topic(topic), documents.encode(metadata), NOT_EXISTING)
+            except BadVersionError as error:
+                raise AdminError(409, "This topic already exists") from error
+            self._remember(topic, metadata)
+
+    async def update(self, topic: TopicName, change: Callable[[PartitionedTopicMetadata], None]) -> None:
+        """Apply `change` to the stored document; it may be called again when another broker changed it meanwhile.
+
+        Refused: 404 when `topic` is none, 409 when others keep changing it, and whatever `change` itself refuses.
+        """
+        path = paths.partitioned_topic(topic)
+        async with self._writing:
+            for _ in range(_UPDATE_ATTEMPTS):
+                found = await self._store.get(path)
+                if found is None:
+                    self._forget(topic)
+                    raise AdminError(404, f"Partitioned Topic not found: {topic} has zero partitions")
+                metadata = _decoded(topic, found.value)
+                change(metadata)
+                try:
+                    await self._store.put(path, documents.encode(metadata), found.version)
+                except BadVersionError:
+                    continue
+                self._remember(topic, metadata)
+                return
+        raise AdminError(409, f"The partitioned topic {topic} is being changed by others, try again")
+
+    async def delete(self, topic: TopicName) -> None:
+        """`topic` is no partitioned topic any more; nothing happens to a name that is none."""
+        async with self._writing:
+            await self._store.delete(paths.partitioned_topic(topic))
+            self._forget(topic)
+
+    def _remember(self, topic: TopicName, metadata: PartitionedTopicMetadata) -> None:
+        self._by_namespace.setdefault((topic.namespace, topic.domain), {})[topic] = metadata
+
+    def _forget(self, topic: TopicName) -> None:
+        key = (topic.namespace, topic.domain)
+        topics = self._by_namespace.get(key, {})
+        topics.pop(topic, None)
+        if not topics:
+            self._by_namespace.pop(key, None)
+
+
+def _decoded(topic: TopicName, value: bytes) -> PartitionedTopicMetadata:
+    try:
+        return documents.decode(value, PartitionedTopicMetadata)
+    except msgspec.DecodeError as error:
+        raise StoreError(f"the metadata of partitioned topic {topic} cannot be read: {error}") from error

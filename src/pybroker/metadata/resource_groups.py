@@ -1,0 +1,107 @@
+"""Resource groups: rates that all topics of some namespaces share. Read from memory, written through to the metadata store.
+
+What must hold: what a write method changed is durable when it returns, only then visible to reads. Refusals are AdminErrors with
+the codes that Pulsar's REST clients know. Which namespaces name a group is for the namespaces' policies to say.
+"""
+
+# ruff: noqa: N815  (the attributes are the JSON properties)
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+
+import msgspec
+
+from pybroker.errors import AdminError, StoreError
+from pybroker.metadata import paths
+from pybroker.metadata.store import MetadataStore
+from pybroker.model import policies as documents
+
+
+class ResourceGroup(msgspec.Struct):
+    """The rates of a group, a second; 0 or less is no limit."""
+
+    publishRateInMsgs: int = -1
+    publishRateInBytes: int = -1
+    dispatchRateInMsgs: int = -1
+    dispatchRateInBytes: int = -1
+
+
+class ResourceGroupChange(msgspec.Struct):
+    """What a request says of a group; what it leaves out stays as it is."""
+
+    publishRateInMsgs: int | None = None
+    publishRateInBytes: int | None = None
+    dispatchRateInMsgs: int | None = None
+    dispatchRateInBytes: int | None = None
+
+
+class ResourceGroupListener(ABC):
+    """Told of changed groups once they are durable and visible."""
+
+    @abstractmethod
+    def resource_group_changed(self, name: str) -> None:
+        """The group was made, has other rates, or is gone."""
+
+
+class ResourceGroups:
+    """The groups of one metadata store. `load` comes first."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._groups: dict[str, ResourceGroup] = {}
+        self._writing = asyncio.Lock()  # one at a time, or two changes of a group could undo each other
+        self._listener: ResourceGroupListener | None = None
+
+    def listen(self, listener: ResourceGroupListener) -> None:
+        """From now on `listener` is told about changed groups."""
+        self._listener = listener
+
+    async def load(self) -> None:
+        """Fill the cache from the store. Raises StoreError."""
+        for segment in await self._store.children(paths.RESOURCE_GROUPS):
+            name = paths.resource_group_of_segment(segment)
+            found = await self._store.get(paths.resource_group(name))
+            if found is not None:
+                try:
+                    self._groups[name] = documents.decode(found.value, ResourceGroup)
+                except msgspec.DecodeError as error:
+                    raise StoreError(f"the resource group {name} cannot be read: {error}") from error
+
+    def names(self) -> list[str]:
+        """All groups, sorted."""
+        return sorted(self._groups)
+
+    def get(self, name: str) -> ResourceGroup | None:
+        """The group `name`, None when there is none."""
+        return self._groups.get(name)
+
+    async def put(self, name: str, change: ResourceGroupChange) -> None:
+        """Make the group, or change what `change` names of it. Refused: 412 for a name that is none."""
+        if not name.strip():
+            raise AdminError(412, "a resource group has a name")
+        async with self._writing:
+            before = self._groups.get(name, ResourceGroup())
+            group = ResourceGroup(
+                *(
+                    old if new is None else new
+                    for old, new in zip(msgspec.structs.astuple(before), msgspec.structs.astuple(change), strict=True)
+                )
+            )
+            await self._store.put(paths.resource_group(name), documents.encode(group))
+            self._groups[name] = group
+        self._changed(name)
+
+    async def delete(self, name: str) -> None:
+        """Refused: 404 when missing. That no namespace names it is for the caller to see to."""
+        async with self._writing:
+            if name not in self._groups:
+                raise AdminError(404, "ResourceGroup does not exist")
+            await self._store.delete(paths.resource_group(name))
+            del self._groups[name]
+        self._changed(name)
+
+    def _changed(self, name: str) -> None:
+        if self._listener is not None:
+            self._listener.resource_group_changed(name)

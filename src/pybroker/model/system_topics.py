@@ -1,0 +1,72 @@
+"""Which topics belong to the broker itself: their names, and how to tell them from topics of users.
+
+A name alone says what a topic is, so that a listing, a limit or a refused creation needs no look-up. Partitions count as what their
+partitioned topic is. What such a topic holds is written elsewhere (`broker/change_events.py`, `broker/health_check.py`).
+"""
+
+from __future__ import annotations
+
+import re
+
+from pybroker.model.names import PERSISTENT, NamespaceName, TopicName
+
+SYSTEM_NAMESPACE = NamespaceName("pulsar", "system")
+CHANGE_EVENTS = "__change_events"
+HEALTH_CHECK = "healthcheck"
+PENDING_ACK_SUFFIX = "__transaction_pending_ack"
+_COORDINATOR_ASSIGN = "transaction_coordinator_assign"
+_TRANSACTION_LOG = "__transaction_log_"
+
+_OF_A_NAMESPACE = frozenset(
+    {
+        CHANGE_EVENTS,
+        "__transaction_buffer_snapshot",
+        "__transaction_buffer_snapshot_segments",
+        "__transaction_buffer_snapshot_indexes",
+    }
+)
+_HEARTBEAT = re.compile(r"[^:]+:[0-9]+")  # host:port of a broker: its own namespace in the tenant pulsar
+
+
+def change_events(namespace: NamespaceName) -> TopicName:
+    """The topic that tells of every change of a topic's policies in `namespace`."""
+    return TopicName(PERSISTENT, namespace, CHANGE_EVENTS)
+
+
+def heartbeat_namespace(broker_id: str) -> NamespaceName:
+    """The namespace in which the broker at `broker_id` (host:port) tries whether it works."""
+    return NamespaceName(SYSTEM_NAMESPACE.tenant, broker_id)
+
+
+def health_check(broker_id: str) -> TopicName:
+    """The topic which the broker at `broker_id` writes to and reads from to prove that it works."""
+    return TopicName(PERSISTENT, heartbeat_namespace(broker_id), HEALTH_CHECK)
+
+
+def is_heartbeat_namespace(namespace: NamespaceName) -> bool:
+    """Whether some broker's health check lives here."""
+    return namespace.tenant == SYSTEM_NAMESPACE.tenant and _HEARTBEAT.fullmatch(namespace.local_name) is not None
+
+
+def is_health_check(name: TopicName) -> bool:
+    """Whether a broker writes `name` to prove that it works."""
+    return name.local_name == HEALTH_CHECK and is_heartbeat_namespace(name.namespace)
+
+
+def is_transaction_internal(name: TopicName) -> bool:
+    """Whether only the broker may make `name`: its transactions rest there."""
+    if name.local_name.endswith(PENDING_ACK_SUFFIX):
+        return True
+    return (
+        name.is_persistent
+        and name.namespace == SYSTEM_NAMESPACE
+        and name.local_name.startswith((_COORDINATOR_ASSIGN, _TRANSACTION_LOG))
+    )
+
+
+def is_system_topic(name: TopicName) -> bool:
+    """Whether `name` belongs to the broker: hidden from lists, not counted by limits."""
+    if name.namespace == SYSTEM_NAMESPACE or is_heartbeat_namespace(name.namespace):
+        return True
+    local_name = name.partitioned_name.local_name
+    return local_name in _OF_A_NAMESPACE or local_name.endswith(PENDING_ACK_SUFFIX)

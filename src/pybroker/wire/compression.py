@@ -1,0 +1,80 @@
+"""Payloads as their producers compressed them, opened within bounds.
+
+What must hold: nothing that a producer wrote makes this return, or hold in between, much more than the size that it was called
+with; what does not come to exactly that size is damaged.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import lz4.block
+import snappy
+import zstandard
+
+from pybroker.errors import ProtocolViolation
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.varint import decode
+
+NOT_COMPRESSED = pb.NONE
+_ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
+"""What every reader of Zstandard has to take."""
+
+
+class DamagedPayload(Exception):
+    """The bytes are not what their metadata says."""
+
+
+def compression_name(kind: pb.CompressionType) -> str:
+    """What the protocol calls it."""
+    return pb.CompressionType.Name(kind)
+
+
+def decompress(kind: pb.CompressionType, data: bytes, size: int) -> bytes:
+    """`data` as it was before compression, `size` bytes. Raises DamagedPayload."""
+    if kind == NOT_COMPRESSED:
+        return data
+    name = compression_name(kind)
+    try:
+        opened = _DECOMPRESS[kind](data, size)
+    except _FAILURES as error:
+        raise DamagedPayload(f"the payload is no {name} data: {error}") from error
+    if len(opened) != size:
+        raise DamagedPayload(f"the payload holds {len(opened)} bytes as {name}, its metadata says {size}")
+    return opened
+
+
+def _zlib(data: bytes, size: int) -> bytes:
+    # A length of 0 would mean no limit.
+    return zlib.decompressobj().decompress(data, size) if size else b""
+
+
+def _lz4(data: bytes, size: int) -> bytes:
+    opened: bytes = lz4.block.decompress(data, uncompressed_size=size)
+    return opened
+
+
+def _zstd(data: bytes, size: int) -> bytes:
+    # Read as a stream: at once, the size that the data itself claims would be taken for granted.
+    with zstandard.ZstdDecompressor(max_window_size=max(size, _ZSTD_WINDOW_BYTES)).stream_reader(data) as reader:
+        opened: bytes = reader.read(size)
+        return opened
+
+
+def _snappy(data: bytes, size: int) -> bytes:
+    claimed, _ = decode(data, 0, len(data))
+    if claimed != size:
+        raise ValueError(f"it claims {claimed} bytes, its metadata says {size}")
+    opened: bytes = snappy.uncompress(data)
+    return opened
+
+
+_DECOMPRESS = {pb.ZLIB: _zlib, pb.LZ4: _lz4, pb.ZSTD: _zstd, pb.SNAPPY: _snappy}
+_FAILURES = (
+    zlib.error,
+    lz4.block.LZ4BlockError,
+    zstandard.ZstdError,
+    snappy.UncompressError,
+    ProtocolViolation,
+    ValueError,
+)

@@ -1,0 +1,40 @@
+"""Entries that the broker writes itself, byte for byte as a client would send them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from crc32c import crc32c
+
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.entry_metadata import MAGIC_CRC32C
+
+
+def build_entry(
+    producer_name: str,
+    sequence_id: int,
+    publish_time_ms: int,
+    payload: bytes | None,
+    *,
+    key: str = "",
+    replicate_to: Sequence[str] = (),
+    schema_version: bytes = b"",
+) -> bytes:
+    """A message of its own, not in a batch. Without payload it says that there is no value for its key any more."""
+    metadata = pb.MessageMetadata(
+        producer_name=producer_name,
+        sequence_id=sequence_id,
+        publish_time=publish_time_ms,
+        uncompressed_size=len(payload or b""),
+        replicate_to=replicate_to,
+    )
+    if key:
+        metadata.partition_key = key
+        metadata.partition_key_b64_encoded = False
+    if schema_version:
+        metadata.schema_version = schema_version
+    if payload is None:
+        metadata.null_value = True
+    header = metadata.SerializeToString()
+    checked = len(header).to_bytes(4, "big") + header + (payload or b"")
+    return MAGIC_CRC32C.to_bytes(2, "big") + crc32c(checked).to_bytes(4, "big") + checked

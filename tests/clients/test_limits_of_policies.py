@@ -1,0 +1,121 @@
+"""Limits that policies set, as the official client meets them."""
+
+import time
+from concurrent.futures import Future, wait
+
+import pulsar
+import pytest
+from tests.clients.conftest import new_client, receive_all
+from tests.support.broker_process import BrokerProcess
+from tests.support.rest import call
+
+EARLIEST = pulsar.InitialPosition.Earliest
+MESSAGES = 60
+
+
+def admin(broker: BrokerProcess, method: str, path: str, body: object = None) -> None:
+    answer = call(f"{broker.http_url}/admin/v2{path}", method, body=body)
+    assert answer.status < 300, answer
+
+
+def path_of(topic: str) -> str:
+    return "/" + topic.replace("://", "/")
+
+
+def send_all(producer: pulsar.Producer, count: int) -> list[Future[pulsar.Result]]:
+    """The results of `count` messages m0, m1, ... that are sent as fast as it goes."""
+    results: list[Future[pulsar.Result]] = []
+    for index in range(count):
+        results.append(Future())
+        producer.send_async(b"m%d" % index, lambda result, _, future=results[-1]: future.set_result(result))
+    return results
+
+
+@pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
+def test_everything_arrives_in_order_and_in_time_under_a_publish_rate(
+    broker: BrokerProcess, client: pulsar.Client, topic: str, batched: bool
+) -> None:
+    consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
+    producer = client.create_producer(
+        topic, batching_enabled=batched, batching_max_messages=5, batching_max_publish_delay_ms=5
+    )
+    admin(broker, "POST", f"{path_of(topic)}/publishRate", {"publishThrottlingRateInMsg": 20})
+    started_s = time.monotonic()
+    results = send_all(producer, MESSAGES)
+    producer.flush()
+    assert time.monotonic() - started_s >= 1.5, "20 at once, 20 more each second"
+    assert {each.result() for each in results} == {pulsar.Result.Ok}
+    assert [message.data() for message in receive_all(consumer, MESSAGES)] == [
+        b"m%d" % index for index in range(MESSAGES)
+    ]
+    stats = call(f"{broker.http_url}/admin/v2{path_of(topic)}/stats").json
+    assert stats["publishRateLimitedTimes"] > 0
+    name = f'pulsar_publish_rate_limit_times{{cluster="standalone",namespace="public/default",topic="{topic}"'
+    line = next(line for line in broker.get("/metrics/").splitlines() if line.startswith(name))
+    assert float(line.split()[-1]) > 0
+
+
+def test_a_publish_rate_in_bytes_lets_a_message_pass_that_is_larger(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    producer = client.create_producer(topic)
+    admin(broker, "POST", f"{path_of(topic)}/publishRate", {"publishThrottlingRateInByte": 100_000})
+    started_s = time.monotonic()
+    producer.send(b"x" * 200_000)
+    producer.send(b"y")
+    assert time.monotonic() - started_s >= 0.9, "the second one waits until the first is made up for"
+
+
+def test_a_publish_rate_that_is_removed_lets_go_who_waits(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    producer = client.create_producer(topic)
+    admin(broker, "POST", f"{path_of(topic)}/publishRate", {"publishThrottlingRateInMsg": 1})
+    results = send_all(producer, 500)
+    results[0].result(10)
+    assert not results[-1].done()
+    admin(broker, "DELETE", f"{path_of(topic)}/publishRate")
+    assert not wait(results, 10).not_done
+
+
+def test_a_connection_that_waits_may_be_closed(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+    admin(broker, "PUT", path_of(topic))
+    admin(broker, "POST", f"{path_of(topic)}/publishRate", {"publishThrottlingRateInMsg": 1})
+    leaving = new_client(broker.url)
+    send_all(leaving.create_producer(topic), 50)
+    leaving.shutdown()
+    admin(broker, "DELETE", f"{path_of(topic)}/publishRate")
+    client.create_producer(topic).send(b"still there")
+
+
+def test_the_limits_of_counts_are_errors_of_the_client(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    admin(broker, "PUT", path_of(topic))
+    for policy in ("maxProducers", "maxConsumers", "maxSubscriptionsPerTopic"):
+        admin(broker, "POST", f"{path_of(topic)}/{policy}", 1)
+    client.create_producer(topic, producer_name="first")
+    with pytest.raises(pulsar.ProducerBusy):
+        client.create_producer(topic, producer_name="second")
+    client.subscribe(topic, "first", pulsar.ConsumerType.Shared)
+    with pytest.raises(pulsar.ConsumerBusy):
+        client.subscribe(topic, "first", pulsar.ConsumerType.Shared)
+    admin(broker, "DELETE", f"{path_of(topic)}/maxConsumers")
+    with pytest.raises(pulsar.NotAllowedError):
+        client.subscribe(topic, "second", pulsar.ConsumerType.Shared)
+
+
+def test_a_rate_for_one_subscription_leaves_the_others_alone(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    producer = client.create_producer(topic)
+    slow, fast = (client.subscribe(topic, name, initial_position=EARLIEST) for name in ("slow", "fast"))
+    rate = {"dispatchThrottlingRateInMsg": 10, "ratePeriodInSecond": 1}
+    admin(broker, "POST", f"{path_of(topic)}/slow/dispatchRate", rate)
+    for result in send_all(producer, 25):
+        result.result(10)
+    started_s = time.monotonic()
+    receive_all(fast, 25)
+    assert time.monotonic() - started_s < 1.0
+    receive_all(slow, 25)
+    assert time.monotonic() - started_s >= 1.0

@@ -1,0 +1,153 @@
+"""Who waits for a limit on publishing, for how long, and in which order: in virtual time, without a broker around it."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from pybroker.broker.publish_throttle import PublishGate, PublishThrottle, PublishWaiter, renewed_gate
+from pybroker.model.events import SendRun
+from pybroker.model.policies import PublishRate
+from pybroker.model.stats import TopicCounters
+
+
+class World:
+    """A clock that jumps from one timer to the next; stands in for the broker and for a topic of it."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self.counters = TopicCounters()
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._serial = 0
+
+    @property
+    def clock(self) -> World:
+        return self
+
+    @property
+    def service(self) -> World:
+        return self
+
+    def monotonic_ms(self) -> float:
+        return self.now_ms
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        self._serial += 1
+        heapq.heappush(self._timers, (self.now_ms + delay_s * 1000, self._serial, callback))
+
+    def run_until(self, end_ms: float) -> None:
+        """Let the time pass with all timers that are due."""
+        while self._timers and self._timers[0][0] <= end_ms:
+            self.now_ms, _, callback = heapq.heappop(self._timers)
+            callback()
+        self.now_ms = end_ms
+
+    def gate(self, messages: int = -1, size_bytes: int = -1) -> PublishGate:
+        return PublishGate(cast(Any, self), PublishRate(messages, size_bytes))
+
+    def throttle(self, own: PublishGate | None, shared: Sequence[PublishGate] = ()) -> PublishThrottle:
+        return PublishThrottle(cast(Any, self), own, shared)
+
+
+class Client(PublishWaiter):
+    """Has `left` messages to publish and keeps the time of each that it might."""
+
+    def __init__(self, world: World, throttle: PublishThrottle, left: int, size_bytes: int = 10) -> None:
+        self.world = world
+        self.throttle = throttle
+        self.left = left
+        self.size_bytes = size_bytes
+        self.published_ms: list[float] = []
+        self.gate: PublishGate | None = None
+
+    def publish_again(self) -> None:
+        run = SendRun(1)
+        run.payloads = [bytes(self.size_bytes)] * self.left
+        run.message_counts = [1] * self.left
+        run.size_bytes = self.size_bytes * self.left
+        passing = self.throttle.admit(run)
+        self.published_ms += [self.world.now_ms] * passing
+        self.left -= passing
+        if self.left:
+            self.gate = self.throttle.wait(self)
+
+
+def test_one_client_gets_a_second_s_worth_at_once_and_the_rest_evenly() -> None:
+    world = World()
+    client = Client(world, world.throttle(world.gate(5)), 20)
+    client.publish_again()
+    world.run_until(10_000)
+    assert client.published_ms == [0.0] * 5 + [200.0 * each for each in range(1, 16)]
+    assert world.counters.publish_rate_limited == 15
+
+
+def test_clients_take_turns_however_much_each_has_to_send() -> None:
+    world = World()
+    throttle = world.throttle(world.gate(10))
+    clients = [Client(world, throttle, 1000) for _ in range(3)]
+    for client in clients:
+        client.publish_again()
+    world.run_until(30_000)
+    counts = [len(client.published_ms) for client in clients]
+    assert sum(counts) == 10 + 300
+    assert max(counts) - min(counts) <= 10
+
+
+def test_a_message_larger_than_a_second_s_worth_passes_and_the_next_one_waits_for_it() -> None:
+    world = World()
+    client = Client(world, world.throttle(world.gate(size_bytes=100)), 2, size_bytes=5000)
+    client.publish_again()
+    world.run_until(48_999)
+    assert client.published_ms == [0.0]
+    world.run_until(50_100)
+    assert len(client.published_ms) == 2
+    assert world.counters.publish_rate_limited == 1
+
+
+def test_who_is_under_two_limits_goes_by_the_slower_one() -> None:
+    world = World()
+    own, shared = world.gate(10), world.gate(2)
+    slow = Client(world, world.throttle(own, [shared]), 100)
+    slow.publish_again()
+    assert slow.gate is shared
+    other = Client(world, world.throttle(world.gate(1000), [shared]), 100)
+    other.publish_again()
+    world.run_until(20_000)
+    assert len(slow.published_ms) + len(other.published_ms) == 2 + 40
+    assert abs(len(slow.published_ms) - len(other.published_ms)) <= 2
+
+
+def test_all_who_wait_look_again_when_a_limit_is_opened() -> None:
+    world = World()
+    gate = world.gate(1)
+    clients = [Client(world, world.throttle(gate), 50) for _ in range(3)]
+    for client in clients:
+        client.publish_again()
+    for client in clients[:2]:
+        client.throttle = world.throttle(None, [world.gate(1000)])
+    gate.open()
+    assert [client.left for client in clients] == [0, 0, 50]
+    world.run_until(2000)
+    assert clients[2].left < 50, "who is still under the limit waits on"
+
+
+def test_nobody_who_left_is_called_and_the_others_are() -> None:
+    world = World()
+    gate = world.gate(1)
+    gone, stays = (Client(world, world.throttle(gate), 5) for _ in range(2))
+    gone.publish_again()
+    stays.publish_again()
+    before = len(gone.published_ms)
+    gate.leave(gone)
+    world.run_until(10_000)
+    assert len(gone.published_ms) == before
+    assert stays.left == 0
+
+
+def test_a_gate_stays_the_same_while_its_rate_does() -> None:
+    world = World()
+    gate = world.gate(5)
+    assert renewed_gate(cast(Any, world), gate, PublishRate(5, -1)) is gate
+    assert renewed_gate(cast(Any, world), gate, PublishRate(6, -1)) is not gate
+    assert renewed_gate(cast(Any, world), gate, PublishRate(0, 0)) is None

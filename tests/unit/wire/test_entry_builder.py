@@ -1,0 +1,28 @@
+import crc32c
+
+from pybroker.wire.entry_builder import build_entry
+from pybroker.wire.entry_metadata import is_batch, message_metadata, metadata_span
+
+
+def test_an_entry_is_what_a_client_would_have_sent() -> None:
+    entry = build_entry(
+        "broker-1", 7, 1_700_000_000_000, b"value", key="k", replicate_to=["east", "west"], schema_version=bytes(8)
+    )
+    assert entry[:2] == b"\x0e\x01"
+    assert int.from_bytes(entry[2:6], "big") == crc32c.crc32c(entry[6:])
+    assert entry[metadata_span(entry)[1] :] == b"value"
+    assert not is_batch(entry)
+    metadata = message_metadata(entry)
+    assert (metadata.producer_name, metadata.sequence_id, metadata.publish_time) == ("broker-1", 7, 1_700_000_000_000)
+    assert (metadata.partition_key, metadata.partition_key_b64_encoded) == ("k", False)
+    assert list(metadata.replicate_to) == ["east", "west"]
+    assert metadata.schema_version == bytes(8)
+    assert metadata.uncompressed_size == 5
+    assert not metadata.HasField("null_value")
+
+
+def test_no_value_is_another_thing_than_an_empty_one() -> None:
+    nothing, empty = (message_metadata(build_entry("broker-1", 0, 1, payload)) for payload in (None, b""))
+    assert (nothing.null_value, empty.null_value) == (True, False)
+    assert not empty.HasField("partition_key")
+    assert not empty.HasField("schema_version")
