@@ -30,6 +30,12 @@ _JAVA_KEY_STORES = "Names of Java key stores and classes mean nothing here."
 _BAD_REQUEST = "Pulsar reports a fault of its own for what the caller got wrong."
 
 INTENDED: tuple[Intended, ...] = (
+    Intended(
+        "pulsar_admin_daily_operations",
+        "topics terminate *",
+        "A topic that is terminated after an unload answers with its last message. "
+        "Pulsar answers with the empty ledger that the unload began.",
+    ),
     Intended("protocol_lookup", "lookup, *: proxy_through_service_url", _PROXY),
     Intended("protocol_pipelined", "*: [[]0].proxy_through_service_url", _PROXY),
     Intended("shared_consumer_leaves", "second after: *.redelivery_count", _LEAVES),

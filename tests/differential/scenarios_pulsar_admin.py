@@ -13,6 +13,7 @@ from tests.differential.normalise import Json
 from tests.differential.pulsar_admin import AdminAnswer, PulsarAdmin
 
 _POSITION = re.compile(r"(?<![.\w])(\d+):(-?\d+)(?::-?\d+)*\b")
+_SET = re.compile(r"\[(\w+(?:, \w+)*)\]")
 _TIME = re.compile(r"(?<=Publish time: )\d+")
 # What a failed command prints before the reason is the tool's own business.
 _REASON = re.compile(r"^Reason: ", re.MULTILINE)
@@ -55,9 +56,12 @@ class Walk:
         try:
             printed: Json = json.loads(answer.output)
         except ValueError:
-            lines = [line for line in answer.output.splitlines() if line.strip()]
-            return [_TIME.sub("<time>", _POSITION.sub(self._position, line)) for line in lines]
+            return [self._line(line) for line in answer.output.splitlines() if line.strip()]
         return _POSITION.sub(self._position, printed) if isinstance(printed, str) else self._document(printed)
+
+    def _line(self, line: str) -> str:
+        named = _TIME.sub("<time>", _POSITION.sub(self._position, line))
+        return _SET.sub(lambda found: f"[{', '.join(sorted(found[1].split(', ')))}]", named)
 
     def _position(self, found: re.Match[str]) -> str:
         return self._run.normaliser.position(int(found[1]), int(found[2]))
@@ -68,21 +72,26 @@ class Walk:
             return {key: "<stored>" if key in _STORED else self._document(each, key) for key, each in value.items()}
         if isinstance(value, list):
             return [self._document(each, field) for each in value]
-        return value
+        return _POSITION.sub(self._position, value) if isinstance(value, str) and field in _POSITIONS else value
 
 
-# Bytes and ledgers as each broker stores them.
+_POSITIONS = frozenset(("firstMessageId", "lastMessageId"))
+# What is of one broker or moment: bytes and ledgers as it stores them, times, names that the client makes up.
 _STORED = frozenset(
     (
+        "activeConsumerName",
         "address",
         "averageMsgSize",
         "backlogSize",
         "bytesInCounter",
         "bytesOutCounter",
         "clientVersion",
+        "consumerName",
         "currentLedgerSize",
         "cursors",
+        "lastAckedTime",
         "lastConfirmedEntry",
+        "lastConsumedTime",
         "lastPublishTimeStamp",
         "ledgers",
         "storageSize",
@@ -183,7 +192,7 @@ def _topics(run: Run, walk: Walk, namespace: str) -> None:
     walk.unordered("namespaces", "topics", namespace)
     walk("topics", "get-properties", topic)
     walk("topics", "lookup", topic)
-    walk("topics", "bundle-range", run.topic("one fixed name", "public/default").replace(run.token, "name"))
+    walk("topics", "bundle-range", "persistent://public/default/a name of two+ words")
     walk("topics", "stats", topic)
     walk("topics", "grant-permission", topic, "--role", "app", "--actions", "produce")
     walk("topics", "permissions", topic)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, unquote, unquote_plus
 
 import msgspec
 from starlette.datastructures import Headers
@@ -29,10 +29,14 @@ if TYPE_CHECKING:
     from pybroker.metadata.resources import Resources
 
 BODY_DEADLINE_S = 30.0
+MAX_DIGITS = 64
+"""Of a number in a path or a query."""
 
 # Keys of the ASGI scope that `application.py` fills before a handler runs.
 BROKER_KEY = "pybroker.broker"
 IDENTITY_KEY = "pybroker.identity"
+
+_FORM_ENCODED = frozenset({"topic", "subscription"})
 
 T = TypeVar("T")
 
@@ -69,10 +73,14 @@ class Call:
         return self._identity.role
 
     def name(self, key: str) -> str:
-        """The path segment `key`, decoded. The path is matched raw, so an encoded slash is part of the name."""
+        """The path segment `key`, decoded. The path is matched raw, so an encoded slash is part of the name.
+
+        The admin tools write topics and subscriptions as in a form, where a plus stands for a space.
+        """
         text: str = self.scope["path_params"][key]
+        decoded = unquote_plus if key in _FORM_ENCODED else unquote
         try:
-            return unquote(text, errors="strict")
+            return decoded(text, errors="strict")
         except UnicodeDecodeError as error:
             raise AdminError(400, f"{text!r} in the path is not UTF-8") from error
 
@@ -99,11 +107,19 @@ class Call:
         return domain
 
     def integer(self, key: str) -> int:
-        """The path segment `key` as a number; 404 for anything else: no such path."""
-        try:
-            return int(self.name(key))
-        except ValueError:
-            raise AdminError(404, f"{key} is {self.name(key)!r}: expected a whole number") from None
+        """The path segment `key` as a number of 64 bits; 404 for anything else: no such path."""
+        number = _integer(self.name(key))
+        if number is None:
+            raise AdminError(404, f"{key} is {self.name(key)!r}: expected a whole number of 64 bits")
+        return number
+
+    def query_integer(self, key: str, default: int) -> int:
+        """The first value of a query parameter as a number of 64 bits, `default` when it is absent; 404 for anything else."""
+        text = self.query(key)
+        number = default if text is None else _integer(text)
+        if number is None:
+            raise AdminError(404, f"{key} is {text!r}: expected a whole number of 64 bits")
+        return number
 
     def query(self, key: str) -> str | None:
         """The first value of a query parameter, None when it is absent."""
@@ -180,6 +196,10 @@ class Call:
         with _refused_with(401):
             self.broker.authorization.require_lookup(topic, self.role)
 
+    def require_produce(self, topic: TopicName) -> None:
+        with _refused_with(401):
+            self.broker.authorization.require_produce(topic, self.role)
+
     def require_consume(self, topic: TopicName, subscription: str) -> None:
         with _refused_with(403):
             self.broker.authorization.require_consume(topic, subscription, self.role)
@@ -245,6 +265,18 @@ def _refused_with(status: int) -> Iterator[None]:
         yield
     except AuthorizationError as error:
         raise AdminError(status, str(error)) from error
+
+
+def _integer(text: str) -> int | None:
+    """The number, None when `text` is not one or when it takes more than 64 bits: nothing that is counted is that large."""
+    # The length first: the time that Python takes for digits grows with their square.
+    if len(text) > MAX_DIGITS:
+        return None
+    try:
+        number = int(text)
+    except ValueError:
+        return None
+    return number if -(1 << 63) <= number < 1 << 63 else None
 
 
 def _body_too_large(limit_bytes: int) -> AdminError:
