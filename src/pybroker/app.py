@@ -6,7 +6,6 @@ The only module that may import everything. Owner of the root task group, the si
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import signal
@@ -27,8 +26,10 @@ from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.data_directory import DataDirectoryInUse, DataDirectoryLock
 from pybroker.errors import AdminError, InvalidTopicName, StoreError
+from pybroker.garbage import GarbagePolicy
 from pybroker.managed_ledger.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import LedgerLimits, ManagedLedgerFactory
+from pybroker.metadata.measured import MeasuredMetadataStore
 from pybroker.metadata.memory import MemoryMetadataStore
 from pybroker.metadata.resources import Resources
 from pybroker.metadata.sqlite import SqliteMetadataStore
@@ -45,13 +46,12 @@ from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
 from pybroker.storage.options import LocalStoreOptions
 from pybroker.tasks import TaskOwner
 from pybroker.watchdog import LoopWatchdog
-from pybroker.wire.entry_metadata import publish_time_ms
+from pybroker.wire.broker_entry_metadata import entry_time_ms
 
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_FATAL_STORAGE = 70
 _SWITCH_INTERVAL_S = 0.0002  # the journal's writer thread gets the interpreter this soon (docs/architecture.md)
-_GC_THRESHOLDS = (50_000, 20, 50)
 _MIB = 1024 * 1024
 
 
@@ -79,7 +79,6 @@ def run(config: BrokerConfig, ready_file: Path | None, warnings: list[str], disk
 def tune_process() -> None:
     """What the interpreter has to be told for a broker."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    gc.set_threshold(*_GC_THRESHOLDS)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -98,6 +97,7 @@ async def _serve(config: BrokerConfig, ready_file: Path | None, disk: Disk | Non
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     await broker.start()
+    broker.own_collector()
     try:
         if ready_file is not None:
             _write_ready_file(ready_file, broker.description())
@@ -162,7 +162,7 @@ class Broker:
             ),
             self.clock,
             config.cursor_flush_interval_ms,
-            publish_time_ms,
+            entry_time_ms,
         )
         self.service = BrokerService(config, metadata, resources, ledgers, self.clock)
         self.service.request_stop = self._request_stop
@@ -175,8 +175,14 @@ class Broker:
         await self.listener.start()
         await self.http.start()
         self.service.ready = True
-        gc.collect()
-        gc.freeze()
+
+    def own_collector(self) -> None:
+        """Let this broker, which has been started and is alone in its process, say when cyclic garbage is collected."""
+        service = self.service
+        policy = GarbagePolicy(service.stats, lambda: service.stats.topic_loads - len(service.topics))
+        policy.start()
+        self._closers.append(policy.stop)
+        self._tasks.start(policy.run(), "garbage")
 
     def _lock_directory(self) -> None:
         try:
@@ -192,12 +198,12 @@ class Broker:
         else:
             store = await SqliteMetadataStore.open(self._directory / "metadata.db")
         self._closers.append(store.close)
-        return store
+        return MeasuredMetadataStore(store, self.clock)
 
     async def _open_storage(self) -> tuple[LedgerStore, CursorStore]:
         config = self.config
         if config.ledger_store == "memory":
-            return MemoryLedgerStore(publish_time_ms), MemoryCursorStore()
+            return MemoryLedgerStore(entry_time_ms), MemoryCursorStore()
         options = LocalStoreOptions(
             sync_data=config.journal_sync_data,
             direct_io=config.journal_direct_io,
@@ -209,7 +215,7 @@ class Broker:
             min_free_bytes=config.storage_min_free_space_mb * _MIB,
             reserve_bytes=config.storage_reserve_mb * _MIB,
         )
-        store = await LocalStore.open(self._directory, options, _storage_is_lost, self._disk, publish_time_ms)
+        store = await LocalStore.open(self._directory, options, _storage_is_lost, self._disk, entry_time_ms)
         self._closers.append(store.close)
         return store, store
 

@@ -1,14 +1,13 @@
 """One broker for each test module, and official clients on it."""
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pulsar
 import pytest
 from tests.support.broker_process import BrokerProcess
-from tests.support.raw_client import RawClient
 
 _serial = itertools.count(1)
 
@@ -60,15 +59,12 @@ def assert_nothing_arrives(consumer: pulsar.Consumer, within_ms: int = 300) -> N
         consumer.receive(within_ms)
 
 
+def until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
+    """Poll for what the broker does by itself; fails when it does not."""
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not happen"
+        time.sleep(0.02)
+
+
 Acknowledge = Callable[[pulsar.Message], None]
-
-
-@contextmanager
-def connected(broker: BrokerProcess) -> Iterator[RawClient]:
-    """A connection for raw frames, closed at the end."""
-    raw = RawClient(broker.url)
-    try:
-        raw.connect()
-        yield raw
-    finally:
-        raw.close()

@@ -7,9 +7,9 @@ from typing import Any
 
 import pulsar
 import pytest
-from tests.clients.conftest import assert_nothing_arrives, connected, new_client, receive_all
+from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all
 from tests.support.broker_process import BrokerProcess
-from tests.support.raw_client import NOTHING, RawClient, Type
+from tests.support.raw_client import NOTHING, RawClient, Type, connected
 
 from pybroker.wire import pulsar_api_pb2 as pb
 

@@ -3,13 +3,13 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pulsar
 import pytest
-from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all
+from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all, until
 from tests.support.broker_process import BrokerProcess
 from tests.support.rest import Answer, call
 
@@ -59,13 +59,6 @@ def delayed_count(broker: BrokerProcess, topic: str) -> int:
     lines = broker.get("/metrics/").splitlines()
     (line,) = (line for line in lines if line.startswith("pulsar_subscription_delayed{") and f'topic="{topic}"' in line)
     return int(float(line.rsplit(" ", 1)[1]))
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 def subscribe(client: pulsar.Client, topic: str, kind: pulsar.ConsumerType) -> pulsar.Consumer:

@@ -4,17 +4,15 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
 
 import pulsar
 import pytest
-from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all
+from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all, until
 from tests.support.broker_process import BrokerProcess
 from tests.support.rest import Answer, call
 
 PARTITIONS = 3
 POLL_S = 60.0  # how often this client looks for new partitions; it cannot be told otherwise
-WAIT_S = 30.0
 KINDS = [
     pulsar.ConsumerType.Exclusive,
     pulsar.ConsumerType.Failover,
@@ -35,14 +33,6 @@ def path_of(topic: str) -> str:
 
 def partitions_of(topic: str, count: int = PARTITIONS) -> list[str]:
     return [f"{topic}-partition-{index}" for index in range(count)]
-
-
-def eventually(condition: Callable[[], bool], within_s: float = WAIT_S) -> None:
-    """Poll for what happens in the background."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -192,7 +182,7 @@ def test_a_topic_deleted_by_force_begins_anew_for_its_clients(
     producer.send(b"before")
     rest(broker, "DELETE", f"{path_of(topic)}?force=true")
     path = f"{path_of(topic)}/subscriptions"
-    eventually(lambda: call(f"{broker.http_url}/admin/v2{path}").text == '["s"]')
+    until(lambda: call(f"{broker.http_url}/admin/v2{path}").text == '["s"]')
     producer.send(b"after")
     received = [consumer.receive(10_000).data()]
     if received == [b"before"]:  # it was on the way to the consumer already

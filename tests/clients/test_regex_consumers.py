@@ -6,17 +6,15 @@ That client has no watcher: it asks for the list every 60 seconds, whatever peri
 
 import itertools
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pulsar
 import pytest
-from tests.clients.conftest import new_client
+from tests.clients.conftest import new_client, until
 from tests.support.broker_process import BrokerProcess
 from tests.support.rest import Answer, call
 
 _serial = itertools.count(1)
-WAIT_S = 20.0
 DISCOVERY_MS = 80_000  # more than the client's period
 
 
@@ -62,13 +60,6 @@ def received(consumer: pulsar.Consumer, count: int, timeout_ms: int = 20_000) ->
         consumer.acknowledge(message)
         found.append((message.topic_name().rpartition("/")[2], message.data().decode()))
     return sorted(found)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
 
 
 def test_a_pattern_gets_the_topics_that_are_there(

@@ -1,13 +1,12 @@
 """Retention, expiry, backlog quotas and termination, as connected clients meet them."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pulsar
 import pytest
-from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all
+from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all, until
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_client import RawClient, Type
 from tests.support.rest import Answer, call
@@ -24,7 +23,6 @@ SETTINGS = {
 }
 HOLD, FAIL, EVICT = "producer_request_hold", "producer_exception", "consumer_backlog_eviction"
 FOR_EVER = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
-WAIT_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +49,6 @@ def internal_stats(broker: BrokerProcess, topic: str) -> Any:
 def connections_created(broker: BrokerProcess) -> str:
     lines = broker.get("/metrics").splitlines()
     return next(line for line in lines if line.startswith("pulsar_connection_created_total_count"))
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Poll for what the broker does by itself."""
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 def send(client: pulsar.Client, topic: str, count: int, first: int = 0) -> None:

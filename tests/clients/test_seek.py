@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pulsar
 import pytest
-from tests.clients.conftest import assert_nothing_arrives, connected, new_client, receive_all
+from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all
 from tests.support.broker_process import BrokerProcess
-from tests.support.raw_client import Type, encode, frame
+from tests.support.raw_client import Type, connected, encode, frame
 from tests.support.rest import call
 
 from pybroker.wire import pulsar_api_pb2 as pb

@@ -5,28 +5,16 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.support.broker_process import BrokerProcess
-from tests.support.raw_client import CLOSED, RawClient, Type
+from tests.support.raw_client import CLOSED, RawClient, Type, connected
 
 from pybroker.wire import pulsar_api_pb2 as pb
 
 IN_MEMORY = {"ledgerStore": "memory", "metadataStore": "memory"}
 TOPIC = "persistent://public/default/t"
-
-
-@contextmanager
-def connected(broker: BrokerProcess) -> Iterator[RawClient]:
-    client = RawClient(broker.url)
-    try:
-        assert client.connect()["type"] == "CONNECTED"
-        yield client
-    finally:
-        client.close()
 
 
 def serve(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -11,9 +11,9 @@ import time
 
 import pulsar
 import pytest
-from tests.clients.conftest import assert_nothing_arrives, connected, new_client, receive_all
+from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all
 from tests.support.broker_process import BrokerProcess
-from tests.support.raw_client import Type
+from tests.support.raw_client import Type, connected
 from tests.support.rest import call
 
 from pybroker.wire import pulsar_api_pb2 as pb

@@ -29,13 +29,53 @@ _ANSWERED = (
 _JAVA_KEY_STORES = "Names of Java key stores and classes mean nothing here."
 _BAD_REQUEST = "Pulsar reports a fault of its own for what the caller got wrong."
 
+_NOT_STORED = (
+    "What makes no sense without stored messages is refused with 405, and 404 when there is no such topic. Pulsar "
+    "reports a fault of its own for some of it, and answers as if something were done for the rest."
+)
+
+_MARKER_LAST = (
+    "Consumers never get a marker, so a reader that is told that one is last would wait for it for ever: the last message "
+    "is the one before it."
+)
+
 INTENDED: tuple[Intended, ...] = (
+    Intended("rest_produce_refused", "missing *", _BAD_REQUEST),
+    Intended("rest_produce_refused", "no *", _BAD_REQUEST),
+    Intended("rest_produce_refused", "bad *", _BAD_REQUEST),
+    Intended(
+        "rest_produce_refused",
+        "partition of none",
+        "A partition that does not exist answers 404 as a topic does. Pulsar answers 200 with an error for each message.",
+    ),
+    Intended("readers_last_message", "marker: last_message_id.*", _MARKER_LAST),
+    Intended(
+        "producers_waiting_end",
+        "stats: waitingPublishers",
+        "Who has closed does not wait any more. Pulsar goes on counting it, and an epoch is lost at its turn.",
+    ),
     Intended(
         "pulsar_admin_daily_operations",
         "topics terminate *",
         "A topic that is terminated after an unload answers with its last message. "
         "Pulsar answers with the empty ledger that the unload began.",
     ),
+    Intended("non_persistent_refusals", "GET /ledger/0/entry/0", _NOT_STORED),
+    Intended("non_persistent_refusals", "* /compaction", _NOT_STORED),
+    Intended("non_persistent_refusals", "* /offload", _NOT_STORED),
+    Intended("non_persistent_refusals", "PUT /backlogSize", _NOT_STORED),
+    Intended("non_persistent_refusals", "* /backlog", _NOT_STORED),
+    Intended("non_persistent_refusals", "* /internal-info", _NOT_STORED),
+    Intended("non_persistent_refusals", "POST /subscription/sub/skip*", _NOT_STORED),
+    Intended("non_persistent_refusals", "POST /subscription/sub/resetcursor*", _NOT_STORED),
+    Intended("non_persistent_refusals", "POST /subscription/sub/analyzeBacklog", _NOT_STORED),
+    Intended("non_persistent_refusals", "missing: *", _NOT_STORED),
+    Intended(
+        "schemas_over_rest",
+        "*metadata: *position",
+        "Schemas are in the metadata store, not in ledgers: the ids that Pulsar shows for their places are -1.",
+    ),
+    Intended("schemas_unknown_in_requests", "*", _BAD_REQUEST),
     Intended("protocol_lookup", "lookup, *: proxy_through_service_url", _PROXY),
     Intended("protocol_pipelined", "*: [[]0].proxy_through_service_url", _PROXY),
     Intended("shared_consumer_leaves", "second after: *.redelivery_count", _LEAVES),
@@ -52,6 +92,16 @@ INTENDED: tuple[Intended, ...] = (
         "acknowledgements_of_others",
         "by nobody*",
         _ANSWERED,
+    ),
+    Intended(
+        "deduplication_of_chunks",
+        "all parts again: *",
+        "No part of a large message that is stored is stored again. Pulsar refuses the last part only, and keeps the others.",
+    ),
+    Intended(
+        "deduplication_cursor",
+        "shown: backlogSize",
+        "A backlog is what a subscription has not read. Pulsar adds what came since the last snapshot of sequence ids.",
     ),
     Intended("rest_clusters", "get: body.brokerClientTls*StoreType", _JAVA_KEY_STORES),
     Intended("rest_clusters", "get: body.brokerClientSslFactoryPlugin", _JAVA_KEY_STORES),

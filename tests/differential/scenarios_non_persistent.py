@@ -1,8 +1,9 @@
 """Non-persistent topics: what is sent to whom, what is dropped, and what of a topic's life goes without a store."""
 
-import time
+import json
 from typing import Any
 
+import pulsar
 from tests.differential.harness import Run, scenario
 from tests.support.raw_client import RawClient, Type
 
@@ -20,11 +21,17 @@ def path(topic: str) -> str:
 
 
 def opened(raw: RawClient, topic: str, sub_type: str = "Exclusive", permits: int = 10, **fields: Any) -> Any:
-    """A consumer with permits; the reply to SUBSCRIBE."""
+    """A consumer with permits, which the broker knows of; the reply to SUBSCRIBE."""
     reply = raw.subscribe(topic, sub_type=sub_type, **fields)
-    if permits:
-        raw.send(Type.FLOW, consumer_id=fields.get("consumer_id", 1), messagePermits=permits)
+    if permits and reply["type"] == "SUCCESS":
+        add_permits(raw, permits, fields.get("consumer_id", 1))
     return reply
+
+
+def add_permits(raw: RawClient, permits: int, consumer_id: int = 1) -> None:
+    """Nothing waits for them, so they have to be there before a message is sent on another connection."""
+    raw.send(Type.FLOW, consumer_id=consumer_id, messagePermits=permits)
+    raw.request(Type.CONSUMER_STATS, consumer_id=consumer_id)
 
 
 def payloads(replies: list[dict[str, Any]]) -> list[str]:
@@ -41,7 +48,7 @@ def non_persistent_receipts(run: Run) -> None:
         run.step("receipts of batches", producer.publish_batches(1, 2, 5))
         run.step("SUBSCRIBE", opened(consumer, topic, permits=0))
         run.step("receipts without permits", producer.publish(1, 2, first=20))
-        consumer.send(Type.FLOW, consumer_id=1, messagePermits=10)
+        add_permits(consumer, 10)
         run.step("what was sent before", consumer.replies())
         producer.publish(1, 3, first=30)
         run.step("messages", consumer.replies())
@@ -64,10 +71,10 @@ def non_persistent_permits(run: Run) -> None:
             run.step(f"{sub_type}: a batch for the last one", payloads(consumer.replies()))
             producer.publish(1, 2, first=20)
             run.step(f"{sub_type}: none left", payloads(consumer.replies()))
-            consumer.send(Type.FLOW, consumer_id=1, messagePermits=9)
+            add_permits(consumer, 9)
             producer.publish(1, 2, first=30)
             run.step(f"{sub_type}: nine more pay the debt", payloads(consumer.replies()))
-            consumer.send(Type.FLOW, consumer_id=1, messagePermits=1)
+            add_permits(consumer, 1)
             producer.publish(1, 2, first=40)
             run.step(f"{sub_type}: one more", payloads(consumer.replies()))
 
@@ -209,7 +216,7 @@ def non_persistent_client(run: Run) -> None:
     client = run.client()
     topic = volatile(run)
     consumer = client.subscribe(topic, "sub")
-    reader = run.attempt("reader", lambda: client.create_reader(topic, client_latest()))
+    reader = run.attempt("reader", lambda: client.create_reader(topic, pulsar.MessageId.latest))
     producer = client.create_producer(topic, batching_enabled=False)
     for index in range(3):
         producer.send(b"m%d" % index, partition_key="k", properties={"n": str(index)})
@@ -222,7 +229,9 @@ def non_persistent_client(run: Run) -> None:
     run.attempt("last message id", consumer.get_last_message_id)
     consumer.negative_acknowledge(messages[0])
     run.step("nothing comes again", len(run.receive_rest(consumer)))
-    parts = volatile(run, "parts")
+    namespace = f"public/{run.token}-parts"
+    run.rest("namespace", "PUT", f"/admin/v2/namespaces/{namespace}", {})
+    parts = volatile(run, "parts", namespace)
     run.rest("create partitions", "PUT", path(parts) + "/partitions", 3)
     consumer = client.subscribe(parts, "sub")
     producer = client.create_producer(parts)
@@ -231,13 +240,13 @@ def non_persistent_client(run: Run) -> None:
     run.step("from partitions", sorted(each.data().decode() for each in run.receive(consumer, 6)))
     run.rest("grow", "POST", path(parts) + "/partitions", 4)
     run.rest("partitions", "GET", path(parts) + "/partitions")
-    run.rest("listed", "GET", f"/admin/v2/non-persistent/{NAMESPACE}/partitioned")
-
-
-def client_latest() -> Any:
-    import pulsar
-
-    return pulsar.MessageId.latest
+    run.rest("listed", "GET", f"/admin/v2/non-persistent/{namespace}/partitioned")
+    listed = json.loads(run.http("GET", f"/admin/v2/non-persistent/{namespace}", ..., "application/json")[2])
+    run.step("partitions that are loaded", sorted(listed))
+    run.step("members of partitioned stats", sorted(_body(run, parts, "/partitioned-stats")))
+    client.close()
+    run.rest("delete partitions", "DELETE", path(parts) + "/partitions")
+    run.rest("nothing is left", "GET", f"/admin/v2/non-persistent/{namespace}")
 
 
 @scenario
@@ -321,12 +330,12 @@ REFUSED = (
 
 @scenario
 def non_persistent_refusals(run: Run) -> None:
-    """Each operation on a loaded topic with a subscription, by status and reason."""
+    """Each operation on a topic with a subscription, and on a topic that does not exist."""
     topic = volatile(run)
     with run.raw() as raw:
         opened(raw, topic)
-    for method, tail, body in REFUSED:
-        run.rest(f"{method} {tail}", method, path(topic) + tail, body)
+        for method, tail, body in REFUSED:
+            run.rest_status(f"{method} {tail}", method, path(topic) + tail, body)
     for method, tail, body in REFUSED:
         run.rest_status(f"missing: {method} {tail}", method, path(volatile(run, "missing")) + tail, body)
 
@@ -342,7 +351,6 @@ def non_persistent_stats(run: Run) -> None:
         producer.publish(1, 5)
         producer.publish_batches(1, 1, 4)
         raw.replies()
-        time.sleep(0.3)
         stats = _body(run, topic, "/stats")
         counted = ("msgInCounter", "bytesInCounter", "msgOutCounter", "bytesOutCounter", "storageSize", "backlogSize")
         run.step("members", sorted(stats))
@@ -360,6 +368,4 @@ def non_persistent_stats(run: Run) -> None:
 def _body(run: Run, topic: str, tail: str) -> Any:
     status, _, data = run.http("GET", path(topic) + tail, ..., "application/json")
     assert status == 200, data
-    import json
-
     return json.loads(data)

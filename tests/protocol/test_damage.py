@@ -1,27 +1,16 @@
 """What consumers meet when stored entries are damaged, with autoSkipNonRecoverableData and without."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.broker_process import BrokerProcess
-from tests.support.raw_client import CLOSED, NOTHING, RawClient, Type
+from tests.support.raw_client import CLOSED, NOTHING, RawClient, Type, connected
 
 TOPIC = "persistent://public/default/damaged"
 COUNT = 10
 SKIP = {"autoSkipNonRecoverableData": "true"}
-
-
-@contextmanager
-def connected(broker: BrokerProcess) -> Iterator[RawClient]:
-    client = RawClient(broker.url)
-    try:
-        assert client.connect()["type"] == "CONNECTED"
-        yield client
-    finally:
-        client.close()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
 
 from pybroker.broker import entry_filters
-from pybroker.broker.entry_filters import EntryFilter, FilteredEntry, Verdict, load_filters
+from pybroker.broker.entry_filters import AvailableFilters, EntryFilter, FilteredEntry, Verdict
 from pybroker.broker.topic import Topic
 from pybroker.config import ConfigError
 from pybroker.model.position import Position
@@ -90,4 +90,88 @@ def test_a_filter_that_cannot_be_loaded_is_a_fault_of_the_configuration() -> Non
         ("unknown", "no entry point"),
     ):
         with pytest.raises(ConfigError, match=reason):
-            load_filters([name])
+            AvailableFilters([name])
+
+
+class Everything(EntryFilter):
+    """Rejects all."""
+
+    def judge(self, entry: FilteredEntry) -> Verdict:
+        return Verdict.REJECT
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """As if these were entry points."""
+    monkeypatch.setattr(entry_filters, "_entry_point_names", lambda: frozenset(names))
+    monkeypatch.setattr(entry_filters, "_load", lambda _: Everything())
+
+
+NAMESPACE_FILTERS = "/namespaces/public/default/entryFilters"
+TOPIC_FILTERS = "/persistent/public/default/t/entryFilters"
+
+
+async def test_policies_name_filters_in_place_of_the_configurations_while_clients_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    installed(monkeypatch, "everything")
+    async with memory_broker(allow_override_entry_filters=True) as broker:
+        topic, peer, _ = await delivered(broker, "Shared", ["a"])
+        await broker.until(lambda: len(peer.delivered) == 1)
+        assert (await broker.rest("POST", NAMESPACE_FILTERS, {"entryFilterNames": "everything"})).status == 204
+        await broker.publish(topic, 3)
+        await broker.until(lambda: topic.subscriptions["s"].counters.filter_rejected == 3)
+        assert (await broker.rest("DELETE", NAMESPACE_FILTERS)).status == 204
+        await broker.publish(topic, 1)
+        await broker.until(lambda: len(peer.delivered) == 2)
+        assert (await broker.rest("POST", TOPIC_FILTERS, {"entryFilterNames": "everything"})).status == 204
+        await broker.publish(topic, 2)
+        await broker.until(lambda: topic.subscriptions["s"].counters.filter_rejected == 5)
+        assert len(peer.delivered) == 2
+
+
+async def test_without_permission_to_override_policies_are_kept_and_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, "everything")
+    async with memory_broker() as broker:
+        assert (await broker.rest("POST", NAMESPACE_FILTERS, {"entryFilterNames": "everything"})).status == 204
+        topic, peer, _ = await delivered(broker, "Shared", ["a"])
+        await broker.until(lambda: len(peer.delivered) == 1)
+        config = "/brokers/configuration/allowOverrideEntryFilters/true"
+        assert (await broker.rest("POST", config)).status == 204
+        await broker.until(lambda: not broker.service.tasks)  # It is applied.
+        await broker.publish(topic, 1)
+        await broker.until(lambda: topic.subscriptions["s"].counters.filter_rejected == 1)
+
+
+async def test_what_was_put_off_goes_at_once_when_its_filter_is_taken_away() -> None:
+    async with memory_broker(entry_filter_names=(NAME,)) as broker:
+        topic, peer, positions = await delivered(broker, "Exclusive", ["later", "b"])
+        await broker.until(lambda: topic.subscriptions["s"].counters.filter_rescheduled > 0)
+        broker.service.entry_filters.configure(())
+        topic.policies_changed()
+        await broker.until(lambda: peer.delivered == positions)
+
+
+async def test_only_filters_that_are_there_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with memory_broker(entry_filter_names=(NAME,), allow_override_entry_filters=True) as broker:
+        for names in (f"{NAME},{__name__}:Everything", "everything", "", " , "):
+            for path in (NAMESPACE_FILTERS, TOPIC_FILTERS):
+                await broker.topic(TOPIC)
+                assert (await broker.rest("POST", path, {"entryFilterNames": names})).status == 400
+        assert (await broker.rest("POST", NAMESPACE_FILTERS, {"entryFilterNames": NAME})).status == 204
+
+
+async def test_a_filter_that_is_not_there_any_more_lets_nothing_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, "everything")
+    async with memory_broker(allow_override_entry_filters=True) as broker:
+        assert (await broker.rest("POST", NAMESPACE_FILTERS, {"entryFilterNames": "everything"})).status == 204
+        installed(monkeypatch)
+        broker.service.entry_filters = AvailableFilters(())
+        topic, peer, _ = await delivered(broker, "Shared", ["a"])
+        await broker.until(lambda: topic.subscriptions["s"].counters.filter_rescheduled > 0)
+        assert not peer.delivered
+
+
+async def test_topics_of_the_broker_itself_are_not_filtered(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch)
+    async with memory_broker(entry_filter_names=("everything",)) as broker:
+        assert (await broker.rest("GET", "/brokers/health")).status == 200

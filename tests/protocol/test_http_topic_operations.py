@@ -11,8 +11,11 @@ from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge
 from pybroker.broker.entry_filters import EntryFilter, FilteredEntry, Verdict
 from pybroker.broker.topic import Topic
 from pybroker.cluster.bundles import find_bundle
+from pybroker.errors import StoreError
 from pybroker.managed_ledger.factory import LedgerLimits
+from pybroker.model.names import TopicName
 from pybroker.model.position import Position
+from pybroker.storage.ledger_store import EntryRun
 
 NAME = "persistent://public/default/t"
 PATH = "/persistent/public/default/t"
@@ -211,9 +214,8 @@ async def test_what_only_one_topic_can_do_is_refused(broker: MemoryBroker, metho
     ],
 )
 async def test_what_needs_a_persistent_topic_says_so(broker: MemoryBroker, method: str, path: str, status: int) -> None:
-    broker.service.topics["non-persistent://public/default/t"] = await broker.topic(NAME)
+    await broker.service.any_topic(TopicName.parse("non-persistent://public/default/t"), may_create=True)
     answer = await broker.rest(method, f"/non-persistent/public/default/t/{path}", EARLIEST)
-    del broker.service.topics["non-persistent://public/default/t"]
     assert answer.status == status
     assert answer.json["reason"]
 
@@ -271,12 +273,38 @@ async def test_trimming_drops_what_nobody_needs_any_more() -> None:
         assert topic.ledger.ledgers.entry_count <= 4
 
 
-async def test_compaction_was_not_run_and_cannot_be(broker: MemoryBroker) -> None:
+async def test_a_compaction_runs_once_at_a_time_and_says_how_it_went(broker: MemoryBroker) -> None:
     assert await statuses(broker, ("GET", "compaction"), ("PUT", "compaction")) == [404, 404]
-    await broker.topic(NAME)
+    topic = await broker.topic(NAME)
     assert (await broker.rest("GET", f"{PATH}/compaction")).json == {"status": "NOT_RUN", "lastError": ""}
-    refused = await broker.rest("PUT", f"{PATH}/compaction")
-    assert (refused.status, "compact" in refused.json["reason"]) == (405, True)
+    async with broker.service.compaction_slot:
+        assert await statuses(broker, ("PUT", "compaction")) == [204]
+        assert (await broker.rest("GET", f"{PATH}/compaction")).json == {"status": "RUNNING", "lastError": ""}
+        refused = await broker.rest("PUT", f"{PATH}/compaction")
+        assert (refused.status, refused.json["reason"]) == (409, "Compaction already in progress")
+    await broker.until(lambda: topic.compaction.status != "RUNNING")
+    assert (await broker.rest("GET", f"{PATH}/compaction")).json == {"status": "SUCCESS", "lastError": ""}
+
+
+async def test_a_compaction_that_cannot_read_is_an_error_and_the_next_one_goes_on(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await broker.topic(NAME)
+    await broker.publish(topic, 3, keys=["a"])
+
+    async def unreadable(*_: object) -> EntryRun:
+        raise StoreError("the disk says no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(topic.ledger, "read", unreadable)
+        assert await statuses(broker, ("PUT", "compaction")) == [204]
+        await broker.until(lambda: topic.compaction.status != "RUNNING")
+    assert (await broker.rest("GET", f"{PATH}/compaction")).json == {"status": "ERROR", "lastError": "the disk says no"}
+    assert await statuses(broker, ("PUT", "compaction")) == [204]
+    await broker.until(lambda: topic.compaction.status != "RUNNING")
+    stats = (await broker.rest("GET", f"{PATH}/stats")).json
+    assert stats["compaction"]["lastCompactionRemovedEventCount"] == 2
+    assert (await broker.rest("GET", f"{PATH}/internalStats")).json["compactedLedger"]["entries"] == 1
 
 
 async def test_an_offload_fails_in_the_background_for_want_of_a_place(broker: MemoryBroker) -> None:
@@ -318,7 +346,7 @@ async def test_a_backlog_is_counted_entry_by_entry_with_what_filters_make_of_it(
     positions = await broker.publish(topic, 4)
     positions += await broker.publish(topic, 1, messages_each=5)
     acknowledge(consumer, [positions[0], positions[1]])
-    broker.service.entry_filters = (EveryThird(),)
+    broker.service.entry_filters.configured = (EveryThird(),)
     assert (await broker.rest("POST", f"{PATH}/subscription/s/analyzeBacklog")).json == {
         "entries": 3,
         "messages": 7,

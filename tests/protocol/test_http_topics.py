@@ -10,6 +10,7 @@ import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
 from tests.support.rest import Answer, call
 
+from pybroker.broker import topic_directory
 from pybroker.broker.topic_directory import TopicListener
 from pybroker.errors import NotAllowedError, ServiceNotReady, StoreError, TopicNotFound
 from pybroker.metadata.partitioned_topics import PartitionedTopicMetadata
@@ -126,7 +127,6 @@ async def test_properties_are_kept_merged_and_removed_one_by_one(broker: MemoryB
         (404, "PUT", f"{MISSING}/properties", {"a": "1"}),
         (404, "DELETE", f"{MISSING}/properties?key=a", None),
         (406, "GET", "/non-persistent/public/default/t/properties", None),
-        (405, "PUT", "/non-persistent/public/default/t", None),
         (404, "GET", "/other/public/default", None),
     ],
 )
@@ -171,6 +171,24 @@ async def test_a_list_shows_one_bundle_and_system_topics_when_asked(broker: Memo
     assert await names_of(broker, namespace) == everything[1:]
     assert await names_of(broker, f"{namespace}?mode=ALL&includeSystemTopic=true") == everything
     assert await names_of(broker, f"{namespace}?mode=NON_PERSISTENT") == []
+
+
+async def test_a_long_list_gives_way_to_others(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_directory, "NAMES_PER_TURN", 2)
+    for index in range(8):
+        await broker.topic(f"t-{index}")
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    assert len(await broker.service.directory.list(ORDERS_NAME.namespace, "persistent")) == 8
+    task.cancel()
+    assert turns >= 4
 
 
 # --- partitioned topics --------------------------------------------------------------------------------------------------
@@ -240,6 +258,14 @@ async def test_partitions_that_an_interrupted_update_left_are_taken_over(broker:
         await broker.topic("orders-partition-1")
     await assert_ok(broker, "POST", f"{ORDERS}/partitions", 2)
     assert "s" in (await broker.topic("orders-partition-1")).subscriptions
+
+
+async def test_partitions_that_an_interrupted_update_left_go_with_their_topic(broker: MemoryBroker) -> None:
+    await assert_ok(broker, "PUT", f"{ORDERS}/partitions", 2)
+    for index in (2, 5, 60):
+        await broker.service.make_topic(ORDERS_NAME.partition(index), {})
+    await assert_ok(broker, "DELETE", f"{ORDERS}/partitions")
+    assert (await broker.rest("GET", NAMESPACE)).json == []
 
 
 async def test_a_partitioned_topic_goes_with_its_partitions_and_policies(broker: MemoryBroker) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.support.broker_process import BrokerProcess
-from tests.support.raw_client import NOTHING, RawClient, Type
+from tests.support.raw_client import NOTHING, RawClient, Type, connected
 from tests.support.rest import Answer, call
 
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -29,19 +29,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 @contextmanager
 def running(directory: Path, **settings: object) -> Iterator[BrokerProcess]:
     process = BrokerProcess(directory, {key: str(value) for key, value in settings.items()})
-    with process.running():
+    with process.running_well():
         yield process
-    assert "Traceback" not in process.log.read_text()
-
-
-@contextmanager
-def connected(broker: BrokerProcess) -> Iterator[RawClient]:
-    client = RawClient(broker.url)
-    try:
-        assert client.connect()["type"] == "CONNECTED"
-        yield client
-    finally:
-        client.close()
 
 
 class Place:

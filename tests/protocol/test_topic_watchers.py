@@ -3,13 +3,12 @@
 import base64
 import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.broker_process import BrokerProcess
-from tests.support.raw_client import CLOSED, RawClient, Type
+from tests.support.raw_client import CLOSED, RawClient, Type, connected
 from tests.support.rest import Answer, call
 
 from pybroker.model.topic_patterns import topics_hash
@@ -22,25 +21,14 @@ _serial = itertools.count(1)
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     process = BrokerProcess(tmp_path_factory.mktemp("watchers"))
-    with process.running():
+    with process.running_well():
         yield process
-    assert "Traceback" not in process.log.read_text()
 
 
 @pytest.fixture
 def client(broker: BrokerProcess) -> Iterator[RawClient]:
     with connected(broker) as found:
         yield found
-
-
-@contextmanager
-def connected(broker: BrokerProcess) -> Iterator[RawClient]:
-    found = RawClient(broker.url)
-    try:
-        assert found.connect()["type"] == "CONNECTED"
-        yield found
-    finally:
-        found.close()
 
 
 class Namespace:

@@ -69,6 +69,13 @@ class BrokerProcess:
             raise
         assert self.stop() == 0
 
+    @contextmanager
+    def running_well(self) -> "Iterator[BrokerProcess]":
+        """The same, and nothing went wrong in it: there is no stack in its log."""
+        with self.running():
+            yield self
+        assert "Traceback" not in self.log.read_text()
+
     @property
     def url(self) -> str:
         return str(self.ready["broker_url"])

@@ -15,13 +15,13 @@ from starlette.routing import BaseRoute
 from tests.support.rest import Answer, call
 
 from pybroker.admin.http import HttpServer
-from pybroker.broker import acknowledgement
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.peer import Peer
 from pybroker.broker.producer import Producer
 from pybroker.broker.service import BrokerService
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
+from pybroker.broker.topic_base import TopicBase
 from pybroker.clock import Clock
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig
@@ -36,7 +36,7 @@ from pybroker.model.names import TopicName
 from pybroker.model.position import Position
 from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.entry_metadata import publish_time_ms
+from pybroker.wire.broker_entry_metadata import entry_time_ms
 
 PAYLOAD = b"x" * 80
 START_MS = 1_700_000_000_000
@@ -74,6 +74,9 @@ class RecordingPeer(Peer):
     errors: list[BrokerError] = field(default_factory=list)
     delivered: list[Position] = field(default_factory=list)
     closed_producers: list[int] = field(default_factory=list)
+    ready_producers: list[str] = field(default_factory=list)
+    refused_producers: list[BrokerError] = field(default_factory=list)
+    fenced_producers: list[int] = field(default_factory=list)
     closed_consumers: list[int] = field(default_factory=list)
     at_end: list[int] = field(default_factory=list)
     activity: list[bool] = field(default_factory=list)
@@ -100,6 +103,15 @@ class RecordingPeer(Peer):
 
     def close_producer(self, producer_id: int) -> None:
         self.closed_producers.append(producer_id)
+
+    def producer_ready(self, producer: Producer) -> None:
+        self.ready_producers.append(producer.name)
+
+    def producer_refused(self, producer: Producer, refusal: BrokerError) -> None:
+        self.refused_producers.append(refusal)
+
+    def producer_fenced(self, producer_id: int) -> None:
+        self.fenced_producers.append(producer_id)
 
     def close_consumer(self, consumer_id: int) -> None:
         self.closed_consumers.append(consumer_id)
@@ -154,14 +166,20 @@ class MemoryBroker:
         await rates.sample()
 
     async def publish(
-        self, topic: Topic, count: int, keys: Sequence[str] = (), messages_each: int = 1
+        self,
+        topic: Topic,
+        count: int,
+        keys: Sequence[str] = (),
+        messages_each: int = 1,
+        publish_time_ms: int | None = None,
     ) -> list[Position]:
-        """`count` entries of now, of one of `keys` after the other; where they are, once they are stored."""
+        """`count` entries, of now by default, of one of `keys` after the other; where they are, once they are stored."""
         peer = RecordingPeer()
         producer = self.producer(topic, peer)
         run = SendRun(1)
         for index in range(count):
-            meta = pb.MessageMetadata(producer_name="p", sequence_id=index, publish_time=self.clock.now_ms)
+            sent_ms = self.clock.now_ms if publish_time_ms is None else publish_time_ms
+            meta = pb.MessageMetadata(producer_name="p", sequence_id=index, publish_time=sent_ms)
             if keys:
                 meta.partition_key = keys[index % len(keys)]
             if messages_each > 1:
@@ -178,10 +196,10 @@ class MemoryBroker:
         assert not peer.errors
         return peer.receipts
 
-    def producer(self, topic: Topic, peer: RecordingPeer, name: str = "p") -> Producer:
+    def producer(self, topic: TopicBase, peer: RecordingPeer, name: str = "p") -> Producer:
         """A producer that is attached already."""
         producer = Producer(topic, 1, name, False, 0, peer, {}, self.clock.now_ms)
-        topic.add_producer(producer)
+        topic.producer_places.add(producer)
         return producer
 
     async def consumer(self, topic: Topic, subscription: str, peer: RecordingPeer, kind: str = "Shared") -> Consumer:
@@ -206,7 +224,7 @@ def acknowledge(consumer: Consumer, positions: list[Position]) -> None:
     ack = Ack(consumer.consumer_id)
     for ledger_id in sorted({position.ledger_id for position in positions}):
         ack.groups.append((ledger_id, [p.entry_id for p in positions if p.ledger_id == ledger_id]))
-    acknowledgement.acknowledge(consumer, ack)
+    consumer.subscription.acknowledge(consumer, ack)
 
 
 @asynccontextmanager
@@ -219,14 +237,14 @@ async def memory_broker(limits: LedgerLimits | None = None, **settings: Any) -> 
     await resources.load()
     await resources.bootstrap(config.cluster_name)
     ledgers = ManagedLedgerFactory(
-        MemoryLedgerStore(publish_time_ms),
+        MemoryLedgerStore(entry_time_ms),
         MemoryCursorStore(),
         metadata,
         EntryCache(1 << 20),
         limits or LedgerLimits(),
         clock,
         cursor_flush_interval_ms=10,
-        publish_time_of=publish_time_ms,
+        publish_time_of=entry_time_ms,
     )
     service = BrokerService(config, metadata, resources, ledgers, clock)
     service.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")

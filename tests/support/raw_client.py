@@ -11,11 +11,13 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import crc32c
 from google.protobuf.json_format import MessageToDict
+from tests.support.broker_process import BrokerProcess
 
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -185,6 +187,24 @@ class DeadClient(RawClient):
     """Never answers a PING, like a client whose machine is gone; the PINGs are among its replies."""
 
     answers_pings = False
+
+
+@contextlib.contextmanager
+def opened(broker: BrokerProcess, kind: type[RawClient] = RawClient) -> Iterator[RawClient]:
+    """A connection that has said nothing so far, closed at the end."""
+    client = kind(broker.url)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@contextlib.contextmanager
+def connected(broker: BrokerProcess, kind: type[RawClient] = RawClient) -> Iterator[RawClient]:
+    """A connection that the broker has greeted, closed at the end."""
+    with opened(broker, kind) as client:
+        assert client.connect()["type"] == "CONNECTED"
+        yield client
 
 
 def encode(command_type: "pb.BaseCommand.Type", **fields: Any) -> bytes:

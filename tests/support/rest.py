@@ -29,8 +29,8 @@ def call(
     headers: dict[str, str] | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> Answer:
-    """One request; `body` goes out as JSON unless it is None."""
-    data = None if body is None else json.dumps(body).encode()
+    """One request; `body` goes out as JSON unless it is None, or bytes, which go out as they are."""
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
     sent = {"Content-Type": "application/json", **(headers or {})}
     request = urllib.request.Request(url, data, sent, method=method)
     handlers = [] if tls is None else [urllib.request.HTTPSHandler(context=tls)]

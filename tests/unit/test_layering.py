@@ -16,8 +16,16 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 VALUES = ("model", "errors")
 PERFORMERS = (*VALUES, "config", "logs", "clock", "tasks")
 STORES = (*PERFORMERS, "storage", "metadata")
-SERVICES = ("managed_ledger", "transaction", "schema", "cluster", "auth", "client")
-BROKER = (*STORES, *SERVICES, "dispatch", "wire.entry_metadata", "wire.entry_builder", "wire.compression")
+SERVICES = ("managed_ledger", "compaction", "transaction", "schema", "cluster", "auth", "client")
+BROKER = (
+    *STORES,
+    *SERVICES,
+    "dispatch",
+    "wire.entry_metadata",
+    "wire.broker_entry_metadata",
+    "wire.entry_builder",
+    "wire.compression",
+)
 
 # What the modules of each part may import besides their own part, as prefixes of module names. The order of the lines
 # is the order of the layers: a part may only name parts above it.
@@ -33,6 +41,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "storage": PERFORMERS,
     "metadata": PERFORMERS,
     "managed_ledger": (*PERFORMERS, "storage.ledger_store", "storage.cursor_store", "metadata"),
+    "compaction": (*PERFORMERS, "storage.ledger_store", "managed_ledger", "wire"),
     "client": (*PERFORMERS, "wire"),
     "transaction": (*PERFORMERS, "managed_ledger", "metadata"),
     "schema": (*PERFORMERS, "metadata"),
@@ -45,10 +54,12 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "spark": ("model", "wire", "storage.layout"),
     "data_directory": (),
     "watchdog": ("logs", "model"),
+    "garbage": ("logs", "model"),
     "tools": ("data_directory", *STORES, "managed_ledger", "dispatch.delayed_record", "wire"),
     "app": (
         "data_directory",
         "watchdog",
+        "garbage",
         *STORES,
         *SERVICES,
         "wire",
@@ -82,9 +93,21 @@ PURE = (
     "managed_ledger.cursor_record",
     "managed_ledger.info",
     "managed_ledger.retention",
+    "compaction.messages",
+    "compaction.stored_entry",
+    "compaction.survivors",
     "transaction.buffer_state",
     "transaction.pending_ack_state",
+    "schema.avro",
     "schema.compatibility",
+    "schema.history",
+    "schema.identity",
+    "schema.json_text",
+    "schema.key_value",
+    "schema.key_value_text",
+    "schema.protobuf_native",
+    "schema.schema_data",
+    "schema.validation",
     "cluster.bundles",
     "broker.deduplication",
     "broker.producer_access",
@@ -102,9 +125,11 @@ PURE = (
     "admin.bundle_load",
     "admin.metrics.text",
     "admin.metrics.ledgers",
+    "admin.metrics.schemas",
     "admin.time_text",
     "admin.message_id",
     "admin.message_view",
+    "admin.rest_message",
     "admin.internal_info",
     "admin.key_shared_view",
 )

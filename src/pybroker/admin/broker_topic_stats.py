@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from pybroker.admin.time_text import iso_text
 from pybroker.broker.backlog_quota import estimated_backlog_bytes
+from pybroker.broker.subscription import Subscription
+from pybroker.broker.topic import Topic
 
 if TYPE_CHECKING:
     from pybroker.admin.rate_sampler import RateSampler
     from pybroker.broker.consumer import Consumer
     from pybroker.broker.producer import Producer
-    from pybroker.broker.subscription import Subscription
-    from pybroker.broker.topic import Topic
+    from pybroker.broker.subscription_base import SubscriptionBase
+    from pybroker.broker.topic_base import TopicBase
     from pybroker.model.rates import DeliveryRates
 
 Document = dict[str, Any]
@@ -31,7 +33,7 @@ NO_LEDGER_OPERATIONS = {
 _TRACKING_TYPES = ("Shared", "Key_Shared")
 
 
-def broker_topic_stats(topic: Topic, rates: RateSampler) -> Document:
+def broker_topic_stats(topic: TopicBase, rates: RateSampler) -> Document:
     """Without a look at the store: the size of the backlog is an estimate."""
     counters, incoming = topic.counters, rates.topic(topic)
     subscriptions = list(topic.subscriptions.values())
@@ -51,9 +53,9 @@ def broker_topic_stats(topic: Topic, rates: RateSampler) -> Document:
         "bytesOutCount": counters.bytes_out_of_removed + sum(each.bytes_out for each in delivered),
         "msgThroughputIn": incoming.bytes_in.per_second,
         "msgThroughputOut": sum(each.bytes_out.per_second for each in outgoing),
-        "storageSize": topic.ledger.size_bytes,
-        "backlogSize": estimated_backlog_bytes(topic),
-        "pendingAddEntriesCount": topic.ledger.pending_entries,
+        "storageSize": topic.ledger.size_bytes if isinstance(topic, Topic) else 0,
+        "backlogSize": estimated_backlog_bytes(topic) if isinstance(topic, Topic) else 0,
+        "pendingAddEntriesCount": topic.ledger.pending_entries if isinstance(topic, Topic) else 0,
         "filteredEntriesCount": sum(each.filter_processed - each.filter_accepted for each in delivered),
     }
 
@@ -82,31 +84,35 @@ def _rates(delivered: DeliveryRates) -> Document:
     }
 
 
-def _subscription(subscription: Subscription, rates: RateSampler) -> Document:
-    cursor, delivered, counters = subscription.cursor, rates.subscription(subscription), subscription.counters
-    ledgers = cursor.ledger.ledgers
+def _subscription(subscription: SubscriptionBase, rates: RateSampler) -> Document:
+    delivered, counters = rates.subscription(subscription), subscription.counters
     document: Document = {
         "consumers": [_consumer(consumer, subscription, rates) for consumer in subscription.consumers],
-        "msgBacklog": cursor.backlog_entries,
+        "msgBacklog": subscription.backlog_entries,
         "msgRateExpired": delivered.expired_entries.per_second,
         **_rates(delivered),
-        "numberOfEntriesSinceFirstNotAckedMessage": ledgers.entries_between(
-            cursor.mark_delete_position, cursor.read_position
-        ),
-        "totalNonContiguousDeletedMessagesRange": cursor.state.deleted_range_count,
+        "numberOfEntriesSinceFirstNotAckedMessage": 0,
+        "totalNonContiguousDeletedMessagesRange": 0,
         "type": subscription.type_name,
         "filterProcessedMsgCount": counters.filter_processed,
         "filterAcceptedMsgCount": counters.filter_accepted,
         "filterRejectedMsgCount": counters.filter_rejected,
         "filterRescheduledMsgCount": counters.filter_rescheduled,
     }
+    if not isinstance(subscription, Subscription):
+        return document | {"msgDropRate": delivered.dropped_messages.per_second}
+    cursor = subscription.cursor
+    document["numberOfEntriesSinceFirstNotAckedMessage"] = cursor.ledger.ledgers.entries_between(
+        cursor.mark_delete_position, cursor.read_position
+    )
+    document["totalNonContiguousDeletedMessagesRange"] = cursor.state.deleted_range_count
     if subscription.type_name in _TRACKING_TYPES:
         document["blockedSubscriptionOnUnackedMsgs"] = subscription.is_blocked
         document["unackedMessages"] = subscription.unacked_messages
     return document
 
 
-def _consumer(consumer: Consumer, subscription: Subscription, rates: RateSampler) -> Document:
+def _consumer(consumer: Consumer, subscription: SubscriptionBase, rates: RateSampler) -> Document:
     document: Document = {
         "address": consumer.peer.address,
         "consumerName": consumer.name,

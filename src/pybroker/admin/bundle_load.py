@@ -10,7 +10,7 @@ from pybroker.cluster.bundles import bundles_of, find_bundle
 if TYPE_CHECKING:
     from pybroker.admin.rate_sampler import RateSampler
     from pybroker.broker.service import BrokerService
-    from pybroker.broker.topic import Topic
+    from pybroker.broker.topic_base import TopicBase
 
 
 class BundleLoad:
@@ -25,7 +25,7 @@ class BundleLoad:
         self.byte_rate_in = 0.0
         self.byte_rate_out = 0.0
 
-    def add(self, topic: Topic, rates: RateSampler) -> None:
+    def add(self, topic: TopicBase, rates: RateSampler) -> None:
         incoming = rates.topic(topic)
         self.topic_count += 1
         self.producer_count += len(topic.producers)
@@ -38,7 +38,7 @@ class BundleLoad:
             self.byte_rate_out += outgoing.bytes_out.per_second
 
 
-def bundle_of(broker: BrokerService, topic: Topic) -> str:
+def bundle_of(broker: BrokerService, topic: TopicBase) -> str:
     """The range that the topic's name is in; the whole one for a namespace that is being deleted."""
     policies = broker.resources.namespace(topic.name.namespace)
     if policies is None:
@@ -48,7 +48,7 @@ def bundle_of(broker: BrokerService, topic: Topic) -> str:
 
 def bundle_loads(broker: BrokerService, rates: RateSampler, loads: dict[str, BundleLoad]) -> Iterator[None]:
     """Fill `loads`, by `tenant/namespace/bundle`; one topic a step, so that the caller may give way in between."""
-    for topic in list(broker.topics.values()):
+    for topic in broker.loaded_topics():
         key = f"{topic.name.namespace}/{bundle_of(broker, topic)}"
         loads.setdefault(key, BundleLoad()).add(topic, rates)
         yield

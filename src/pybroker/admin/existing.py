@@ -13,22 +13,43 @@ from pybroker.admin.call import Call
 from pybroker.admin.partitions import topics_of
 from pybroker.admin.routes.namespaces import existing_namespace
 from pybroker.broker.subscription import Subscription
+from pybroker.broker.subscription_base import SubscriptionBase
 from pybroker.broker.topic import Topic
+from pybroker.broker.topic_base import TopicBase
 from pybroker.errors import AdminError, BrokerError, ServiceNotReady, StoreError, SubscriptionNotFound, TopicNotFound
 from pybroker.model.names import TopicName
 
 
 async def existing_topic(call: Call, name: TopicName | None = None) -> Topic:
-    """The topic of the path, or that one, loaded; 404 when it does not exist."""
+    """The persistent topic of the path, or that one, loaded; 404 when it does not exist, 405 when it is not persistent."""
+    return persistent(await existing_any_topic(call, name))
+
+
+async def existing_any_topic(call: Call, name: TopicName | None = None) -> TopicBase:
+    """The same, whether it is persistent or not."""
     name = name or call.topic_name()
     existing_namespace(call, name.namespace)
     if call.broker.partitioned.get(name) is not None:
         raise TopicNotFound(f"Topic {name} not found: it is partitioned, use one of its partitions")
-    return await call.broker.get_topic(name, may_create=False)
+    return await call.broker.any_topic(name, may_create=False)
+
+
+def persistent(topic: TopicBase) -> Topic:
+    """`topic`; 405 when it is not persistent."""
+    if not isinstance(topic, Topic):
+        raise AdminError(405, f"Topic {topic.name} is not persistent: there is nothing to do that to")
+    return topic
 
 
 def subscription_of(topic: Topic, name: str) -> Subscription:
     """That subscription; 404 when there is none."""
+    subscription = any_subscription_of(topic, name)
+    assert isinstance(subscription, Subscription)
+    return subscription
+
+
+def any_subscription_of(topic: TopicBase, name: str) -> SubscriptionBase:
+    """The same, whether it keeps messages or not."""
     subscription = topic.subscriptions.get(name)
     if subscription is None:
         raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
@@ -38,7 +59,9 @@ def subscription_of(topic: Topic, name: str) -> Subscription:
 async def existing_subscription(call: Call) -> Subscription:
     """The subscription of the path; 404 when it, or its topic, does not exist. Who calls may consume by it."""
     call.require_consume(call.topic_name(), call.name("subscription"))
-    return subscription_of(await existing_topic(call), call.name("subscription"))
+    topic = await existing_any_topic(call)
+    any_subscription_of(topic, call.name("subscription"))
+    return subscription_of(persistent(topic), call.name("subscription"))
 
 
 def require_persistent(call: Call, what: str, status: int = 405) -> None:
@@ -47,13 +70,19 @@ def require_persistent(call: Call, what: str, status: int = 405) -> None:
     if name.is_persistent:
         return
     existing_namespace(call, name.namespace)
-    if str(name) not in call.broker.topics:
+    if call.broker.loaded_topic(name) is None and call.broker.partitioned.get(name) is None:
         raise TopicNotFound(f"Topic {name} not found")
     raise AdminError(status, f"{what} on a non-persistent topic is not allowed")
 
 
+def require_persistent_subscription(call: Call, what: str) -> None:
+    """The same for the subscription of the path. Who calls may consume by it."""
+    call.require_consume(call.topic_name(), call.name("subscription"))
+    require_persistent(call, what)
+
+
 @contextmanager
-def while_served(topic: Topic, subscription: Subscription | None = None) -> Iterator[None]:
+def while_served(topic: TopicBase, subscription: SubscriptionBase | None = None) -> Iterator[None]:
     """Answer a failure that comes from the topic's or the subscription's end as such: 503 and 404."""
     try:
         yield
@@ -66,11 +95,19 @@ def while_served(topic: Topic, subscription: Subscription | None = None) -> Iter
 
 
 async def on_each_topic(call: Call, action: Callable[[Topic], Awaitable[None]]) -> None:
-    """Act on the topic of the path, or on every partition of it. The first failure is raised once all were tried."""
+    """Act on the persistent topic of the path, or on every partition of it. The first failure is raised once all were tried."""
+
+    async def act(topic: TopicBase) -> None:
+        await action(persistent(topic))
+
+    await _on_each_any_topic(call, act)
+
+
+async def _on_each_any_topic(call: Call, action: Callable[[TopicBase], Awaitable[None]]) -> None:
     failure: AdminError | BrokerError | StoreError | None = None
     for name in topics_of(call, call.topic_name()):
         try:
-            topic = await existing_topic(call, name)
+            topic = await existing_any_topic(call, name)
             with while_served(topic):
                 await action(topic)
         except (AdminError, BrokerError, StoreError) as error:
@@ -81,12 +118,23 @@ async def on_each_topic(call: Call, action: Callable[[Topic], Awaitable[None]]) 
 
 async def on_each_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> None:
     """The same with the subscription of the path. Who calls may consume by it."""
+
+    async def act(subscription: SubscriptionBase) -> None:
+        if not isinstance(subscription, Subscription):
+            raise AdminError(405, f"Subscription {subscription.name} keeps no messages: there is nothing to do that to")
+        await action(subscription)
+
+    await on_each_any_subscription(call, act)
+
+
+async def on_each_any_subscription(call: Call, action: Callable[[SubscriptionBase], Awaitable[None]]) -> None:
+    """The same, also on non-persistent topics."""
     name = call.name("subscription")
     call.require_consume(call.topic_name(), name)
 
-    async def act(topic: Topic) -> None:
-        subscription = subscription_of(topic, name)
+    async def act(topic: TopicBase) -> None:
+        subscription = any_subscription_of(topic, name)
         with while_served(topic, subscription):
             await action(subscription)
 
-    await on_each_topic(call, act)
+    await _on_each_any_topic(call, act)

@@ -40,6 +40,7 @@ from pybroker.admin.routes import (
     plain_policies,
     resource_groups,
     resource_quotas,
+    schemas,
     status,
     subscriptions,
     tenants,
@@ -50,6 +51,7 @@ from pybroker.admin.routes import (
 from pybroker.admin.routes.broker_stats import BrokerStatsRoutes
 from pybroker.admin.routes.metrics import MetricsRoutes
 from pybroker.admin.routes.openapi import OpenApiRoutes
+from pybroker.admin.routes.rest_produce import RestProduceRoutes
 from pybroker.admin.routes.topic_stats import TopicStatsRoutes
 from pybroker.auth.tls import server_context
 from pybroker.tasks import TaskOwner
@@ -82,6 +84,7 @@ NOUNS = (
     bundles,
     resource_groups,
     resource_quotas,
+    schemas,
     topic_policies,
     topic_operations,
     messages,
@@ -108,7 +111,7 @@ class HttpServer:
         page, stats = MetricsRoutes(MetricsPage(broker, self.rates)), TopicStatsRoutes(self.rates)
         nouns = [route for noun in NOUNS for route in noun.routes()]
         broker_stats = BrokerStatsRoutes(self.rates)
-        routes = [*page.routes(), *stats.routes(), *broker_stats.routes(), *nouns]
+        routes = [*page.routes(), *stats.routes(), *broker_stats.routes(), *RestProduceRoutes().routes(), *nouns]
         self.routes: Sequence[BaseRoute] = [*OpenApiRoutes(routes).routes(), *routes]
         """Everything that is served."""
         self._application = Application(broker, self.routes)

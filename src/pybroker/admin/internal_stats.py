@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pybroker.admin.time_text import iso_text
+from pybroker.broker.topic_compaction import COMPACTION_SUBSCRIPTION
 
 if TYPE_CHECKING:
     from pybroker.broker.subscription import Subscription
     from pybroker.broker.topic import Topic
+    from pybroker.managed_ledger.info import CompactedInfo
     from pybroker.managed_ledger.ledger_list import LedgerRow
+    from pybroker.managed_ledger.managed_cursor import ManagedCursor
 
 _NO_LEDGER = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False}
 
@@ -33,10 +36,10 @@ def internal_stats(topic: Topic, *, with_metadata: bool = False) -> dict[str, An
         "lastConfirmedEntry": str(ledger.last_confirmed),
         "state": _state(topic),
         "ledgers": [_ledger(row, with_metadata) for row in rows],
-        "cursors": {name: _cursor(each) for name, each in topic.subscriptions.items()},
+        "cursors": _cursors(topic),
         "properties": ledger.properties,
         "schemaLedgers": [],
-        "compactedLedger": _NO_LEDGER,
+        "compactedLedger": _compacted(ledger.compacted),
     }
 
 
@@ -55,6 +58,12 @@ def _ledger(row: LedgerRow, with_metadata: bool) -> dict[str, Any]:
     return shown
 
 
+def _compacted(view: CompactedInfo | None) -> dict[str, Any]:
+    if view is None:
+        return _NO_LEDGER
+    return {**_NO_LEDGER, "ledgerId": view.ledger, "entries": view.entries, "size": view.bytes}
+
+
 def _state(topic: Topic) -> str:
     if topic.is_fenced:
         return "Fenced"
@@ -63,29 +72,55 @@ def _state(topic: Topic) -> str:
     return "WriteFailed" if topic.ledger.is_write_failed else "LedgerOpened"
 
 
-def _cursor(subscription: Subscription) -> dict[str, Any]:
-    cursor = subscription.cursor
-    ledger = subscription.topic.ledger
+def _cursors(topic: Topic) -> dict[str, Any]:
+    """Those of subscriptions, and the one that no subscription has."""
+    shown = {
+        name: _cursor(
+            topic,
+            each.cursor,
+            is_waiting=_is_waiting(each),
+            is_reading=each.is_reading,
+            properties=_cursor_properties(each),
+        )
+        for name, each in topic.subscriptions.items()
+    }
+    cursor = topic.deduplication.cursor
+    if cursor is not None:
+        known = {name: int(sequence_id) for name, sequence_id in cursor.properties.items()}
+        shown[cursor.name] = _cursor(topic, cursor, is_waiting=False, is_reading=False, properties=known)
+    return shown
+
+
+def _cursor(
+    topic: Topic, cursor: ManagedCursor, *, is_waiting: bool, is_reading: bool, properties: dict[str, int]
+) -> dict[str, Any]:
+    ledger = topic.ledger
     mark_delete = cursor.mark_delete_position
-    is_waiting = _is_waiting(subscription)
     return {
         "markDeletePosition": str(mark_delete),
         "readPosition": str(cursor.read_position),
         "waitingReadOp": is_waiting,
-        "pendingReadOps": int(subscription.is_reading),
+        "pendingReadOps": int(is_reading),
         "messagesConsumedCounter": ledger.entries_added_total - ledger.ledgers.entries_after(mark_delete),
         "cursorLedger": -1,
         "cursorLedgerLastEntry": -1,
         "individuallyDeletedMessages": cursor.state.individually_deleted_text(),
-        "lastLedgerSwitchTimestamp": iso_text(subscription.topic.loaded_ms),
+        "lastLedgerSwitchTimestamp": iso_text(topic.loaded_ms),
         "state": "Open" if cursor.is_durable else "NoLedger",
         "active": not cursor.has_more(),
         "numberOfEntriesSinceFirstNotAckedMessage": ledger.ledgers.entries_between(mark_delete, cursor.read_position),
         "totalNonContiguousDeletedMessagesRange": cursor.state.deleted_range_count,
-        "subscriptionHavePendingRead": is_waiting or subscription.is_reading,
+        "subscriptionHavePendingRead": is_waiting or is_reading,
         "subscriptionHavePendingReplayRead": False,
-        "properties": {},
+        "properties": properties,
     }
+
+
+def _cursor_properties(subscription: Subscription) -> dict[str, int]:
+    view = subscription.topic.ledger.compacted
+    if view is None or subscription.name != COMPACTION_SUBSCRIPTION:
+        return {}
+    return {"CompactedTopicLedger": view.ledger}
 
 
 def _is_waiting(subscription: Subscription) -> bool:

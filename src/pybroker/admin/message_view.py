@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pybroker.admin.time_text import iso_text
 from pybroker.errors import AdminError, ProtocolViolation
 from pybroker.model.position import Position
+from pybroker.wire.broker_entry_metadata import BrokerEntryMetadata, broker_metadata
 from pybroker.wire.compression import NOT_COMPRESSED, DamagedPayload, compression_name, decompress
 from pybroker.wire.entry_metadata import message_metadata, metadata_span
 
@@ -46,7 +47,10 @@ def message_view(position: Position, entry: bytes) -> MessageView:
     start, end = metadata_span(entry)
     # Pulsar counts the frame around the metadata as well.
     around_metadata_bytes = len(entry) - (end - start)
-    headers = [(name, _one_line(value)) for name, value in _headers(position, metadata, around_metadata_bytes)]
+    headers = [
+        (name, _one_line(value))
+        for name, value in _headers(position, metadata, broker_metadata(entry), around_metadata_bytes)
+    ]
     return MessageView(headers, _body(metadata, entry[end:]))
 
 
@@ -71,11 +75,17 @@ def _body(metadata: MessageMetadata, payload: bytes) -> bytes:
         raise AdminError(422, f"The message cannot be read: {error}") from error
 
 
-def _headers(position: Position, metadata: MessageMetadata, around_metadata_bytes: int) -> Iterator[tuple[str, str]]:
+def _headers(
+    position: Position, metadata: MessageMetadata, added: BrokerEntryMetadata, around_metadata_bytes: int
+) -> Iterator[tuple[str, str]]:
     yield "X-Pulsar-Message-ID", str(position)
     properties = {pair.key: pair.value for pair in metadata.properties}
     # Escapes keep it ASCII, and the same JSON.
     yield "X-Pulsar-PROPERTY", json.dumps(properties, separators=(",", ":"))
+    if added.timestamp_ms is not None:
+        yield "X-Pulsar-Broker-Entry-METADATA-timestamp", iso_text(added.timestamp_ms)
+    if added.index is not None:
+        yield "X-Pulsar-Broker-Entry-METADATA-index", str(added.index)
     yield "X-Pulsar-publish-time", iso_text(_signed(metadata.publish_time))
     if metadata.HasField("event_time"):
         yield "X-Pulsar-event-time", iso_text(_signed(metadata.event_time))

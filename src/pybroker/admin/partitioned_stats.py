@@ -126,6 +126,8 @@ def partitioned_stats(partitions: list[Document], *, merges_publishers_by_name: 
         "replication": {},
         "compaction": {key: max((each["compaction"][key] for each in partitions), default=0) for key in _COMPACTION},
     }
+    if "msgDropRate" in last:  # of non-persistent topics
+        document["msgDropRate"] = _dropped(partitions)
     for each in partitions:
         if each["oldestBacklogMessageAgeSeconds"] > document["oldestBacklogMessageAgeSeconds"]:
             document["oldestBacklogMessageAgeSeconds"] = each["oldestBacklogMessageAgeSeconds"]
@@ -136,6 +138,10 @@ def partitioned_stats(partitions: list[Document], *, merges_publishers_by_name: 
 
 def _sums(keys: Iterable[str], documents: list[Document]) -> Document:
     return {key: sum(each[key] for each in documents) for key in keys}
+
+
+def _dropped(documents: list[Document]) -> float:
+    return float(sum(each["msgDropRate"] for each in documents))
 
 
 def _mean(values: list[float]) -> float:

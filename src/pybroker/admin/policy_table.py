@@ -77,6 +77,8 @@ class Level:
     """Whether the value comes as a query parameter of the path's name."""
     fixed_value: object = None
     """What every request sets, whatever it says."""
+    shows_default: bool = False
+    """Whether a GET shows what is in force while nothing is set."""
     also: tuple[str, ...] = ()
     """Further fields that are set alike."""
     is_applied: bool = False
@@ -354,8 +356,15 @@ SCHEMAS_AND_SECURITY = (
     ),
     PlainPolicy(
         bool,
-        Level("isAllowAutoUpdateSchema", "is_allow_auto_update_schema", nothing=REFUSED, can_be_unset=False),
+        Level(
+            "isAllowAutoUpdateSchema",
+            "is_allow_auto_update_schema",
+            nothing=REFUSED,
+            shows_default=True,
+            can_be_unset=False,
+        ),
         None,
+        lambda effective: effective.is_allow_auto_update_schema,
     ),
     PlainPolicy(
         bool,

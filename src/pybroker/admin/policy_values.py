@@ -111,9 +111,9 @@ def check_entry_filters(call: Call, filters: EntryFilters) -> None:
     names = split_names(filters.entryFilterNames)
     if not names:
         raise AdminError(400, "entryFilterNames can't be empty: delete the policy instead")
-    unknown = sorted(set(names) - set(call.config.entry_filter_names))
-    if unknown:
-        raise AdminError(400, f"Entry filter {unknown[0]!r} not found")
+    for name in names:
+        if not call.broker.entry_filters.has(name):
+            raise AdminError(400, f"Entry filter {name!r} not found")
 
 
 def check_offload(_: Call, policies: OffloadPolicies) -> None:

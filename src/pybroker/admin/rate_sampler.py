@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pybroker.admin.group_usage import DISPATCH, PUBLISH, GroupUsage
 from pybroker.admin.resource_usage import ResourceMeter
 from pybroker.model.rates import BucketsWindow, DeliveryRates, ProducerRates, Rate, TopicRates
 from pybroker.model.stats import TopicCounters
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from pybroker.broker.consumer import Consumer
     from pybroker.broker.producer import Producer
     from pybroker.broker.service import BrokerService
-    from pybroker.broker.subscription import Subscription
-    from pybroker.broker.topic import Topic
+    from pybroker.broker.subscription_base import SubscriptionBase
+    from pybroker.broker.topic_base import TopicBase
     from pybroker.clock import Clock
 
 SLICE_MS = 1.0
@@ -40,17 +41,18 @@ class RateSampler:
         self._new_producer = ProducerRates(self._sampled_ms)
         self._new_receiver = DeliveryRates(self._sampled_ms)
         self.broker = BrokerRates(broker, self._sampled_ms)
+        self.groups = GroupUsage()
         self.resources = ResourceMeter(broker)
         self.started_wall_ms = broker.clock.wall_ms()
 
-    def topic(self, topic: Topic) -> TopicRates:
+    def topic(self, topic: TopicBase) -> TopicRates:
         """The topic's rates; zeros for one that no window has seen yet, and so it is with the others."""
         return self._windows.topics.get(topic, self._new_topic)
 
     def producer(self, producer: Producer) -> ProducerRates:
         return self._windows.producers.get(producer, self._new_producer)
 
-    def subscription(self, subscription: Subscription) -> DeliveryRates:
+    def subscription(self, subscription: SubscriptionBase) -> DeliveryRates:
         return self._windows.deliveries.get(subscription, self._new_receiver)
 
     def consumer(self, consumer: Consumer) -> DeliveryRates:
@@ -76,15 +78,18 @@ class RateSampler:
                 slice_ends_ms = clock.monotonic_ms() + SLICE_MS
         self._windows = ended
         self.broker.update(self._broker, self._sampled_ms)
+        self.groups.look_at_namespaces(self._broker.resources)
         self.resources.sample(self._broker.clock.wall_ms(), self._sampled_ms)
 
     def _end_windows(self, began_ms: float, ended: _Windows) -> Iterator[None]:
         """Move the windows that are wanted further to `ended`, one object a step; what is new has one since `began_ms`."""
         clock, windows = self._clock, self._windows
-        for topic in list(self._broker.topics.values()):
+        for topic in self._broker.loaded_topics():
             rates = windows.topics.get(topic) or TopicRates(began_ms, topic.counters)
-            rates.update(topic.counters, topic.ledger.counters, clock.monotonic_ms())
+            rates.update(topic.counters, topic.ledger_counters, clock.monotonic_ms())
             ended.topics[topic] = rates
+            group = topic.policies.resource_group
+            self.groups.add(group, PUBLISH, rates.messages_in.count, rates.bytes_in.count)
             yield
             for producer in list(topic.producers.values()):
                 sent = windows.producers.get(producer) or ProducerRates(began_ms)
@@ -92,12 +97,14 @@ class RateSampler:
                 ended.producers[producer] = sent
                 yield
             for subscription in list(topic.subscriptions.values()):
-                receivers: list[Subscription | Consumer] = [subscription, *subscription.consumers]
+                receivers: list[SubscriptionBase | Consumer] = [subscription, *subscription.consumers]
                 for receiver in receivers:
                     delivered = windows.deliveries.get(receiver) or DeliveryRates(began_ms)
                     delivered.update(receiver.counters, clock.monotonic_ms())
                     ended.deliveries[receiver] = delivered
                     yield
+                sent_out = ended.deliveries[subscription]
+                self.groups.add(group, DISPATCH, sent_out.messages_out.count, sent_out.bytes_out.count)
 
 
 class BrokerRates:
@@ -135,6 +142,6 @@ class _Windows:
     """The windows of live objects."""
 
     def __init__(self) -> None:
-        self.topics: dict[Topic, TopicRates] = {}
+        self.topics: dict[TopicBase, TopicRates] = {}
         self.producers: dict[Producer, ProducerRates] = {}
-        self.deliveries: dict[Subscription | Consumer, DeliveryRates] = {}
+        self.deliveries: dict[SubscriptionBase | Consumer, DeliveryRates] = {}

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pybroker.broker.consumer import Consumer
     from pybroker.broker.producer import Producer
     from pybroker.broker.subscription import Subscription
+    from pybroker.broker.subscription_base import SubscriptionBase
     from pybroker.broker.topic import Topic
     from pybroker.dispatch.consumer_state import ConsumerState
     from pybroker.dispatch.draining_hashes import DrainingHash
@@ -36,7 +37,7 @@ Steps = Generator[None, None, Document]
 
 OBJECTS_PER_SLICE = 50
 HASHES_PER_SLICE = 1000
-_NEVER_COMPACTED = {
+NEVER_COMPACTED = {
     "lastCompactionRemovedEventCount": 0,
     "lastCompactionSucceedTimestamp": 0,
     "lastCompactionFailedTimestamp": 0,
@@ -74,7 +75,7 @@ def topic_stats(topic: Topic, rates: RateSampler, request: StatsRequest) -> Step
     publishers: list[Document] = []
     if request.with_publishers:
         for _, producer in sorted(topic.producers.items()):
-            publishers.append(_publisher(producer, rates))
+            publishers.append(publisher_stats(producer, rates))
             if not len(publishers) % OBJECTS_PER_SLICE:
                 yield
     shown = subscriptions.values()
@@ -107,33 +108,45 @@ def topic_stats(topic: Topic, rates: RateSampler, request: StatsRequest) -> Step
         "abortedTxnCount": 0,
         "committedTxnCount": 0,
         "publishers": publishers,
-        "waitingPublishers": 0,
+        "waitingPublishers": topic.producer_places.waiting_count,
         "subscriptions": subscriptions,
         "replication": {},
-        "deduplicationStatus": "Disabled",
+        "deduplicationStatus": topic.deduplication.status,
         "nonContiguousDeletedMessagesRanges": sum(each["nonContiguousDeletedMessagesRanges"] for each in shown),
         "nonContiguousDeletedMessagesRangesSerializedSize": sum(
             each["nonContiguousDeletedMessagesRangesSerializedSize"] for each in shown
         ),
         "delayedMessageIndexSizeInBytes": sum(each["delayedMessageIndexSizeInBytes"] for each in shown),
-        "compaction": _NEVER_COMPACTED,
+        "compaction": _compaction(topic),
         "ownerBroker": request.broker_id,
         "topicCreationTimeStamp": topic.ledger.created_ms,
         "lastPublishTimeStamp": counters.last_publish_ms,
     }
+    if topic.producer_places.epoch is not None:
+        document["topicEpoch"] = topic.producer_places.epoch
     if topic.backlog_age_subscription:
         document["oldestBacklogMessageSubscriptionName"] = topic.backlog_age_subscription
     return document
+
+
+def _compaction(topic: Topic) -> Document:
+    counters = topic.compaction.counters
+    return {
+        "lastCompactionRemovedEventCount": counters.last_removed_messages,
+        "lastCompactionSucceedTimestamp": counters.last_succeeded_ms,
+        "lastCompactionFailedTimestamp": counters.last_failed_ms,
+        "lastCompactionDurationTimeInMills": counters.last_duration_ms,
+    }
 
 
 def _earliest(measured: Any) -> int:
     return min((each.earliest_publish_ms for each in measured if each.earliest_publish_ms > 0), default=0)
 
 
-def _publisher(producer: Producer, rates: RateSampler) -> Document:
+def publisher_stats(producer: Producer, rates: RateSampler) -> Document:
     sent = rates.producer(producer)
     return {
-        "accessMode": "Shared",
+        "accessMode": producer.access_mode.value,
         "msgRateIn": sent.messages_in.per_second,
         "msgThroughputIn": sent.bytes_in.per_second,
         "averageMsgSize": sent.average_message_bytes,
@@ -154,7 +167,7 @@ def _subscription(subscription: Subscription, rates: RateSampler, measured: Meas
     if with_consumers:
         keys = None if key_shared is None else _KeyView(key_shared)
         for index, consumer in enumerate(list(subscription.consumers)):
-            document = _consumer(consumer, rates)
+            document = consumer_stats(consumer, rates)
             consumers.append(document)
             if keys is not None:
                 yield from keys.add_to(document, consumer.state)
@@ -164,7 +177,7 @@ def _subscription(subscription: Subscription, rates: RateSampler, measured: Meas
     delivered = rates.subscription(subscription)
     backlog_entries = cursor.backlog_entries
     document = {
-        **_delivered(subscription, delivered),
+        **delivery_stats(subscription, delivered),
         "msgBacklog": backlog_entries,
         "backlogSize": measured.backlog_bytes,
         "earliestMsgPublishTimeInBacklog": measured.earliest_publish_ms,
@@ -209,7 +222,7 @@ def _subscription(subscription: Subscription, rates: RateSampler, measured: Meas
     return document
 
 
-def _delivered(counters_of: Subscription | Consumer, rates: DeliveryRates) -> Document:
+def delivery_stats(counters_of: SubscriptionBase | Consumer, rates: DeliveryRates) -> Document:
     """What subscriptions and consumers have in common."""
     counters = counters_of.counters
     return {
@@ -246,10 +259,10 @@ def _draining(key_shared: KeySharedDispatcher | None, subscription: Subscription
     return document
 
 
-def _consumer(consumer: Consumer, rates: RateSampler) -> Document:
+def consumer_stats(consumer: Consumer, rates: RateSampler) -> Document:
     counters, state, peer = consumer.counters, consumer.state, consumer.peer
     document = {
-        **_delivered(consumer, rates.consumer(consumer)),
+        **delivery_stats(consumer, rates.consumer(consumer)),
         "consumerName": consumer.name,
         "availablePermits": state.permits,
         "unackedMessages": state.unacked_messages,

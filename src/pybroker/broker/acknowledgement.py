@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pybroker import logs
@@ -24,9 +25,8 @@ _VALIDATION_ERRORS = {
 }
 
 
-def acknowledge(consumer: Consumer, ack: Ack) -> None:
+def acknowledge(subscription: Subscription, consumer: Consumer, ack: Ack) -> None:
     """Apply an ACK of `consumer`; with a request id, answer once it is durable."""
-    subscription = consumer.subscription
     request_id = ack.request_id
     refusal = _refusal(subscription, ack)
     if refusal is not None:
@@ -56,6 +56,19 @@ def acknowledge(consumer: Consumer, ack: Ack) -> None:
     if dispatcher.has_unblocked:
         subscription.wake_soon()
     subscription.unacked_changed()
+    subscription.tell_if_at_end()
+
+
+def acknowledge_for_all(subscription: Subscription, ledger_id: int, entry_ids: Sequence[int]) -> None:
+    """Acknowledge entries that no consumer of the subscription gets to see."""
+    assert subscription.dispatcher is not None
+    subscription.cursor.state.acknowledge(ledger_id, entry_ids)
+    subscription.dispatcher.acked(ledger_id, entry_ids)
+    if subscription.dispatcher.follows_mark_delete and subscription.dispatcher.mark_delete_moved(
+        subscription.cursor.first_unacked_position
+    ):
+        subscription.wake()
+    subscription.cursor.changed(None)
     subscription.tell_if_at_end()
 
 
@@ -101,6 +114,8 @@ def _acknowledge_each(subscription: Subscription, ack: Ack) -> tuple[bool, int]:
     entries = 0
     for ledger_id, entry_ids in ack.groups:
         entries += state.acknowledge(ledger_id, entry_ids)
+        if subscription.compacted_reads is not None:
+            subscription.compacted_reads.acknowledged(ledger_id, entry_ids)
         subscription.delayed.forget(ledger_id, entry_ids)
         can_move = dispatcher.acked(ledger_id, entry_ids) or can_move
     for partial in ack.partials:
@@ -138,7 +153,10 @@ def _acknowledge_up_to(subscription: Subscription, ack: Ack) -> tuple[bool, int]
     if not ack.groups:
         return False, 0
     ledger_id, entry_ids = ack.groups[-1]
-    entries = state.mark_delete_to(from_wire(ledger_id, entry_ids[-1]))
+    position = from_wire(ledger_id, entry_ids[-1])
+    entries = state.mark_delete_to(position)
+    if subscription.compacted_reads is not None:
+        subscription.compacted_reads.acknowledged_up_to(position)
     return dispatcher.acked_up_to(state.mark_delete_position), entries
 
 

@@ -49,7 +49,7 @@ async def analyze_backlog(
     cursor = subscription.cursor
     ledger = subscription.topic.ledger
     clock = subscription.service.clock
-    filters = FilterChain(subscription, subscription.service.entry_filters)
+    filters = FilterChain(subscription, subscription.service.entry_filters.of(subscription.topic))
     found = BacklogAnalysis()
     deadline_ms = clock.monotonic_ms() + max_ms
     position = cursor.first_unacked_position if start is None else start

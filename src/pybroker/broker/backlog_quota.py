@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pybroker import logs
 from pybroker.broker import backlog, cursor_moves
+from pybroker.broker.topic_compaction import COMPACTION_SUBSCRIPTION
 from pybroker.errors import (
     BrokerError,
     ProducerBlockedQuotaExceededError,
@@ -29,8 +30,7 @@ UNKNOWN_AGE_S = -1
 
 def slowest_subscription(topic: Topic) -> Subscription | None:
     """The durable subscription that has read the least; None when there is none."""
-    durable = (subscription for subscription in topic.subscriptions.values() if subscription.is_durable)
-    return min(durable, key=lambda subscription: subscription.cursor.mark_delete_position, default=None)
+    return min(_durable(topic), key=lambda subscription: subscription.cursor.mark_delete_position, default=None)
 
 
 def estimated_backlog_bytes(topic: Topic) -> int:
@@ -39,6 +39,11 @@ def estimated_backlog_bytes(topic: Topic) -> int:
     if slowest is None:
         return 0
     return backlog.estimated_bytes_behind(topic.ledger.ledgers, slowest.cursor.mark_delete_position)
+
+
+def _durable(topic: Topic) -> list[Subscription]:
+    """Those that quotas are about: nobody reads on the one of compaction."""
+    return [each for each in topic.subscriptions.values() if each.is_durable and each.name != COMPACTION_SUBSCRIPTION]
 
 
 async def require_within_quota(topic: Topic) -> None:
@@ -109,7 +114,7 @@ def _disconnect_producers(topic: Topic, quota: BacklogQuota) -> None:
     """They come back and are refused, for as long as the backlog is too large."""
     if topic.producers:
         logs.warning("producers.blocked", topic=topic.name, producers=len(topic.producers), policy=quota.policy)
-    topic.disconnect_producers()
+    topic.disconnect_producers(_refusal(topic, quota))
 
 
 async def _evict_by_size(topic: Topic, quota: BacklogQuota) -> int:
@@ -128,9 +133,7 @@ async def _evict_by_size(topic: Topic, quota: BacklogQuota) -> int:
 async def _evict_by_age(topic: Topic, quota: BacklogQuota, now_ms: int) -> int:
     """Skip what is too old in every subscription; 1 if there was any."""
     evicted = 0
-    for subscription in list(topic.subscriptions.values()):
-        if not subscription.is_durable:
-            continue
+    for subscription in _durable(topic):
         if topic.service.config.precise_time_based_backlog_quota_check:
             evicted += await cursor_moves.expire(subscription, backlog.eviction_deadline_ms(quota, now_ms))
             continue

@@ -24,12 +24,16 @@ from pybroker.errors import BrokerError, StoreError
 from pybroker.model import system_topics
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.model.policies import TopicPolicies, to_pulsar_topic_policies
+from pybroker.schema.history import version_to_bytes
+from pybroker.schema.schema_data import SchemaData, SchemaType
 
 if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
 
 MAX_WAITING_EVENTS = 10_000  # of one namespace; the oldest is given up for one more
-SCHEMA_VERSION = bytes(8)  # the first of the topic's schema
+_SCHEMA_PROPERTIES = {"__alwaysAllowNull": "true", "__jsr310ConversionEnabled": "false"}  # for Pulsar's own clients
+
+_STRATEGY = "ALWAYS_COMPATIBLE"  # whatever others have registered: the events are what they are
 
 
 class ChangeEvents:
@@ -66,11 +70,12 @@ class ChangeEvents:
                     continue
                 name = system_topics.change_events(namespace)
                 producer = InternalProducer.of(await self._broker.get_topic(name, may_create=True))
+                version = await self._broker.schemas.register(name, event_schema(), _STRATEGY)
                 await producer.publish(
                     value,
                     key=str(topic),
                     replicate_to=[cluster],
-                    schema_version=SCHEMA_VERSION,
+                    schema_version=version_to_bytes(version),
                 )
         except (BrokerError, StoreError) as error:
             logs.warning("change_events.not_published", namespace=namespace, events=len(waiting) + 1, error=str(error))
@@ -101,8 +106,17 @@ def encode_event(topic: TopicName, policies: TopicPolicies, cluster: str) -> byt
 
 
 @cache
+def event_schema() -> SchemaData:
+    """What the topic's schema is, in the very bytes that Pulsar registers."""
+    return SchemaData(SchemaType.AVRO, msgspec.json.encode(_definition()), _SCHEMA_PROPERTIES)
+
+
+@cache
 def _schema() -> Any:
     from fastavro import parse_schema  # noqa: PLC0415  (as above)
 
-    text = resources.files(__package__).joinpath("change_events.avsc").read_bytes()
-    return parse_schema(msgspec.json.decode(text))
+    return parse_schema(_definition())
+
+
+def _definition() -> Any:
+    return msgspec.json.decode(resources.files(__package__).joinpath("change_events.avsc").read_bytes())

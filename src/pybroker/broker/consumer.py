@@ -9,9 +9,10 @@ from pybroker.broker.peer import Peer
 from pybroker.dispatch.consumer_state import AUTO_SPLIT, ConsumerState, KeySharedOptions
 from pybroker.dispatch.dispatcher import Delivery
 from pybroker.model.stats import DeliveryCounters
+from pybroker.wire.broker_entry_metadata import without_broker_metadata
 
 if TYPE_CHECKING:
-    from pybroker.broker.subscription import Subscription
+    from pybroker.broker.subscription_base import SubscriptionBase
 
 
 class Consumer:
@@ -21,6 +22,7 @@ class Consumer:
     """
 
     __slots__ = (
+        "_hides_entry_metadata",
         "_partition",
         "connected_since_ms",
         "consumer_id",
@@ -32,13 +34,15 @@ class Consumer:
         "name",
         "peer",
         "properties",
+        "reads_compacted",
         "state",
         "subscription",
+        "takes_any_schema",
     )
 
     def __init__(
         self,
-        subscription: Subscription,
+        subscription: SubscriptionBase,
         consumer_id: int,
         name: str,
         priority_level: int,
@@ -57,6 +61,11 @@ class Consumer:
         self.counters = DeliveryCounters()
         self.state = ConsumerState(name, priority_level, max_unacked_messages, self, key_shared)
         self.epoch = -1
+        self.reads_compacted = False
+        self.takes_any_schema = False
+        """Whether it expects whatever schema messages have."""
+        # Whether there is some never changes while a topic is loaded.
+        self._hides_entry_metadata = subscription.topic.has_entry_metadata and not peer.takes_entry_metadata
         self._partition = subscription.topic.name.partition_index
         self.is_closed = False
         self.has_reached_end = False
@@ -82,6 +91,8 @@ class Consumer:
         counters.last_consumed_ms = now_ms
         if not counters.first_consumed_ms:
             counters.first_consumed_ms = now_ms
+        if self._hides_entry_metadata:
+            delivery.payloads = [without_broker_metadata(payload) for payload in delivery.payloads]
         self.peer.send_messages(self.consumer_id, delivery, self.epoch, self._partition)
 
     def reached_end(self) -> None:

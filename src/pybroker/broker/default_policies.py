@@ -71,6 +71,12 @@ def default_policies(config: BrokerConfig) -> EffectivePolicies:
             _inactive_s(config),
             config.broker_delete_inactive_topics_enabled,
         ),
+        schema_strategy=config.schema_compatibility_strategy.replace("UNDEFINED", "FULL"),
+        schema_validation_enforced=config.is_schema_validation_enforced,
+        is_allow_auto_update_schema=config.is_allow_auto_update_schema_enabled,
+        compaction_threshold=config.broker_service_compaction_threshold_in_bytes,
+        deduplication=config.broker_deduplication_enabled,
+        deduplication_snapshot_interval_s=config.broker_deduplication_snapshot_interval_seconds,
         entry_filter_names=tuple(config.entry_filter_names),
         # An entry is kept once, in the one store.
         persistence=PersistencePolicies(1, 1, 1, 1000 / max(1, config.cursor_flush_interval_ms)),

@@ -7,6 +7,13 @@ from pybroker.dispatch.dispatcher import Dispatcher
 from pybroker.dispatch.failover import FailoverDispatcher
 from pybroker.dispatch.key_shared import KeySharedDispatcher, KeySharedSettings
 from pybroker.dispatch.key_shared_classic import ClassicKeySharedDispatcher
+from pybroker.dispatch.non_persistent import (
+    ExclusiveNonPersistentDispatcher,
+    FailoverNonPersistentDispatcher,
+    KeySharedNonPersistentDispatcher,
+    NonPersistentDispatcher,
+    SharedNonPersistentDispatcher,
+)
 from pybroker.dispatch.replay import RedeliveryCounts
 from pybroker.dispatch.shared import SharedDispatcher
 from pybroker.dispatch.single_active import ExclusiveDispatcher
@@ -21,13 +28,12 @@ def new_dispatcher(
     if kind == ExclusiveDispatcher.kind:
         return ExclusiveDispatcher(redelivery_counts, max_entries, max_bytes, config.precise_dispatcher_flow_control)
     if kind == FailoverDispatcher.kind:
-        index = -1 if config.active_consumer_failover_consistent_hashing else topic.partition_index
         return FailoverDispatcher(
             redelivery_counts,
             max_entries,
             max_bytes,
             str(topic),
-            index if index >= 0 else None,
+            _failover_partition(config, topic),
             config.precise_dispatcher_flow_control,
         )
     if kind == SharedDispatcher.kind:
@@ -44,6 +50,24 @@ def new_dispatcher(
     return dispatcher_class(
         redelivery_counts, max_entries, max_bytes, max_unacked_messages, _key_shared_settings(config)
     )
+
+
+def new_non_persistent_dispatcher(config: BrokerConfig, kind: str, topic: TopicName) -> NonPersistentDispatcher:
+    """The same for a subscription of a non-persistent topic."""
+    if kind == ExclusiveNonPersistentDispatcher.kind:
+        return ExclusiveNonPersistentDispatcher()
+    if kind == FailoverNonPersistentDispatcher.kind:
+        return FailoverNonPersistentDispatcher(str(topic), _failover_partition(config, topic))
+    if kind == SharedNonPersistentDispatcher.kind:
+        return SharedNonPersistentDispatcher()
+    assert kind == KeySharedNonPersistentDispatcher.kind, kind
+    return KeySharedNonPersistentDispatcher(_key_shared_settings(config))
+
+
+def _failover_partition(config: BrokerConfig, topic: TopicName) -> int | None:
+    """The partition that decides who is active; None when a hash ring does."""
+    index = -1 if config.active_consumer_failover_consistent_hashing else topic.partition_index
+    return index if index >= 0 else None
 
 
 def _key_shared_settings(config: BrokerConfig) -> KeySharedSettings:

@@ -18,7 +18,7 @@ from pybroker.model.system_topics import is_system_topic
 
 if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
-    from pybroker.broker.topic import Topic
+    from pybroker.broker.topic_base import TopicBase
 
 CAUGHT_UP = "delete_when_subscriptions_caught_up"
 _MS_PER_SECOND = 1000
@@ -30,9 +30,9 @@ class InactiveTopics:
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service
-        self._active_ms: WeakKeyDictionary[Topic, float] = WeakKeyDictionary()
+        self._active_ms: WeakKeyDictionary[TopicBase, float] = WeakKeyDictionary()
 
-    async def check(self, topic: Topic) -> None:
+    async def check(self, topic: TopicBase) -> None:
         """Delete `topic` when it has been idle for as long as its policies say. Raises StoreError."""
         policies = topic.policies.inactive_topics
         if not policies.deleteWhileInactive or is_system_topic(topic.name):
@@ -42,7 +42,7 @@ class InactiveTopics:
             self._active_ms[topic] = now_ms
             return
         idle_ms = now_ms - self._active_ms.setdefault(topic, now_ms)
-        retention_minutes = topic.policies.retention.retentionTimeInMinutes
+        retention_minutes = topic.policies.retention.retentionTimeInMinutes if topic.name.is_persistent else 0
         if (
             idle_ms < policies.maxInactiveDurationSeconds * _MS_PER_SECOND
             or retention_minutes < 0
@@ -62,10 +62,10 @@ class InactiveTopics:
             await self._service.partitioned_operations.forget_if_empty(topic.name.partitioned_name)
 
 
-def is_active(topic: Topic) -> bool:
+def is_active(topic: TopicBase) -> bool:
     """Whether somebody uses `topic`, or will want what is in it."""
     if topic.producers:
         return True
     if topic.policies.inactive_topics.inactiveTopicDeleteMode == CAUGHT_UP:
-        return any(each.consumers or each.cursor.backlog_entries for each in topic.subscriptions.values())
+        return any(each.consumers or each.backlog_entries for each in topic.subscriptions.values())
     return bool(topic.subscriptions)

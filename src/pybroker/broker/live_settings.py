@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from pybroker import logs
-from pybroker.broker.entry_filters import load_filters
+from pybroker.broker.entry_filters import check_names
 
 if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
@@ -40,13 +40,11 @@ class LiveSettings:
                 inactive_ms = config.managed_ledger_inactive_ledger_rollover_time_seconds * 1000
                 broker.ledgers.limits = replace(broker.ledgers.limits, inactive_rollover_ms=inactive_ms)
             case "entryFilterNames":
-                broker.entry_filters = load_filters(config.entry_filter_names)
-                for topic in broker.topics.values():
-                    for subscription in topic.subscriptions.values():
-                        subscription.filters_changed()
+                broker.entry_filters.configure(config.entry_filter_names)
+                broker.defaults_changed()
             case _:
                 broker.defaults_changed()
 
 
 def _check_filters(names: Value) -> None:
-    load_filters(cast("tuple[str, ...]", names))
+    check_names(cast("tuple[str, ...]", names))

@@ -1,4 +1,4 @@
-"""The periodic checks of all topics: retention, expiry, unused subscriptions and topics, backlog quotas.
+"""The periodic checks of all topics: retention, expiry, unused subscriptions and topics, backlog quotas, compaction.
 
 What they decide about backlogs is in `backlog.py`, about unused topics in `inactive_topics.py`.
 
@@ -9,24 +9,27 @@ topic is logged and stops neither the others nor the next check.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from pybroker import logs
 from pybroker.broker import backlog_quota, cursor_moves
 from pybroker.broker.inactive_topics import InactiveTopics
+from pybroker.broker.topic_compaction import COMPACTION_SUBSCRIPTION
 from pybroker.errors import StoreError
 from pybroker.model.stats import Buckets
 
 if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
     from pybroker.broker.topic import Topic
+    from pybroker.broker.topic_base import TopicBase
 
 SLICE_MS = 1.0
 _MS_PER_MINUTE = 60_000
 CHECK_DURATION_BOUNDS_S = (5.0, 10.0, 30.0, 60.0, 300.0)
 
 _TopicCheck = Callable[["Topic"], Awaitable[None]]
+_Topic = TypeVar("_Topic", bound="TopicBase")
 
 
 class Maintenance:
@@ -48,6 +51,11 @@ class Maintenance:
             unused_s = config.subscription_expiry_check_interval_in_minutes * 60
             group.create_task(_every(unused_s, self.check_unused_subscriptions), name="unused subscriptions")
             group.create_task(self._check_inactive_topics(), name="inactive topics")
+            compaction_s = config.broker_service_compaction_monitor_interval_in_seconds
+            group.create_task(_every(compaction_s, self.check_compaction), name="compaction")
+            snapshots_s = config.broker_deduplication_snapshot_frequency_in_seconds
+            if snapshots_s > 0:
+                group.create_task(_every(snapshots_s, self.check_deduplication), name="deduplication")
             if config.backlog_quota_check_enabled:
                 quota_s = config.backlog_quota_check_interval_in_seconds
                 group.create_task(_every(quota_s, self.check_backlog_quotas), name="backlog quotas")
@@ -71,7 +79,15 @@ class Maintenance:
 
     async def check_inactive_topics(self) -> None:
         """Delete topics that nobody has used for as long as their policies say."""
-        await self._for_each_topic("inactive_topic_deletion", self._inactive_topics.check)
+        await self._for_each(self._service.loaded_topics(), "inactive_topic_deletion", self._inactive_topics.check)
+
+    async def check_compaction(self) -> None:
+        """Compact topics of which as much is not compacted as their policies say."""
+        await self._for_each_topic("compaction", _compact_if_due)
+
+    async def check_deduplication(self) -> None:
+        """Forget producers that are gone for long, and store what is known of the others where that is due."""
+        await self._for_each_topic("deduplication", _check_deduplication)
 
     async def check_backlog_quotas(self) -> None:
         """Measure all backlogs and act where a quota is exceeded."""
@@ -81,9 +97,13 @@ class Maintenance:
         self.quota_check_duration_s.add((clock.monotonic_ms() - started_ms) / 1000)
 
     async def _for_each_topic(self, what: str, check: _TopicCheck) -> None:
+        """Of those that store something."""
+        await self._for_each(list(self._service.topics.values()), what, check)
+
+    async def _for_each(self, topics: Sequence[_Topic], what: str, check: Callable[[_Topic], Awaitable[None]]) -> None:
         clock = self._service.clock
         slice_ends_ms = clock.monotonic_ms() + SLICE_MS
-        for topic in list(self._service.topics.values()):
+        for topic in topics:
             if clock.monotonic_ms() >= slice_ends_ms:
                 await asyncio.sleep(0)
                 slice_ends_ms = clock.monotonic_ms() + SLICE_MS
@@ -109,12 +129,21 @@ async def _trim(topic: Topic) -> None:
     await topic.ledger.trim()
 
 
+async def _compact_if_due(topic: Topic) -> None:
+    await topic.compaction.start_if_due()
+
+
+async def _check_deduplication(topic: Topic) -> None:
+    await topic.deduplication.check()
+
+
 async def _expire(topic: Topic) -> None:
     ttl_s = topic.policies.message_ttl_s
     if ttl_s > 0:
         before_ms = topic.service.clock.wall_ms() - ttl_s * 1000
         for subscription in list(topic.subscriptions.values()):
-            await cursor_moves.expire(subscription, before_ms)
+            if subscription.name != COMPACTION_SUBSCRIPTION:  # what it has not reached is not compacted yet
+                await cursor_moves.expire(subscription, before_ms)
 
 
 async def _delete_unused(topic: Topic) -> None:
@@ -124,6 +153,8 @@ async def _delete_unused(topic: Topic) -> None:
         return
     deadline_ms = topic.service.clock.wall_ms() - limit_minutes * _MS_PER_MINUTE
     for subscription in list(topic.subscriptions.values()):
+        if subscription.name == COMPACTION_SUBSCRIPTION:
+            continue
         is_in_use = subscription.consumers or subscription.is_resetting or not subscription.is_durable
         if not is_in_use and subscription.last_active_ms < deadline_ms:
             logs.info("subscription.expired", topic=topic.name, subscription=subscription.name, minutes=limit_minutes)

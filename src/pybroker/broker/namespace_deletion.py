@@ -39,6 +39,7 @@ async def delete_namespace(service: BrokerService, namespace: NamespaceName, for
             await service.delete_topic(TopicName.parse(text), force=True)
         except TopicNotFound:
             logs.info("topic.deleted_meanwhile", topic=text)
+    await service.schemas.drop_namespace(namespace)  # Also those of topics that nobody ever made.
     await service.resources.delete_namespace(namespace)
 
 

@@ -25,7 +25,7 @@ from pybroker.model.position import EARLIEST
 
 if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
-    from pybroker.broker.topic import Topic
+    from pybroker.broker.topic_base import TopicBase
 
 MADE_AT_ONCE = 64
 """Partitions that are made together: the metadata store writes them in one batch."""
@@ -166,9 +166,11 @@ class PartitionedTopicOperations:
 
     async def _delete_partitions(self, name: TopicName, force: bool) -> None:
         service = self._service
-        names = [name.partition(index) for index in range(self._existing(name).partitions)]
+        count = self._existing(name).partitions
+        indexes = [*range(count), *(await self._left_over(name, count) if name.is_persistent else ())]
+        names = [name.partition(index) for index in indexes]
         for partition in () if force else names:
-            topic = service.topics.get(str(partition))
+            topic = service.loaded_topic(partition)
             if topic is not None:
                 require_no_clients(topic)  # Before any of them goes.
         for partition in names:
@@ -179,6 +181,16 @@ class PartitionedTopicOperations:
             except TopicNotFound:
                 continue
 
+    async def _left_over(self, name: TopicName, count: int) -> list[int]:
+        """Partitions behind the last one, of a growth that was cut off: those that it made at once may have gaps between them."""
+        found: list[int] = []
+        index = count
+        while index < (found[-1] + 1 if found else count) + MADE_AT_ONCE:
+            if await self._service.directory.exists(name.partition(index)):
+                found.append(index)
+            index += 1
+        return found
+
     async def _mark(self, name: TopicName, *, deleted: bool) -> None:
         def change(document: PartitionedTopicMetadata) -> None:
             document.deleted = deleted
@@ -188,6 +200,7 @@ class PartitionedTopicOperations:
     async def _forget(self, name: TopicName) -> None:
         # First: a topic of that name that is made later must not inherit them.
         await self._service.resources.forget_topic(name)
+        await self._service.schemas.drop(name)
         await self._service.partitioned.delete(name)
 
     async def forget_if_empty(self, name: TopicName) -> None:
@@ -217,7 +230,7 @@ class PartitionedTopicOperations:
         return metadata
 
 
-def require_no_clients(topic: Topic) -> None:
+def require_no_clients(topic: TopicBase) -> None:
     """Raises AdminError 412 while producers or consumers are connected."""
     producers = len(topic.producers)
     consumers = sum(len(subscription.consumers) for subscription in topic.subscriptions.values())

@@ -7,9 +7,13 @@ is sent what it has not acknowledged.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
 from pybroker.dispatch.dispatcher import Delivery
 from pybroker.errors import BrokerError
+
+if TYPE_CHECKING:
+    from pybroker.broker.producer import Producer
 
 
 class Peer(ABC):
@@ -19,6 +23,8 @@ class Peer(ABC):
     """`/ip:port`, as stats show it."""
     client_version: str
     role: str | None
+    takes_entry_metadata: bool = False
+    """Whether it wants to see what the broker has put in front of entries, and may."""
     supports_partial_producer: bool = False
     """Whether it can produce to some partitions of a topic only; said by the client, shown in stats."""
 
@@ -33,6 +39,23 @@ class Peer(ABC):
         size_bytes: int,
     ) -> None:
         """These messages are stored: entry ids run from `first_entry_id`. `size_bytes` is what they held of the publish limit."""
+
+    def admit_not_stored(self, count: int) -> int:
+        """How many of `count` messages that nobody stores may be taken from this client now, which counts as done."""
+        return count
+
+    def send_receipts_not_stored(
+        self,
+        producer_id: int,
+        sequence_ids: list[int],
+        highest_sequence_ids: list[int],
+        id_part: int,
+        size_bytes: int,
+    ) -> None:
+        """Answer messages that are not stored: `id_part` is ledger id and entry id of them all."""
+        for index, sequence_id in enumerate(sequence_ids):
+            highest = [highest_sequence_ids[index]]
+            self.send_receipts(producer_id, [sequence_id], highest, id_part, id_part, 0 if index else size_bytes)
 
     @abstractmethod
     def send_errors(self, producer_id: int, sequence_ids: list[int], error: BrokerError, size_bytes: int) -> None:
@@ -49,6 +72,18 @@ class Peer(ABC):
     @abstractmethod
     def close_producer(self, producer_id: int) -> None:
         """Tell the client that its producer is closed: it looks the topic up again."""
+
+    @abstractmethod
+    def producer_ready(self, producer: Producer) -> None:
+        """Tell the client that its producer, which waited, has exclusive access."""
+
+    @abstractmethod
+    def producer_refused(self, producer: Producer, refusal: BrokerError) -> None:
+        """Tell the client that its producer has waited for exclusive access in vain."""
+
+    @abstractmethod
+    def producer_fenced(self, producer_id: int) -> None:
+        """Take nothing more of a producer that lost its topic to another one; the client learns it with its next message."""
 
     @abstractmethod
     def close_consumer(self, consumer_id: int) -> None:

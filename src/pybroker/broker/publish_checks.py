@@ -66,6 +66,7 @@ def rows(run: SendRun, indexes: Sequence[int]) -> SendRun:
     part.highest_sequence_ids = [run.highest_sequence_ids[index] for index in indexes]
     part.message_counts = [run.message_counts[index] for index in indexes]
     part.size_bytes = sum(map(len, part.payloads))
+    part.has_markers = run.has_markers
     if run.chunk_count:
         part.chunk_count = sum(chunk_of(payload) is not None for payload in part.payloads)
     return part

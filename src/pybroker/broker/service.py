@@ -12,19 +12,24 @@ from typing import TYPE_CHECKING, Any
 from pybroker import logs
 from pybroker.auth.authentication import AuthenticationService
 from pybroker.auth.authorization import AuthorizationService
+from pybroker.broker import entry_metadata
 from pybroker.broker.change_events import ChangeEvents
 from pybroker.broker.default_policies import default_policies
 from pybroker.broker.dispatch_limit import DispatchLimit, is_limited
-from pybroker.broker.entry_filters import load_filters
+from pybroker.broker.entry_filters import AvailableFilters
+from pybroker.broker.entry_metadata import added_metadata
 from pybroker.broker.group_limits import GroupLimits
 from pybroker.broker.health_check import HealthCheck
 from pybroker.broker.live_settings import LiveSettings
 from pybroker.broker.maintenance import Maintenance
 from pybroker.broker.namespace_deletion import delete_namespace
+from pybroker.broker.non_persistent.topic import NonPersistentTopic
+from pybroker.broker.non_persistent.topics import NonPersistentTopics
 from pybroker.broker.partitioned_topics import PartitionedTopicOperations, require_no_clients
 from pybroker.broker.publish_throttle import renewed_gate
 from pybroker.broker.pumps import PumpList
 from pybroker.broker.topic import Topic
+from pybroker.broker.topic_base import TopicBase
 from pybroker.broker.topic_creation import TopicCreation
 from pybroker.broker.topic_directory import TopicDirectory
 from pybroker.broker.topic_watchers import TopicWatchers
@@ -57,6 +62,7 @@ from pybroker.model.policies import (
     TopicPolicies,
 )
 from pybroker.model.stats import BrokerStats
+from pybroker.schema.registry import SchemaRegistry
 from pybroker.tasks import TaskOwner
 
 if TYPE_CHECKING:
@@ -91,20 +97,24 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         """Set by the app once the ports are bound, before anybody is served."""
         self.default_policies = default_policies(config)
         self.topics: dict[str, Topic] = {}
-        self.directory = TopicDirectory(metadata_store, ledgers, self.topics)
+        """The persistent ones."""
+        self.non_persistent = NonPersistentTopics(self)
+        self.directory = TopicDirectory(metadata_store, ledgers, self.topics, self.non_persistent.loaded)
         self.topic_watchers = TopicWatchers(self)
         self.directory.listen(self.topic_watchers)
         self.change_events = ChangeEvents(self)
         self.health = HealthCheck(self)
         self.partitioned = PartitionedTopics(metadata_store)
         """Loaded by the app before anybody is served."""
+        self.schemas = SchemaRegistry(metadata_store, clock)
         self.creation = TopicCreation(self)
         self.partitioned_operations = PartitionedTopicOperations(self)
         self.maintenance = Maintenance(self)
         self.stats = BrokerStats()
         self.consumer_rates: Callable[[Consumer], DeliveryRates] | None = None
         """What each consumer was sent lately; set by who measures it, if anybody does."""
-        self.entry_filters = load_filters(config.entry_filter_names)
+        self.entry_filters = AvailableFilters(config.entry_filter_names)
+        self.added_metadata = added_metadata(config.broker_entry_metadata_interceptors)
         self.dispatch_limit = _dispatch_limit(config, clock)
         self.publish_gate = renewed_gate(self, None, _publish_rate(config))
         """What limits all publishing to the broker together."""
@@ -117,6 +127,8 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         self.fatal_error = ""
         self._loop = asyncio.get_running_loop()
         self.pumps = PumpList(self._loop, clock)
+        self.compaction_slot = asyncio.Semaphore(1)
+        """Held while a topic is compacted: one after the other, so that what the keys of a topic take is taken once."""
         self.tasks = TaskOwner("broker")
         self._loading: dict[str, asyncio.Future[Topic]] = {}
         self._making: dict[str, asyncio.Event] = {}
@@ -181,7 +193,7 @@ class BrokerService(PolicyListener, ResourceGroupListener):
     # --- topics ------------------------------------------------------------------------------------------------------
 
     async def get_topic(self, name: TopicName, may_create: bool) -> Topic:
-        """The loaded topic, loading it; with `may_create` also making it, if automatic creation lets it be made.
+        """The loaded persistent topic, loading it; with `may_create` also making it, if automatic creation lets it be made.
 
         Raises TopicNotFound, ServiceNotReady, NotAllowedError.
         """
@@ -189,16 +201,39 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         topic = self.topics.get(str(name))
         if topic is not None and not topic.is_fenced:
             return topic
-        if self.is_closing or not self.ready:
-            raise ServiceNotReady("the broker is starting or stopping, try again")
         if not name.is_persistent:
-            raise NotAllowedError("non-persistent topics are not supported yet")
+            raise NotAllowedError(f"Not possible on a non-persistent topic: {name}")
+        self._require_serving()
         if not self.config.enable_persistent_topics:
             raise NotAllowedError("Broker is unable to load persistent topic (enablePersistentTopics)")
+        self.require_open_namespace(name)
+        return await self.load_topic(name, may_create)
+
+    async def any_topic(self, name: TopicName, may_create: bool) -> TopicBase:
+        """As `get_topic`, whether the topic is persistent or not."""
+        if name.is_persistent:
+            return await self.get_topic(name, may_create)
+        self.creation.require_loadable(name)
+        self._require_serving()
+        return await self.non_persistent.get(name, may_create)
+
+    def _require_serving(self) -> None:
+        if self.is_closing or not self.ready:
+            raise ServiceNotReady("the broker is starting or stopping, try again")
+
+    def require_open_namespace(self, name: TopicName) -> None:
+        """Raises ServiceNotReady when the namespace of `name` does not exist, or is being deleted."""
         namespace = self.resources.namespace(name.namespace)
         if (namespace is None or namespace.deleted) and not self.health.is_own(name.namespace):
             raise ServiceNotReady(f"Namespace {name.namespace} is not served by this broker: it does not exist")
-        return await self.load_topic(name, may_create)
+
+    def loaded_topic(self, name: TopicName) -> TopicBase | None:
+        """Whether persistent or not."""
+        return (self.topics if name.is_persistent else self.non_persistent.loaded).get(str(name))
+
+    def loaded_topics(self) -> list[TopicBase]:
+        """All of them as they are now, the persistent ones first."""
+        return [*self.topics.values(), *self.non_persistent.loaded.values()]
 
     async def load_topic(self, name: TopicName, may_create: bool) -> Topic:
         """As `get_topic`, for the broker itself: also what clients may not have now, or not yet."""
@@ -230,6 +265,7 @@ class BrokerService(PolicyListener, ResourceGroupListener):
                 if unloading is not None:
                     await unloading.wait()
                 ledger = await self._open_ledger(name, may_create)
+                await entry_metadata.restore(self.ledgers, ledger, self.added_metadata)
                 # Last, and the topic is registered in the same turn of the loop: no change in between gets lost.
                 policies = await self.resources.topic_policies(name.partitioned_name)
             topic = self.topics[key] = Topic(self, name, ledger, policies)
@@ -276,7 +312,9 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         return ledger
 
     async def make_topic(self, name: TopicName, properties: Mapping[str, str]) -> bool:
-        """Make `name` without loading it; False when it exists. The caller has seen to it that it may be made."""
+        """Make `name`, a persistent one without loading it; False when it exists. The caller has seen to it that it may be made."""
+        if not name.is_persistent:
+            return await self.non_persistent.make(name)
         key = str(name)
         while waiting := self._unloading.get(key) or self._making.get(key):
             await waiting.wait()
@@ -295,13 +333,17 @@ class BrokerService(PolicyListener, ResourceGroupListener):
             else:
                 await asyncio.wait([self._loading[key]])
 
-    def start_unload(self, topic: Topic, reason: str) -> None:
+    def start_unload(self, topic: TopicBase, reason: str) -> None:
         """Close `topic` in the background; it is loaded again when a client comes."""
         logs.warning("topic.unloading", topic=topic.name, reason=reason)
         self.tasks.start(self.unload(topic), f"unload {topic.name}")
 
-    async def unload(self, topic: Topic) -> None:
+    async def unload(self, topic: TopicBase) -> None:
         """Close `topic`; its clients look it up again. Returns once it is closed, whoever began that."""
+        if isinstance(topic, NonPersistentTopic):
+            self.non_persistent.close(topic)
+            return
+        assert isinstance(topic, Topic)
         ending = self._unloading.get(str(topic.name))
         if ending is not None:
             await ending.wait()
@@ -316,6 +358,17 @@ class BrokerService(PolicyListener, ResourceGroupListener):
 
         Raises TopicNotFound, AdminError 412, ServiceNotReady, StoreError.
         """
+        if name.is_persistent:
+            await self._delete_persistent(name, force=force)
+            self.directory.deleted(name)
+        else:
+            loaded = self.non_persistent.loaded.get(str(name))
+            if loaded is not None and not force:
+                require_no_clients(loaded)
+            await self.non_persistent.delete(name)
+        logs.info("topic.deleted", topic=name)
+
+    async def _delete_persistent(self, name: TopicName, *, force: bool) -> None:
         try:
             topic = await self.load_topic(name, may_create=False)
         except TopicNotFound:
@@ -327,8 +380,6 @@ class BrokerService(PolicyListener, ResourceGroupListener):
             if not force:
                 require_no_clients(topic)
             await self._end(topic, topic.delete())
-        logs.info("topic.deleted", topic=name)
-        self.directory.deleted(name)
 
     async def _finish_deletion(self, name: TopicName) -> bool:
         """Whether there was a deletion of `name` that a crash had cut off."""
@@ -387,7 +438,7 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         self.tasks.start(self._apply_policies(None), "apply default policies")
 
     async def _apply_policies(self, namespace: NamespaceName | None) -> None:
-        for index, topic in enumerate(list(self.topics.values())):
+        for index, topic in enumerate(self.loaded_topics()):
             if index % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
             if namespace in {None, topic.name.namespace} and not topic.is_fenced:
@@ -406,7 +457,7 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         self.change_events.changed(topic, policies)
         partitioned = self.partitioned.get(topic)
         names = [topic] if partitioned is None else map(topic.partition, range(partitioned.partitions))
-        for loaded in (self.topics.get(str(name)) for name in names):
+        for loaded in map(self.loaded_topic, names):
             if loaded is not None and not loaded.is_fenced:
                 loaded.own_policies_changed(policies or TopicPolicies())
 
@@ -431,9 +482,9 @@ class BrokerService(PolicyListener, ResourceGroupListener):
     async def close(self) -> None:
         """Close all topics, telling their clients, then what they share. Cancelling it gives up on what is left."""
         self.is_closing = True
-        for topic in list(self.topics.values()):
+        for topic in self.loaded_topics():
             topic.fence()
-        for topic in list(self.topics.values()):
+        for topic in self.loaded_topics():
             await self.unload(topic)
         await self.tasks.close()
         await self.ledgers.close()

@@ -14,46 +14,49 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pybroker import logs
-from pybroker.broker import damaged_entries
+from pybroker.broker import acknowledgement, damaged_entries, markers
+from pybroker.broker.compacted_reads import CompactedReads, CompactedRun
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.delayed_delivery import DelayedDelivery
 from pybroker.broker.dispatchers import new_dispatcher
 from pybroker.broker.entry_filters import FilterChain
+from pybroker.broker.subscription_base import SubscriptionBase
 from pybroker.broker.throttle import Throttle, throttle_of
 from pybroker.broker.topic_limits import require_room_on_subscription
 from pybroker.dispatch.delayed import Delayed
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan, Redelivery
 from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.dispatch.replay import RedeliveryCounts
-from pybroker.errors import ConsumerBusy, NoSuchLedger, ServiceNotReady, StoreError
+from pybroker.errors import BrokerError, ConsumerBusy, NoSuchLedger, ServiceNotReady, StoreError
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.model.hashing import key_hash
 from pybroker.model.position import Position
-from pybroker.model.stats import DeliveryCounters
 from pybroker.storage.ledger_store import EntryRun
 from pybroker.wire.entry_metadata import chunk_of, sticky_key
 
 if TYPE_CHECKING:
     from pybroker.broker.topic import Topic
+    from pybroker.model.events import Ack
 
 
 REPLICATED_PROPERTY = "pulsar.replicated.subscription"
 """The cursor's property that says so, as Pulsar names it; it is no property of the application's."""
 
 
-class Subscription:
+class Subscription(SubscriptionBase):
     """Owned by its topic, under its name."""
 
+    topic: Topic
+
     def __init__(self, topic: Topic, name: str, cursor: ManagedCursor) -> None:
-        self.topic = topic
-        self.name = name
+        super().__init__(topic, name)
         self.cursor = cursor
-        self.consumers: list[Consumer] = []
-        self.counters = DeliveryCounters()
+        self.reads: ManagedCursor | CompactedReads = cursor
+        """Where the pump reads: the cursor, unless the active consumer reads compacted."""
+        self.compacted_reads: CompactedReads | None = None
+        """The same, if it does."""
         self.dispatcher: Dispatcher | None = None
         self.is_queued = False
-        self.is_closed = False
-        self.service = topic.service
         self.last_active_ms = topic.service.clock.wall_ms()
         """When a consumer came or went last; when the topic was loaded if none did since."""
         self.delayed = DelayedDelivery(self)
@@ -65,22 +68,29 @@ class Subscription:
         self._is_waking_soon = False
         self._draining_hashes_cleared_before = 0  # by dispatchers of before
         self.throttle = throttle_of(self)
-        self._filters: FilterChain | None
-        self.filters_changed()
+        self._filters = self._filter_chain()
 
     @property
     def type_name(self) -> str:
-        """The type of the connected consumers; `None` when nobody has connected since the topic was loaded."""
         return "None" if self.dispatcher is None else self.dispatcher.kind
 
     @property
     def is_durable(self) -> bool:
         return self.cursor.is_durable
 
+    @property
+    def backlog_entries(self) -> int:
+        return self.cursor.backlog_entries
+
     def filters_changed(self) -> None:
-        """Ask the filters that the operator wants now."""
-        filters = self.service.entry_filters
-        self._filters = FilterChain(self, filters) if filters else None
+        chain, before = self._filter_chain(), self._filters
+        if (chain and chain.filters) != (before and before.filters):
+            self._filters = chain
+            self.wake()  # What the ones before put off may go now.
+
+    def _filter_chain(self) -> FilterChain | None:
+        filters = self.service.entry_filters.of(self.topic)
+        return FilterChain(self, filters) if filters else None
 
     @property
     def is_replicated(self) -> bool:
@@ -89,11 +99,9 @@ class Subscription:
 
     @property
     def properties(self) -> dict[str, str]:
-        """What the application keeps with it."""
         return {key: value for key, value in self.cursor.properties.items() if key != REPLICATED_PROPERTY}
 
     async def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Replace what the application keeps with it; durable when it returns. Raises StoreError."""
         own = {REPLICATED_PROPERTY: "1"} if self.is_replicated else {}
         await self.cursor.set_properties({**properties, **own})
 
@@ -136,7 +144,6 @@ class Subscription:
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: Consumer, kind: str) -> None:
-        """Attach `consumer` as one of type `kind`. Raises ConsumerBusy, ConsumerAssignError, ServiceNotReady."""
         if self.is_resetting:
             raise ServiceNotReady(f"subscription {self.name} is being moved, try again")
         require_room_on_subscription(self)
@@ -147,6 +154,7 @@ class Subscription:
             dispatcher = new_dispatcher(
                 self.service.config, kind, self._redelivery_counts, self.topic.name, max(0, max_unacked)
             )
+            self.reads, self.compacted_reads = self.cursor, None
             self.cursor.rewind()
         elif dispatcher.kind != kind:
             raise ConsumerBusy(
@@ -155,7 +163,11 @@ class Subscription:
         if dispatcher.follows_mark_delete:
             dispatcher.mark_delete_moved(self.cursor.first_unacked_position)
             consumer.state.read_position_when_joining = self.cursor.ledger.ledgers.normalize(self.cursor.read_position)
-        redelivery = dispatcher.add_consumer(consumer.state)
+        try:
+            redelivery = dispatcher.add_consumer(consumer.state)
+        except BrokerError:
+            self._drop_if_unused()  # it may have been made for this one alone
+            raise
         if dispatcher is not self.dispatcher:
             self._draining_hashes_cleared_before = self.draining_hashes_cleared_total
             self.dispatcher = dispatcher
@@ -169,34 +181,27 @@ class Subscription:
         self.last_active_ms = self.service.clock.wall_ms()
         assert self.dispatcher is not None
         self._apply(self.dispatcher.remove_consumer(consumer.state))
+        self._drop_if_unused()
+
+    def _drop_if_unused(self) -> None:
+        """Without a reader nobody will come back to a non-durable subscription."""
         if not self.is_durable and not self.consumers and not self.is_resetting:
             self.topic.drop_non_durable(self)
 
-    def close_consumers(self) -> None:
-        """Tell all consumers to subscribe again."""
-        for consumer in list(self.consumers):
-            consumer.close_from_broker()
-
-    async def is_blocked_by_the_dead(self) -> bool:
-        """Whether a consumer of this subscription turned out to be dead when asked, and was removed."""
-        dead = False
-        for consumer in list(self.consumers):
-            dead = not await consumer.peer.is_alive() or dead
-        return dead
+    async def delete(self) -> None:
+        await self.topic.delete_subscription(self)
 
     def flow(self, consumer: Consumer, permits: int) -> None:
-        """`consumer` has room for `permits` more messages."""
-        now_ms = self.service.clock.wall_ms()
-        consumer.counters.last_consumed_flow_ms = self.counters.last_consumed_flow_ms = now_ms
-        if not consumer.counters.first_consumed_flow_ms:
-            consumer.counters.first_consumed_flow_ms = now_ms
+        self._count_flow(consumer)
         assert self.dispatcher is not None
         if self.dispatcher.flow(consumer.state, permits):
             self.wake()
         self.tell_if_at_end()
 
+    def acknowledge(self, consumer: Consumer, ack: Ack) -> None:
+        acknowledgement.acknowledge(self, consumer, ack)
+
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None:
-        """`consumer` asks for `positions` again, or for all that it has not acknowledged."""
         assert self.dispatcher is not None
         if self.dispatcher.active_consumer is not None:
             consumer.epoch = max(consumer.epoch, epoch)  # The client drops what it is sent with an older one.
@@ -210,7 +215,8 @@ class Subscription:
         dispatcher = self.dispatcher
         assert dispatcher is not None
         if redelivery.rewind:
-            self.cursor.rewind()
+            self._choose_reads(dispatcher)
+            self.reads.rewind()
         if redelivery.start_later:
             delay_s = self.service.config.active_consumer_failover_delay_time_millis / 1000
             self.service.call_later(delay_s, lambda: self._start(dispatcher))
@@ -223,6 +229,15 @@ class Subscription:
         if dispatcher.has_unblocked:
             self.wake_soon()
         self.unacked_changed()
+
+    def _choose_reads(self, dispatcher: Dispatcher) -> None:
+        """Somebody else may be active now, who reads compacted or does not."""
+        active = None if dispatcher.active_consumer is None else dispatcher.active_consumer.peer
+        if isinstance(active, Consumer) and active.reads_compacted:
+            if self.compacted_reads is None:
+                self.reads = self.compacted_reads = CompactedReads(self)
+        else:
+            self.reads, self.compacted_reads = self.cursor, None
 
     def limit_unacked(self) -> None:
         """Other limits of unacknowledged messages may be in force: who is below them goes on."""
@@ -247,7 +262,6 @@ class Subscription:
     # --- the pump ----------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """There may be something to dispatch."""
         if not self.is_queued and not self._is_reading and self.consumers:
             self.service.pumps.add(self)
 
@@ -290,10 +304,11 @@ class Subscription:
                     self._start_read(plan, due)
                     return False
             else:
-                self.cursor.pass_over(self.delayed.held_back)
-                if not self.cursor.has_more():
+                reads = self.reads
+                reads.pass_over(self.delayed.held_back)
+                if not reads.has_more():
                     return False
-                run = self.cursor.read_cached(plan.max_entries, plan.max_bytes)
+                run = reads.read_cached(plan.max_entries, plan.max_bytes)
                 if run is None:
                     self._start_read(plan)
                     return False
@@ -316,9 +331,9 @@ class Subscription:
             elif due:
                 await self.delayed.send_from_store(plan, due)
             else:
-                run = await self.cursor.read(plan.max_entries, plan.max_bytes)
+                run = await self.reads.read(plan.max_entries, plan.max_bytes)
                 if dispatcher is not self.dispatcher or dispatcher.is_void(plan):
-                    self.cursor.rewind()  # It went back while the read, which has advanced it, was under way.
+                    self.reads.rewind()  # It went back while the read, which has advanced it, was under way.
                 elif run is not None:
                     self.assign_run(plan, run)
             self._read_failures = 0
@@ -346,26 +361,14 @@ class Subscription:
 
     def assign_run(self, plan: ReadPlan, run: EntryRun) -> None:
         """Hand what was read from the cursor's position to the dispatcher, without what is acknowledged already."""
-        state = self.cursor.state
         first = run.first_entry_id
-        count = len(run.payloads)
-        kept = state.undeleted_in(run.ledger_id, first, count)
-        ack_sets = state.ack_sets_in(run.ledger_id, first, count)
-        if kept is None:
-            entries: AssignInput = AssignInput(
-                run.ledger_id, range(first, first + count), run.payloads, run.message_counts, ack_sets
-            )
-        elif not kept:
+        entries = self._undelivered(run)
+        if not entries.entry_ids:
             return
-        else:
-            indexes = [entry_id - first for entry_id in kept]
-            entries = AssignInput(
-                run.ledger_id,
-                kept,
-                [run.payloads[index] for index in indexes],
-                [run.message_counts[index] for index in indexes],
-                None if ack_sets is None else [ack_sets[index] for index in indexes],
-            )
+        if self.topic.may_hold_markers(Position(run.ledger_id, first)):
+            entries = markers.passed_over(self, entries)
+            if not entries.entry_ids:
+                return
         if self.delayed.is_enabled:
             entries = self.delayed.hold_back(entries)
             if not entries.entry_ids:
@@ -383,6 +386,18 @@ class Subscription:
             if any(chunks):
                 entries.chunks = chunks
         self._assign(plan, entries)
+
+    def _undelivered(self, run: EntryRun) -> AssignInput:
+        """The entries of `run` that are not acknowledged."""
+        if isinstance(run, CompactedRun):
+            assert self.compacted_reads is not None
+            return self.compacted_reads.undelivered(run)
+        state = self.cursor.state
+        first, count = run.first_entry_id, len(run.payloads)
+        kept = state.undeleted_in(run.ledger_id, first, count)
+        ack_sets = state.ack_sets_in(run.ledger_id, first, count)
+        entries = AssignInput(run.ledger_id, range(first, first + count), run.payloads, run.message_counts, ack_sets)
+        return entries if kept is None else entries.rows([entry_id - first for entry_id in kept])
 
     def _assign(self, plan: ReadPlan, entries: AssignInput) -> None:
         assert self.dispatcher is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pybroker.model.position import Position
@@ -12,6 +12,7 @@ from pybroker.model.stats import DeliveryCounters
 if TYPE_CHECKING:
     from pybroker.broker.consumer import Consumer
     from pybroker.broker.topic_base import TopicBase
+    from pybroker.model.events import Ack
 
 
 class SubscriptionBase(ABC):
@@ -42,6 +43,19 @@ class SubscriptionBase(ABC):
     def backlog_entries(self) -> int:
         """Stored entries that are not acknowledged."""
 
+    @property
+    @abstractmethod
+    def properties(self) -> dict[str, str]:
+        """What the application keeps with it."""
+
+    @abstractmethod
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Replace them; durable when it returns, if the subscription is. Raises StoreError."""
+
+    @abstractmethod
+    def filters_changed(self) -> None:
+        """Ask the filters that are wanted now."""
+
     @abstractmethod
     def add_consumer(self, consumer: Consumer, kind: str) -> None:
         """Attach `consumer` as one of type `kind`. Raises ConsumerBusy, ConsumerAssignError, ServiceNotReady."""
@@ -53,6 +67,10 @@ class SubscriptionBase(ABC):
     @abstractmethod
     def flow(self, consumer: Consumer, permits: int) -> None:
         """`consumer` has room for `permits` more messages."""
+
+    @abstractmethod
+    def acknowledge(self, consumer: Consumer, ack: Ack) -> None:
+        """Apply an ACK of `consumer`; with a request id, answer once it is durable."""
 
     @abstractmethod
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None:

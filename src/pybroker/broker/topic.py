@@ -1,32 +1,31 @@
-"""One loaded persistent topic: its producers, its subscriptions, its managed ledger.
-
-This is one of the three fault boundaries: a broken invariant closes the topic, whose clients look it up again and get a fresh one.
+"""One loaded persistent topic: its managed ledger, its subscriptions, what its producers publish.
 
 Invariants: nothing is dispatched before it is durable; receipts leave in the order of the appends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pybroker import logs
-from pybroker.broker import backlog, publish_throttle, throttle, topic_limits
+from pybroker.broker import backlog, throttle, topic_limits
 from pybroker.broker.backlog_quota import UNKNOWN_AGE_S
-from pybroker.broker.consumer import Consumer
+from pybroker.broker.deduplication import Accepted
 from pybroker.broker.dispatch_limit import DispatchLimit
+from pybroker.broker.entry_metadata import EntryMetadata
 from pybroker.broker.producer import Producer
-from pybroker.broker.publish_checks import publish_checks
-from pybroker.broker.publish_throttle import PublishThrottle
-from pybroker.broker.subscribe_limit import SubscribeLimit
+from pybroker.broker.producer_places import TOPIC_EPOCH_PROPERTY, stored_epoch
 from pybroker.broker.subscription import Subscription
+from pybroker.broker.topic_base import TopicBase
+from pybroker.broker.topic_compaction import COMPACTION_SUBSCRIPTION, TopicCompaction
+from pybroker.broker.topic_deduplication import DEDUPLICATION_CURSOR, TopicDeduplication, require_free_name
 from pybroker.errors import (
     BrokerError,
     LedgerTerminated,
     NotAllowedError,
     PersistenceError,
     ProducerBlockedQuotaExceededException,
-    ProducerBusy,
     ServiceNotReady,
     StorageFull,
     StoreError,
@@ -36,16 +35,14 @@ from pybroker.errors import (
 from pybroker.managed_ledger.backlog import count_backlog
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerListener
-from pybroker.model.effective_policies import EffectivePolicies
 from pybroker.model.events import SendRun
 from pybroker.model.names import TopicName
-from pybroker.model.policies import NamespacePolicies, TopicPolicies
+from pybroker.model.policies import TopicPolicies
 from pybroker.model.position import EARLIEST, LATEST, Position
-from pybroker.model.stats import TopicCounters
-from pybroker.model.system_topics import is_system_topic
+from pybroker.model.stats import LedgerCounters
 from pybroker.storage.ledger_store import AppendRun
 from pybroker.tasks import TaskOwner
-from pybroker.wire.entry_metadata import is_batch
+from pybroker.wire.entry_metadata import is_batch, is_marker
 
 if TYPE_CHECKING:
     from pybroker.broker.internal_producer import InternalProducer
@@ -55,118 +52,97 @@ if TYPE_CHECKING:
 class Publish:
     """What a topic remembers of a run of messages while it is being stored."""
 
-    __slots__ = ("producer", "run", "started_ms")
+    __slots__ = ("accepted", "producer", "run", "started_ms")
 
-    def __init__(self, producer: Producer, run: SendRun, started_ms: float) -> None:
+    def __init__(self, producer: Producer, run: SendRun, started_ms: float, accepted: Accepted | None) -> None:
+        """`accepted`: what deduplication wants to know again; None without it."""
         self.producer = producer
         self.run = run
         self.started_ms = started_ms
+        self.accepted = accepted
 
 
-class Topic(ManagedLedgerListener):
+class Topic(TopicBase, ManagedLedgerListener):
     """Owned by the broker service, under its canonical name, from load to close."""
+
+    subscriptions: dict[str, Subscription]
 
     def __init__(
         self, service: BrokerService, name: TopicName, ledger: ManagedLedger, own_policies: TopicPolicies
     ) -> None:
-        self.service = service
-        self.name = name
+        super().__init__(service, name, own_policies, TaskOwner(f"topic {name}"), stored_epoch(ledger.properties))
         self.ledger = ledger
-        self._own_policies = own_policies
-        self._policies: EffectivePolicies | None = None
-        self._policies_of: tuple[NamespacePolicies | None, EffectivePolicies | None] = (None, None)
         self.backlog_age_s = UNKNOWN_AGE_S
         """Age of the oldest unread message when the backlog quotas were checked last."""
         self.backlog_age_subscription = ""
         """Which subscription has not read that one; empty when the age is unknown."""
-        self.producers: dict[str, Producer] = {}
         self.internal_producer: InternalProducer | None = None
         """Of what the broker itself publishes here, once it has."""
         self._refused_producers: set[str] = set()  # messages of these were refused because there is no space
-        self.subscriptions: dict[str, Subscription] = {}
-        self.counters = TopicCounters()
-        self.is_fenced = False
+        self.subscriptions = {}
+        self.compaction = TopicCompaction(self)
         self.offload_error = ""
         """Why the last offload that was asked for did not happen."""
         self._end_when_loaded = ledger.ledgers.last_position
-        self.loaded_ms = service.clock.wall_ms()
-        self.tasks = TaskOwner(f"topic {name}")
+        self._has_markers = False  # among what was published since it was loaded
+        self.has_entry_metadata = ledger.last_index is not None
+        added = service.added_metadata
+        self._entry_metadata = None if added is None else EntryMetadata(added, ledger)
         self._creating: set[str] = set()
-        self._subscribe_limit: SubscribeLimit | None = None
         self.dispatch_limit: DispatchLimit | None = None
         """What limits the dispatch of all subscriptions together."""
-        self.publish_throttle: PublishThrottle | None = None
         ledger.listen(self)
         for cursor in ledger.cursors.values():
-            self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
+            if cursor.name != DEDUPLICATION_CURSOR:
+                self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
+        self.deduplication = TopicDeduplication(self)
         ledger.retention = backlog.retention_limits(self.policies.retention)
         self._renew_limits()
-
-    @property
-    def policies(self) -> EffectivePolicies:
-        """What is in force for this topic now; made anew only when what it is made of was replaced."""
-        namespace, defaults = self.service.resources.namespace(self.name.namespace), self.service.default_policies
-        if self._policies is None or self._policies_of[0] is not namespace or self._policies_of[1] is not defaults:
-            self._policies = self.service.effective_policies(self.name.namespace, self._own_policies)
-            self._policies_of = (namespace, defaults)
-        return self._policies
-
-    def own_policies_changed(self, policies: TopicPolicies) -> None:
-        """`policies` are set for this topic alone, or for all partitions of its partitioned topic, now."""
-        self._own_policies = policies
-        self._policies = None
-        self.policies_changed()
+        self.deduplication.renew()
 
     def policies_changed(self) -> None:
-        """Act on what is in force now. Expiry and quotas look it up with every check."""
+        """Expiry and quotas look up what is in force with every check."""
         limits = backlog.retention_limits(self.policies.retention)
         if limits != self.ledger.retention:
             self.ledger.retention = limits
             self.ledger.trim_soon()
-        self._renew_limits()
+        super().policies_changed()
+        self.deduplication.renew()
         for subscription in self.subscriptions.values():
             subscription.delayed.policies_changed()
             subscription.limit_unacked()
-        for producer in list(self.producers.values()):
-            if self.is_encryption_required and not producer.is_encrypted:
-                producer.close_from_broker()
 
     def _renew_limits(self) -> None:
         throttle.renew(self)
-        publish_throttle.renew(self)
-        self._publish_checks = publish_checks(self.policies, is_encryption_required=self.is_encryption_required)
+        super()._renew_limits()
 
     @property
-    def is_encryption_required(self) -> bool:
-        """Whether every message must be encrypted; the broker's own need not be."""
-        return self.policies.encryption_required and not is_system_topic(self.name)
+    def ledger_counters(self) -> LedgerCounters:
+        return self.ledger.counters
 
     def may_hold_chunks(self, position: Position) -> bool:
         """Whether an entry from `position` on may be part of a larger message: such were published, or it is from before."""
         return self.counters.chunks_in > 0 or position <= self._end_when_loaded
 
-    def _require_open(self) -> None:
-        if self.is_fenced:
-            raise ServiceNotReady(f"topic {self.name} is being closed, try again")
+    def may_hold_markers(self, position: Position) -> bool:
+        """Whether an entry from `position` on may be a marker: such were published, or it is from before."""
+        return self._has_markers or position <= self._end_when_loaded
 
     # --- producers and publishing ------------------------------------------------------------------------------------
 
-    def add_producer(self, producer: Producer) -> None:
-        """Attach `producer` under its name. Raises ProducerBusy, TopicTerminatedError, MetadataError for one that does not encrypt
-        where it must, and, without space on disk, ProducerBlockedQuotaExceededException."""
-        self._require_open()
+    def require_admissible(self, producer: Producer) -> None:
+        """Raises TopicTerminatedError, and without space on disk ProducerBlockedQuotaExceededException, besides what the base
+        raises."""
+        super().require_admissible(producer)
         if self.ledger.is_terminated:
-            raise TopicTerminatedError(f"Topic {self.name} was already terminated")
-        topic_limits.require_encryption(self, producer)
+            raise self._terminated()
         self._require_space(producer)
-        present = self.producers.get(producer.name)
-        if present is not None:
-            is_successor = present.peer is producer.peer and producer.epoch > present.epoch
-            if not is_successor or present.has_user_provided_name != producer.has_user_provided_name:
-                raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic")
-            present.close_from_broker()
-        topic_limits.require_room_for_producer(self, producer)
-        self.producers[producer.name] = producer
+
+    def _terminated(self) -> TopicTerminatedError:
+        return TopicTerminatedError(f"Topic {self.name} was already terminated")
+
+    async def store_epoch(self, epoch: int) -> None:
+        await self.service.ledgers.change_properties(self.ledger, {TOPIC_EPOCH_PROPERTY: str(epoch)})
 
     def _require_space(self, producer: Producer) -> None:
         """Refuse a producer while the disk is full: at that answer a client fails at once all that it has not sent yet.
@@ -181,18 +157,8 @@ class Topic(ManagedLedgerListener):
             self._refused_producers.discard(producer.name)
             raise ProducerBlockedQuotaExceededException(refusal)
 
-    def remove_producer(self, producer: Producer) -> None:
-        """`producer` is gone."""
-        if self.producers.get(producer.name) is producer:
-            del self.producers[producer.name]
-
-    def disconnect_producers(self) -> None:
-        """Tell all producers to look the topic up again."""
-        for producer in list(self.producers.values()):
-            producer.close_from_broker()
-
     def publish(self, producer: Producer, run: SendRun) -> None:
-        """Store a run of messages; the producer's peer is answered for each, now or later."""
+        """Store a run of messages; they are answered once they are durable."""
         if self.is_fenced or producer.is_closed:
             self._refuse(producer, run, PersistenceError(f"producer {producer.name} is being closed"))
             return
@@ -202,17 +168,36 @@ class Topic(ManagedLedgerListener):
                 self._refuse(producer, part, error)
             if not run.payloads:
                 return
-        publish = Publish(producer, run, self.service.clock.monotonic_ms())
+        known = self.deduplication.known
+        if known is None:
+            self.append(producer, run, None)
+        else:
+            self.deduplication.publish(known, producer, run)
+
+    def append(self, producer: Producer, run: SendRun, accepted: Accepted | None) -> bool:
+        """Hand a run to the ledger; False when that refuses it, which is answered."""
+        publish = Publish(producer, run, self.service.clock.monotonic_ms(), accepted)
         producer.pending += len(run.payloads)
+        if run.has_markers:
+            self._has_markers = True
         try:
-            self.ledger.append(run.payloads, run.message_counts, run.size_bytes, publish)
+            if self._entry_metadata is None:
+                self.ledger.append(run.payloads, run.message_counts, run.size_bytes, publish)
+            else:
+                self._append_with_metadata(self._entry_metadata, run, publish)
         except StoreError as error:
             producer.completed(len(run.payloads))
             self._refuse(producer, run, self._publish_failure(error, producer))
+            return False
+        return True
 
-    def _refuse(self, producer: Producer, run: SendRun, error: BrokerError) -> None:
-        self.counters.publish_errors += len(run.payloads)
-        producer.peer.send_errors(run.producer_id, run.sequence_ids, error, run.size_bytes)
+    def _append_with_metadata(self, metadata: EntryMetadata, run: SendRun, publish: Publish) -> None:
+        payloads = metadata.put_in_front(run.payloads, run.message_counts, self.service.clock.wall_ms())
+        try:
+            self.ledger.append(payloads, run.message_counts, sum(map(len, payloads)), publish)
+        except StoreError:
+            metadata.take_back(sum(run.message_counts))
+            raise
 
     def entries_added(self, runs: list[AppendRun]) -> None:
         clock = self.service.clock
@@ -225,6 +210,8 @@ class Topic(ManagedLedgerListener):
             run = publish.run
             entries = len(run.payloads)
             messages = appended.message_count
+            if self._entry_metadata is not None:
+                self._entry_metadata.stored(messages)
             counters.messages_in += messages
             counters.entries_in += entries
             counters.bytes_in += run.size_bytes
@@ -246,6 +233,9 @@ class Topic(ManagedLedgerListener):
                 appended.first_entry_id,
                 run.size_bytes,
             )
+            if publish.accepted is not None:
+                self.deduplication.stored(producer, publish.accepted, entries)
+        self.deduplication.landed()
         counters.last_publish_ms = clock.wall_ms()
         for subscription in self.subscriptions.values():
             subscription.wake()
@@ -255,14 +245,25 @@ class Topic(ManagedLedgerListener):
             publish = appended.context
             assert isinstance(publish, Publish)
             producer = publish.producer
+            if self._entry_metadata is not None:
+                self._entry_metadata.take_back(appended.message_count)
             producer.completed(len(publish.run.payloads))
             self._refuse(producer, publish.run, self._publish_failure(error, producer))
+            if publish.accepted is not None:
+                self.deduplication.failed(producer, publish.accepted)
+        self.deduplication.landed()
+
+    async def settled(self, producer_name: str) -> None:
+        await self.deduplication.settled(producer_name)
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        return self.deduplication.last_sequence_id(producer_name)
 
     def _publish_failure(self, error: StoreError, producer: Producer) -> BrokerError:
         if isinstance(error, StorageFull):
             self._refused_producers.add(producer.name)
         if isinstance(error, LedgerTerminated):
-            return TopicTerminatedError(f"Topic {self.name} was already terminated")
+            return self._terminated()
         return PersistenceError(str(error))
 
     # --- subscriptions -----------------------------------------------------------------------------------------------
@@ -291,6 +292,7 @@ class Topic(ManagedLedgerListener):
     async def create_subscription(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription:
         """A durable subscription, of a name that there is none of, whose first entry is the one at `first` or behind it."""
         self._require_open()
+        require_free_name(name)
         if name in self._creating or name in self.subscriptions:
             raise ServiceNotReady(f"subscription {name} is being made, try again")
         topic_limits.require_room_for_subscription(self)
@@ -298,7 +300,7 @@ class Topic(ManagedLedgerListener):
         try:
             ledgers = self.ledger.ledgers
             is_behind_all = first > ledgers.last_position
-            start = ledgers.last_position if is_behind_all else ledgers.previous_position(ledgers.normalize(first))
+            start = ledgers.last_position if is_behind_all else self.ledger.position_before(first)
             cursor = await self.service.ledgers.create_cursor(self.ledger, name, start, properties)
         finally:
             self._creating.discard(name)
@@ -315,27 +317,11 @@ class Topic(ManagedLedgerListener):
             if present.is_durable:
                 raise NotAllowedError(f"Durable subscription with the same name already exists: {name}")
             return present
+        require_free_name(name)
         topic_limits.require_room_for_subscription(self)
         cursor = self.service.ledgers.create_non_durable_cursor(self.ledger, name, mark_delete)
         subscription = self.subscriptions[name] = Subscription(self, name, cursor)
         return subscription
-
-    def admit_subscribe(self, consumer: Hashable) -> None:
-        """Raises NotAllowedError when this consumer subscribes more often than the policies let it."""
-        rate = self.policies.subscribe_rate
-        if rate.subscribeThrottlingRatePerConsumer <= 0:
-            self._subscribe_limit = None
-            return
-        if self._subscribe_limit is None or self._subscribe_limit.rate != rate:
-            self._subscribe_limit = SubscribeLimit(rate)
-        if not self._subscribe_limit.admits(consumer, self.service.clock.monotonic_ms()):
-            raise NotAllowedError("Subscribe limited by subscribe rate limit per consumer.")
-
-    def attach(self, subscription: Subscription, consumer: Consumer, kind: str) -> None:
-        """Add `consumer` to `subscription`. Raises ConsumerBusy."""
-        self._require_open()
-        topic_limits.require_room_for_consumer(self, consumer.peer)
-        subscription.add_consumer(consumer, kind)
 
     async def delete_subscription(self, subscription: Subscription) -> None:
         """Forget a subscription and its cursor; its consumers are told to go."""
@@ -344,6 +330,8 @@ class Topic(ManagedLedgerListener):
         self._remove(subscription)
         subscription.delayed.drop()
         await self.service.ledgers.delete_cursor(self.ledger, subscription.cursor)
+        if subscription.name == COMPACTION_SUBSCRIPTION:
+            await self.compaction.drop()
         logs.info("subscription.deleted", topic=self.name, subscription=subscription.name)
 
     def drop_non_durable(self, subscription: Subscription) -> None:
@@ -362,41 +350,41 @@ class Topic(ManagedLedgerListener):
 
     # --- life --------------------------------------------------------------------------------------------------------
 
-    def fail(self, bug: Exception) -> None:
-        """A broken invariant in here: close the topic; its clients look it up again and get a fresh one."""
-        self.service.stats.bugs += 1
-        if not self.is_fenced:
-            self.is_fenced = True
-            self.service.start_unload(self, f"{type(bug).__name__}: {bug}")
-
     async def terminate(self) -> Position:
         """Take no more messages, for ever; the position of the last one. Raises StoreError."""
         last = await self.ledger.terminate()
         logs.info("topic.terminated", topic=self.name, position=last)
-        self.disconnect_producers()
+        self.disconnect_producers(self._terminated())
         for subscription in self.subscriptions.values():
             subscription.tell_if_at_end()
         return last
 
     async def truncate(self) -> None:
         """Drop what is stored, but for what is in the ledger that is written to: that is only skipped. Raises StoreError."""
-        await self.ledger.truncate()
+        await self.compaction.drop()
+        await self.deduplication.snapshot()  # The entries that say what it holds go.
+        await self.ledger.truncate(kept_cursors=(DEDUPLICATION_CURSOR,))
         for subscription in self.subscriptions.values():
             subscription.moved_up()
 
     async def last_message(self) -> tuple[Position, int]:
-        """Where the last entry is, and in a batch the index of its last message, else -1; (-1, -1) and -1 without any entry.
+        """Where the last entry is that consumers may get, and in a batch the index of its last message, else -1; (-1, -1) and -1
+        without any.
 
         Raises StoreError.
         """
         ledger = self.ledger
-        run = None
-        # It may be trimmed meanwhile: then the last one is another, or there is none.
-        while run is None and ledger.ledgers.has_entry(last := ledger.last_confirmed):
+        last = ledger.last_confirmed
+        while ledger.ledgers.has_entry(last):
             run = await ledger.read_if_there(last, 1, 1)
-        if run is None:
-            return EARLIEST, -1
-        return last, run.message_counts[0] - 1 if is_batch(run.payloads[0]) else -1
+            if run is None:
+                last = ledger.last_confirmed  # It was trimmed meanwhile: the last one is another, or there is none.
+            elif not is_marker(run.payloads[0]):
+                return last, run.message_counts[0] - 1 if is_batch(run.payloads[0]) else -1
+            else:
+                # Nobody gets it: who waited for it before the end would wait for ever.
+                last = ledger.ledgers.previous_position(last)
+        return EARLIEST, -1
 
     async def bytes_behind(self, position: Position) -> int:
         """Payload bytes of the entries behind `position`, which need not exist. Raises StoreError."""
@@ -405,19 +393,15 @@ class Topic(ManagedLedgerListener):
         return behind.size_bytes
 
     def fence(self) -> None:
-        """Take nobody and nothing more, and tell the clients to look the topic up again."""
-        self.is_fenced = True
-        self.disconnect_producers()
-        publish_throttle.release(self)
-        for subscription in list(self.subscriptions.values()):
-            subscription.is_closed = True
-            subscription.close_consumers()
+        super().fence()
+        self.deduplication.fenced()
 
     async def close(self) -> None:
         """Fence, write what is left, release. Raises StoreError when that fails."""
         self.fence()
         await self.tasks.close()
         try:
+            await self.deduplication.close()
             for subscription in self.subscriptions.values():
                 await subscription.delayed.close()
         finally:
@@ -431,4 +415,5 @@ class Topic(ManagedLedgerListener):
             subscription.delayed.drop()
         # First: a topic of that name that is made later must not inherit what is set for this one.
         await self.service.resources.forget_topic(self.name)
+        await self.service.schemas.drop(self.name)
         await self.service.ledgers.delete(self.ledger)

@@ -10,9 +10,10 @@ from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING
 
 from pybroker.broker import publish_throttle, topic_limits
+from pybroker.broker.producer_places import ProducerPlaces
 from pybroker.broker.publish_checks import publish_checks
 from pybroker.broker.subscribe_limit import SubscribeLimit
-from pybroker.errors import BrokerError, NotAllowedError, ProducerBusy, ServiceNotReady
+from pybroker.errors import BrokerError, NotAllowedError, ServiceNotReady
 from pybroker.model.effective_policies import EffectivePolicies
 from pybroker.model.stats import LedgerCounters, TopicCounters
 from pybroker.model.system_topics import is_system_topic
@@ -20,12 +21,13 @@ from pybroker.model.system_topics import is_system_topic
 if TYPE_CHECKING:
     from pybroker.broker.consumer import Consumer
     from pybroker.broker.producer import Producer
-    from pybroker.broker.publish_throttle import PublishThrottle
+    from pybroker.broker.publish_throttle import PublishThrottle, WaitingRow
     from pybroker.broker.service import BrokerService
     from pybroker.broker.subscription_base import SubscriptionBase
     from pybroker.model.events import SendRun
     from pybroker.model.names import TopicName
     from pybroker.model.policies import NamespacePolicies, TopicPolicies
+    from pybroker.tasks import TaskOwner
 
 
 class TopicBase(ABC):
@@ -33,18 +35,32 @@ class TopicBase(ABC):
 
     subscriptions: Mapping[str, SubscriptionBase]
 
-    def __init__(self, service: BrokerService, name: TopicName, own_policies: TopicPolicies) -> None:
+    def __init__(
+        self,
+        service: BrokerService,
+        name: TopicName,
+        own_policies: TopicPolicies,
+        tasks: TaskOwner,
+        epoch: int | None,
+    ) -> None:
+        """`tasks` end before the topic's storage is closed; `epoch` is the last one stored."""
         self.service = service
         self.name = name
+        self.tasks = tasks
         self._own_policies = own_policies
         self._policies: EffectivePolicies | None = None
         self._policies_of: tuple[NamespacePolicies | None, EffectivePolicies | None] = (None, None)
-        self.producers: dict[str, Producer] = {}
+        self.producer_places = ProducerPlaces(self, epoch)
+        self.producers: Mapping[str, Producer] = self.producer_places.attached
         self.counters = TopicCounters()
         self.is_fenced = False
         self.loaded_ms = service.clock.wall_ms()
         self._subscribe_limit: SubscribeLimit | None = None
         self.publish_throttle: PublishThrottle | None = None
+        self.held_publishers: WaitingRow | None = None
+        """Where publishers wait while nothing is taken; None, as a rule, when they need not."""
+        self.has_entry_metadata = False
+        """Whether the broker has put something in front of entries that are stored, or does so now."""
 
     # --- policies ----------------------------------------------------------------------------------------------------
 
@@ -69,6 +85,8 @@ class TopicBase(ABC):
         for producer in list(self.producers.values()):
             if self.is_encryption_required and not producer.is_encrypted:
                 producer.close_from_broker()
+        for subscription in self.subscriptions.values():
+            subscription.filters_changed()
 
     def _renew_limits(self) -> None:
         publish_throttle.renew(self)
@@ -90,29 +108,26 @@ class TopicBase(ABC):
 
     # --- producers and publishing ------------------------------------------------------------------------------------
 
-    def add_producer(self, producer: Producer) -> None:
-        """Attach `producer` under its name. Raises ProducerBusy, and MetadataError for one that does not encrypt where it
-        must."""
+    def require_admissible(self, producer: Producer) -> None:
+        """Raises ServiceNotReady, and MetadataError for one that does not encrypt where it must."""
         self._require_open()
         topic_limits.require_encryption(self, producer)
-        present = self.producers.get(producer.name)
-        if present is not None:
-            is_successor = present.peer is producer.peer and producer.epoch > present.epoch
-            if not is_successor or present.has_user_provided_name != producer.has_user_provided_name:
-                raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic")
-            present.close_from_broker()
-        topic_limits.require_room_for_producer(self, producer)
-        self.producers[producer.name] = producer
 
-    def remove_producer(self, producer: Producer) -> None:
-        """`producer` is gone."""
-        if self.producers.get(producer.name) is producer:
-            del self.producers[producer.name]
+    @abstractmethod
+    async def store_epoch(self, epoch: int) -> None:
+        """Somebody takes over, with that epoch; durable when it returns, where anything is. Raises StoreError."""
 
-    def disconnect_producers(self) -> None:
-        """Tell all producers to look the topic up again."""
-        for producer in list(self.producers.values()):
-            producer.close_from_broker()
+    def disconnect_producers(self, refusal: BrokerError) -> None:
+        """Tell all producers to look the topic up again, and `refusal` to those that wait for their turn."""
+        self.producer_places.close_all(refusal)
+
+    async def settled(self, producer_name: str) -> None:
+        """Wait until `last_sequence_id` of this producer is sure. Raises ServiceNotReady when the topic is closed."""
+        self._require_open()
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        """What a producer of this name has published last; -1 when nothing is known of it."""
+        return -1
 
     @abstractmethod
     def publish(self, producer: Producer, run: SendRun) -> None:
@@ -153,7 +168,7 @@ class TopicBase(ABC):
     def fence(self) -> None:
         """Take nobody and nothing more, and tell the clients to look the topic up again."""
         self.is_fenced = True
-        self.disconnect_producers()
+        self.disconnect_producers(ServiceNotReady(f"topic {self.name} is being closed, try again"))
         publish_throttle.release(self)
         for subscription in list(self.subscriptions.values()):
             subscription.is_closed = True

@@ -140,7 +140,7 @@ class TopicCreation:
         async with self.room(name, 1):
             if not await service.make_topic(name, properties):
                 raise AdminError(409, "This topic already exists")
-        await service.get_topic(name, may_create=False)
+        await service.any_topic(name, may_create=False)
 
     # --- what clients ask first --------------------------------------------------------------------------------------
 

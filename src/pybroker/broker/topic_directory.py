@@ -1,25 +1,32 @@
 """Which topics exist, and who wants to know when one comes or goes.
 
-A topic exists as long as its managed ledger does; the directory keeps no list of its own. What must hold: listeners hear
-of a topic once it is durable, or gone, whichever way that came about, and in that order for one name. They are called on
-the loop and must not fail.
+A persistent topic exists as long as its managed ledger does, another one as long as it is loaded; the directory keeps no list
+of its own. What must hold: listeners hear of a topic once it exists for good, or is gone, whichever way that came about, and in
+that order for one name. They are called on the loop and must not fail.
 """
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.metadata import paths
 from pybroker.metadata.store import MetadataStore
-from pybroker.model.names import DOMAINS, NamespaceName, TopicName
+from pybroker.model.names import DOMAINS, PERSISTENT, NamespaceName, TopicName
 from pybroker.model.system_topics import is_system_topic
+
+if TYPE_CHECKING:
+    from pybroker.broker.non_persistent.topic import NonPersistentTopic
 
 TopicTexts: TypeAlias = list[str]
 """Full names; `TopicDirectory.list` hides the built-in type's name from the class that has it."""
+
+NAMES_PER_TURN = 256
+"""What a list works off in about a millisecond; then others have their turn."""
 
 
 class TopicListener(ABC):
@@ -37,10 +44,18 @@ class TopicListener(ABC):
 class TopicDirectory:
     """Owned by the broker service, which tells it what was made and deleted."""
 
-    def __init__(self, store: MetadataStore, ledgers: ManagedLedgerFactory, loaded: Container[str]) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        ledgers: ManagedLedgerFactory,
+        loaded: Container[str],
+        non_persistent: Mapping[str, NonPersistentTopic],
+    ) -> None:
+        """`loaded` are the names of the persistent ones."""
         self._store = store
         self._ledgers = ledgers
         self._loaded = loaded
+        self._non_persistent = non_persistent
         self._listeners: list[TopicListener] = []
         self._unusable: dict[TopicName, set[TopicName]] = {}
 
@@ -79,13 +94,23 @@ class TopicDirectory:
 
     async def exists(self, name: TopicName) -> bool:
         """Whether there is a topic, or a single partition, of that name."""
+        if not name.is_persistent:
+            return str(name) in self._non_persistent
         return str(name) in self._loaded or await self._ledgers.exists(paths.managed_ledger(name))
 
     async def list(self, namespace: NamespaceName, domain: str | None, *, include_system: bool = False) -> TopicTexts:
         """The full names of a namespace's topics, sorted, partitions one by one; of one domain, or of both."""
         names = []
         for each in DOMAINS if domain is None else (domain,):
-            segments = await self._store.children(paths.managed_ledgers(namespace, each))
-            topics = (paths.topic_of_segment(namespace, each, segment) for segment in segments)
-            names += [str(topic) for topic in topics if include_system or not is_system_topic(topic)]
+            if each == PERSISTENT:
+                segments = await self._store.children(paths.managed_ledgers(namespace, each))
+                topics = (paths.topic_of_segment(namespace, each, segment) for segment in segments)
+            else:
+                loaded = [topic.name for topic in self._non_persistent.values()]
+                topics = (name for name in loaded if name.namespace == namespace)
+            for index, topic in enumerate(topics):
+                if index % NAMES_PER_TURN == NAMES_PER_TURN - 1:
+                    await asyncio.sleep(0)
+                if include_system or not is_system_topic(topic):
+                    names.append(str(topic))
         return sorted(names)

@@ -14,11 +14,11 @@ from pybroker.model.system_topics import is_system_topic
 
 if TYPE_CHECKING:
     from pybroker.broker.producer import Producer
-    from pybroker.broker.subscription import Subscription
-    from pybroker.broker.topic import Topic
+    from pybroker.broker.subscription_base import SubscriptionBase
+    from pybroker.broker.topic_base import TopicBase
 
 
-def require_room_for_producer(topic: Topic, producer: Producer) -> None:
+def require_room_for_producer(topic: TopicBase, producer: Producer) -> None:
     """Raises ProducerBusy when the topic takes no more producers, or no more from the producer's address."""
     if is_system_topic(topic.name):
         return
@@ -32,13 +32,13 @@ def require_room_for_producer(topic: Topic, producer: Producer) -> None:
         )
 
 
-def require_encryption(topic: Topic, producer: Producer) -> None:
+def require_encryption(topic: TopicBase, producer: Producer) -> None:
     """Raises MetadataError for a producer that does not encrypt, where everybody must."""
     if not producer.is_encrypted and topic.is_encryption_required:
         raise MetadataError(f"Encryption is required in {topic.name}")
 
 
-def require_room_for_consumer(topic: Topic, peer: Peer) -> None:
+def require_room_for_consumer(topic: TopicBase, peer: Peer) -> None:
     """Raises ConsumerBusy when the topic takes no more consumers, or no more from the address of `peer`."""
     if is_system_topic(topic.name):
         return
@@ -55,7 +55,7 @@ def require_room_for_consumer(topic: Topic, peer: Peer) -> None:
             )
 
 
-def require_room_on_subscription(subscription: Subscription) -> None:
+def require_room_on_subscription(subscription: SubscriptionBase) -> None:
     """Raises ConsumerBusy when the subscription takes no more consumers."""
     topic = subscription.topic
     limit = topic.policies.max_consumers_per_subscription
@@ -63,14 +63,14 @@ def require_room_on_subscription(subscription: Subscription) -> None:
         raise ConsumerBusy(f"Subscription reached max consumers limit (maxConsumersPerSubscription={limit})")
 
 
-def require_room_for_subscription(topic: Topic) -> None:
+def require_room_for_subscription(topic: TopicBase) -> None:
     """Raises NotAllowedError when the topic takes no more subscriptions."""
     limit = topic.policies.max_subscriptions
     if 0 < limit <= len(topic.subscriptions) and not is_system_topic(topic.name):
         raise NotAllowedError(f"Exceed the maximum number of subscriptions of the topic: {topic.name} ({limit})")
 
 
-def require_type_enabled(topic: Topic, kind: str) -> None:
+def require_type_enabled(topic: TopicBase, kind: str) -> None:
     """Raises NotAllowedError for a subscription type that may not be used; consumers that use it already stay."""
     if kind not in topic.policies.subscription_types_enabled and not is_system_topic(topic.name):
         raise NotAllowedError(f"Topic {topic.name} doesn't support {kind} sub type (subscriptionTypesEnabled)")

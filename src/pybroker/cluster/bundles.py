@@ -39,8 +39,8 @@ class Bundle(NamedTuple):
         return f"0x{self.lower:08x}_0x{self.upper:08x}"
 
 
-def hash_position(topic: TopicName) -> int:
-    """Where a topic lies among the bundles: the CRC-32 of its full name."""
+def hash_position(topic: TopicName | str) -> int:
+    """Where a topic lies among the bundles: the CRC-32 of its full name, which may be given as text."""
     return crc32(str(topic).encode())
 
 

@@ -188,6 +188,7 @@ class BrokerConfig:
     precise_dispatcher_flow_control: bool
     dispatcher_pause_on_ack_state_persistent_enabled: bool
     entry_filter_names: tuple[str, ...]
+    allow_override_entry_filters: bool
     subscription_backlog_scan_max_time_ms: int
     subscription_backlog_scan_max_entries: int
     enable_broker_side_subscription_pattern_evaluation: bool
@@ -496,6 +497,7 @@ class BrokerConfig:
         precise_dispatcher_flow_control: bool = False,
         dispatcher_pause_on_ack_state_persistent_enabled: bool = False,
         entry_filter_names: tuple[str, ...] = (),
+        allow_override_entry_filters: bool = False,
         subscription_backlog_scan_max_time_ms: int = 120000,
         subscription_backlog_scan_max_entries: int = 10000,
         enable_broker_side_subscription_pattern_evaluation: bool = True,
@@ -803,6 +805,7 @@ class BrokerConfig:
         assign(self, "precise_dispatcher_flow_control", precise_dispatcher_flow_control)
         assign(self, "dispatcher_pause_on_ack_state_persistent_enabled", dispatcher_pause_on_ack_state_persistent_enabled)
         assign(self, "entry_filter_names", entry_filter_names)
+        assign(self, "allow_override_entry_filters", allow_override_entry_filters)
         assign(self, "subscription_backlog_scan_max_time_ms", subscription_backlog_scan_max_time_ms)
         assign(self, "subscription_backlog_scan_max_entries", subscription_backlog_scan_max_entries)
         assign(self, "enable_broker_side_subscription_pattern_evaluation", enable_broker_side_subscription_pattern_evaluation)
@@ -979,7 +982,7 @@ _KEYS: Final = (
     KeyInfo("maxConcurrentLookupRequest", "max_concurrent_lookup_request", ValueType.INT, 50000, "Lookups and partition requests at once; further ones are answered TooManyRequests.", minimum=1, dynamic=True),
     KeyInfo("maxConcurrentTopicLoadRequest", "max_concurrent_topic_load_request", ValueType.INT, 5000, "Topics that are loaded at once; further ones wait.", minimum=1, dynamic=True),
     KeyInfo("topicLoadTimeoutSeconds", "topic_load_timeout_seconds", ValueType.INT, 60, "A topic that is not loaded by then answers its clients with an error.", minimum=1),
-    KeyInfo("maxConcurrentNonPersistentMessagePerConnection", "max_concurrent_non_persistent_message_per_connection", ValueType.INT, 1000, "Messages for non-persistent topics in flight on one connection; further ones are dropped.", minimum=0, supported=False),
+    KeyInfo("maxConcurrentNonPersistentMessagePerConnection", "max_concurrent_non_persistent_message_per_connection", ValueType.INT, 1000, "Messages for non-persistent topics that one connection may have under way at once; further ones are dropped.", minimum=0),
     KeyInfo("haProxyProtocolEnabled", "ha_proxy_protocol_enabled", ValueType.BOOL, False, "Take the client's address from the PROXY header that a TCP load balancer puts before the stream.", supported=False),
     KeyInfo("pulsarChannelWriteBufferHighWaterMark", "pulsar_channel_write_buffer_high_water_mark", ValueType.INT, 65536, "Write buffer mark of one connection. See maxOutboundBytesPerConnection, which does this here.", minimum=0, supported=False),
     KeyInfo("pulsarChannelPauseReceivingRequestsIfUnwritable", "pulsar_channel_pause_receiving_requests_if_unwritable", ValueType.BOOL, False, "Stop reading from a client that does not read its answers.", supported=False),
@@ -1117,6 +1120,7 @@ _KEYS: Final = (
     KeyInfo("preciseDispatcherFlowControl", "precise_dispatcher_flow_control", ValueType.BOOL, False, "Exclusive and Failover: read as many entries as the permits allow at the average batch size. The others always do.", dynamic=True),
     KeyInfo("dispatcherPauseOnAckStatePersistentEnabled", "dispatcher_pause_on_ack_state_persistent_enabled", ValueType.BOOL, False, "Stop delivery when the acknowledgements cannot be stored completely. They always can here.", dynamic=True),
     KeyInfo("entryFilterNames", "entry_filter_names", ValueType.LIST, (), "Filters that decide which entries a subscription sees, as module:Class or by the name of a Python entry point.", dynamic=True),
+    KeyInfo("allowOverrideEntryFilters", "allow_override_entry_filters", ValueType.BOOL, False, "Whether entry filters that are set for a namespace or a topic take the place of entryFilterNames there.", dynamic=True),
     KeyInfo("subscriptionBacklogScanMaxTimeMs", "subscription_backlog_scan_max_time_ms", ValueType.INT, 120000, "Longest scan of a backlog analysis.", minimum=0),
     KeyInfo("subscriptionBacklogScanMaxEntries", "subscription_backlog_scan_max_entries", ValueType.INT, 10000, "Most entries of a backlog analysis.", minimum=0),
     KeyInfo("enableBrokerSideSubscriptionPatternEvaluation", "enable_broker_side_subscription_pattern_evaluation", ValueType.BOOL, True, "Match the topic patterns of consumers in the broker."),
@@ -1128,12 +1132,12 @@ _KEYS: Final = (
     KeyInfo("delayedDeliveryTrackerFactoryClassName", "delayed_delivery_tracker_factory_class_name", ValueType.STR, "org.apache.pulsar.broker.delayed.InMemoryDelayedDeliveryTrackerFactory", "Class that keeps track of delayed messages.", supported=False),
     KeyInfo("delayedDeliveryMaxDelayInMillis", "delayed_delivery_max_delay_in_millis", ValueType.INT, 0, "Longest delay a producer may ask for. 0: no limit.", minimum=0),
     KeyInfo("delayedDeliveryFixedDelayDetectionLookahead", "delayed_delivery_fixed_delay_detection_lookahead", ValueType.INT, 50000, "Delays that are all equal are kept as a queue.", minimum=0, supported=False),
-    KeyInfo("brokerDeduplicationEnabled", "broker_deduplication_enabled", ValueType.BOOL, False, "Drop messages that a producer sends twice. Namespaces and topics may say otherwise.", supported=False),
-    KeyInfo("brokerDeduplicationMaxNumberOfProducers", "broker_deduplication_max_number_of_producers", ValueType.INT, 10000, "Producers remembered for each topic.", minimum=1, supported=False),
-    KeyInfo("brokerDeduplicationEntriesInterval", "broker_deduplication_entries_interval", ValueType.INT, 1000, "Entries between two snapshots.", minimum=1, supported=False),
-    KeyInfo("brokerDeduplicationSnapshotIntervalSeconds", "broker_deduplication_snapshot_interval_seconds", ValueType.INT, 120, "Time between two snapshots of a topic with traffic.", minimum=0, supported=False),
-    KeyInfo("brokerDeduplicationSnapshotFrequencyInSeconds", "broker_deduplication_snapshot_frequency_in_seconds", ValueType.INT, 120, "How often that time is looked at.", minimum=0, supported=False),
-    KeyInfo("brokerDeduplicationProducerInactivityTimeoutMinutes", "broker_deduplication_producer_inactivity_timeout_minutes", ValueType.INT, 360, "A producer that is gone this long is forgotten.", minimum=0, supported=False),
+    KeyInfo("brokerDeduplicationEnabled", "broker_deduplication_enabled", ValueType.BOOL, False, "Drop messages that a producer sends twice. Namespaces and topics may say otherwise."),
+    KeyInfo("brokerDeduplicationMaxNumberOfProducers", "broker_deduplication_max_number_of_producers", ValueType.INT, 10000, "Producers remembered for each topic.", minimum=1),
+    KeyInfo("brokerDeduplicationEntriesInterval", "broker_deduplication_entries_interval", ValueType.INT, 1000, "Entries between two snapshots.", minimum=1),
+    KeyInfo("brokerDeduplicationSnapshotIntervalSeconds", "broker_deduplication_snapshot_interval_seconds", ValueType.INT, 120, "Time between two snapshots of a topic with traffic.", minimum=0),
+    KeyInfo("brokerDeduplicationSnapshotFrequencyInSeconds", "broker_deduplication_snapshot_frequency_in_seconds", ValueType.INT, 120, "How often that time is looked at.", minimum=0),
+    KeyInfo("brokerDeduplicationProducerInactivityTimeoutMinutes", "broker_deduplication_producer_inactivity_timeout_minutes", ValueType.INT, 360, "A producer that is gone this long is forgotten.", minimum=0),
     KeyInfo("transactionCoordinatorEnabled", "transaction_coordinator_enabled", ValueType.BOOL, False, "Serve transactions.", supported=False),
     KeyInfo("transactionMetadataStoreProviderClassName", "transaction_metadata_store_provider_class_name", ValueType.STR, "org.apache.pulsar.transaction.coordinator.impl.MLTransactionMetadataStoreProvider", "Class that stores the state of transactions.", supported=False),
     KeyInfo("transactionBufferSnapshotMaxTransactionCount", "transaction_buffer_snapshot_max_transaction_count", ValueType.INT, 1000, "Ended transactions between two snapshots of a topic.", minimum=1, supported=False),
@@ -1185,8 +1189,8 @@ _KEYS: Final = (
     KeyInfo("managedLedgerStatsPeriodSeconds", "managed_ledger_stats_period_seconds", ValueType.INT, 60, "Window of the storage statistics.", minimum=1, supported=False),
     KeyInfo("autoSkipNonRecoverableData", "auto_skip_non_recoverable_data", ValueType.BOOL, False, "Go on behind stored entries that are damaged beyond repair: they count as acknowledged, are logged and counted. Off: the subscription stays in front of them until somebody skips them.", dynamic=True),
     KeyInfo("lazyCursorRecovery", "lazy_cursor_recovery", ValueType.BOOL, False, "Open cursors when they are first used.", supported=False),
-    KeyInfo("brokerEntryMetadataInterceptors", "broker_entry_metadata_interceptors", ValueType.LIST, (), "What the broker adds to each entry, such as its time and index.", supported=False),
-    KeyInfo("exposingBrokerEntryMetadataToClientEnabled", "exposing_broker_entry_metadata_to_client_enabled", ValueType.BOOL, False, "Send that to clients that understand it.", supported=False),
+    KeyInfo("brokerEntryMetadataInterceptors", "broker_entry_metadata_interceptors", ValueType.LIST, (), "What the broker adds to each entry: AppendBrokerTimestampMetadataInterceptor its time, which expiry and searches then go by, AppendIndexMetadataInterceptor the index of its last message. Packages in front of the names do not matter."),
+    KeyInfo("exposingBrokerEntryMetadataToClientEnabled", "exposing_broker_entry_metadata_to_client_enabled", ValueType.BOOL, False, "Send that to clients that understand it."),
     KeyInfo("defaultRetentionTimeInMinutes", "default_retention_time_in_minutes", ValueType.INT, 0, "How long acknowledged messages are kept; -1: for ever.", minimum=-1),
     KeyInfo("defaultRetentionSizeInMB", "default_retention_size_in_mb", ValueType.INT, 0, "How much of them is kept; -1: everything.", minimum=-1),
     KeyInfo("retentionCheckIntervalInSeconds", "retention_check_interval_in_seconds", ValueType.INT, 120, "How often ledgers that may go are deleted.", minimum=1),
@@ -1199,21 +1203,21 @@ _KEYS: Final = (
     KeyInfo("backlogQuotaDefaultLimitSecond", "backlog_quota_default_limit_second", ValueType.INT, -1, "Oldest message of a backlog; -1: no limit.", minimum=-1),
     KeyInfo("backlogQuotaDefaultRetentionPolicy", "backlog_quota_default_retention_policy", ValueType.STR, "producer_request_hold", "What happens above the limit.", choices=("producer_request_hold", "producer_exception", "consumer_backlog_eviction")),
     KeyInfo("preciseTimeBasedBacklogQuotaCheck", "precise_time_based_backlog_quota_check", ValueType.BOOL, False, "Read the oldest message to learn its age."),
-    KeyInfo("brokerServiceCompactionMonitorIntervalInSeconds", "broker_service_compaction_monitor_interval_in_seconds", ValueType.INT, 60, "How often topics are looked at for compaction.", minimum=1, supported=False),
-    KeyInfo("brokerServiceCompactionThresholdInBytes", "broker_service_compaction_threshold_in_bytes", ValueType.INT, 0, "Backlog at which a topic is compacted. 0: only when asked.", minimum=0, supported=False),
-    KeyInfo("brokerServiceCompactionPhaseOneLoopTimeInSeconds", "broker_service_compaction_phase_one_loop_time_in_seconds", ValueType.INT, 30, "Longest wait for one read while compacting.", minimum=1, supported=False),
-    KeyInfo("topicCompactionRetainNullKey", "topic_compaction_retain_null_key", ValueType.BOOL, False, "Compaction keeps messages without a key.", supported=False),
-    KeyInfo("isSchemaValidationEnforced", "is_schema_validation_enforced", ValueType.BOOL, False, "Refuse producers without a schema on a topic that has one.", supported=False),
-    KeyInfo("isAllowAutoUpdateSchemaEnabled", "is_allow_auto_update_schema_enabled", ValueType.BOOL, True, "Producers may add versions to a schema.", dynamic=True, supported=False),
-    KeyInfo("schemaCompatibilityStrategy", "schema_compatibility_strategy", ValueType.STR, "FULL", "How a new version must fit the older ones.", supported=False),
-    KeyInfo("systemTopicSchemaCompatibilityStrategy", "system_topic_schema_compatibility_strategy", ValueType.STR, "ALWAYS_COMPATIBLE", "The same for system topics.", supported=False),
+    KeyInfo("brokerServiceCompactionMonitorIntervalInSeconds", "broker_service_compaction_monitor_interval_in_seconds", ValueType.INT, 60, "How often topics are looked at for compaction.", minimum=1),
+    KeyInfo("brokerServiceCompactionThresholdInBytes", "broker_service_compaction_threshold_in_bytes", ValueType.INT, 0, "Backlog at which a topic is compacted. 0: only when asked.", minimum=0),
+    KeyInfo("brokerServiceCompactionPhaseOneLoopTimeInSeconds", "broker_service_compaction_phase_one_loop_time_in_seconds", ValueType.INT, 30, "Longest wait for one read while compacting.", minimum=1),
+    KeyInfo("topicCompactionRetainNullKey", "topic_compaction_retain_null_key", ValueType.BOOL, False, "Compaction keeps messages without a key."),
+    KeyInfo("isSchemaValidationEnforced", "is_schema_validation_enforced", ValueType.BOOL, False, "Refuse producers without a schema on a topic that has one."),
+    KeyInfo("isAllowAutoUpdateSchemaEnabled", "is_allow_auto_update_schema_enabled", ValueType.BOOL, True, "Producers may add versions to a schema.", dynamic=True),
+    KeyInfo("schemaCompatibilityStrategy", "schema_compatibility_strategy", ValueType.STR, "FULL", "How a new version must fit the older ones. UNDEFINED: as FULL.", choices=("UNDEFINED", "ALWAYS_INCOMPATIBLE", "ALWAYS_COMPATIBLE", "BACKWARD", "FORWARD", "FULL", "BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE")),
+    KeyInfo("systemTopicSchemaCompatibilityStrategy", "system_topic_schema_compatibility_strategy", ValueType.STR, "ALWAYS_COMPATIBLE", "The same for system topics.", choices=("ALWAYS_INCOMPATIBLE", "ALWAYS_COMPATIBLE", "BACKWARD", "FORWARD", "FULL", "BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE")),
     KeyInfo("exposeTopicLevelMetricsInPrometheus", "expose_topic_level_metrics_in_prometheus", ValueType.BOOL, True, "One row for each topic and subscription. Off: one for each namespace."),
     KeyInfo("exposeConsumerLevelMetricsInPrometheus", "expose_consumer_level_metrics_in_prometheus", ValueType.BOOL, False, "One row for each consumer as well."),
     KeyInfo("exposeProducerLevelMetricsInPrometheus", "expose_producer_level_metrics_in_prometheus", ValueType.BOOL, False, "One row for each producer as well."),
     KeyInfo("exposeManagedLedgerMetricsInPrometheus", "expose_managed_ledger_metrics_in_prometheus", ValueType.BOOL, True, "Rows about the managed ledgers."),
     KeyInfo("exposeManagedCursorMetricsInPrometheus", "expose_managed_cursor_metrics_in_prometheus", ValueType.BOOL, False, "Rows about the cursors."),
     KeyInfo("exposeBundlesMetricsInPrometheus", "expose_bundles_metrics_in_prometheus", ValueType.BOOL, False, "Rows about the bundles.", dynamic=True),
-    KeyInfo("exposePreciseBacklogInPrometheus", "expose_precise_backlog_in_prometheus", ValueType.BOOL, False, "Count the backlog entry by entry.", supported=False),
+    KeyInfo("exposePreciseBacklogInPrometheus", "expose_precise_backlog_in_prometheus", ValueType.BOOL, False, "Count the backlog entry by entry. Nothing to set: backlogs are exact always, and cost nothing.", supported=False),
     KeyInfo("exposeSubscriptionBacklogSizeInPrometheus", "expose_subscription_backlog_size_in_prometheus", ValueType.BOOL, False, "Size of the backlog in bytes for each subscription, estimated."),
     KeyInfo("splitTopicAndPartitionLabelInPrometheus", "split_topic_and_partition_label_in_prometheus", ValueType.BOOL, False, "Topic and partition as two labels."),
     KeyInfo("exposePublisherStats", "expose_publisher_stats", ValueType.BOOL, True, "List producers in the statistics of a topic."),
@@ -1221,9 +1225,9 @@ _KEYS: Final = (
     KeyInfo("statsUpdateFrequencyInSecs", "stats_update_frequency_in_secs", ValueType.INT, 60, "Window over which rates are measured.", minimum=1),
     KeyInfo("statsUpdateInitialDelayInSecs", "stats_update_initial_delay_in_secs", ValueType.INT, 60, "Time before the first window ends.", minimum=0),
     KeyInfo("metricsServletTimeoutMs", "metrics_servlet_timeout_ms", ValueType.INT, 30000, "Longest time for an answer to /metrics.", minimum=1),
-    KeyInfo("metricsBufferResponse", "metrics_buffer_response", ValueType.BOOL, False, "Build the answer to /metrics ahead of the requests.", supported=False),
+    KeyInfo("metricsBufferResponse", "metrics_buffer_response", ValueType.BOOL, False, "Keep the answer to /metrics for several requests. Nothing to set: the page is streamed and never in memory as a whole.", supported=False),
     KeyInfo("healthCheckMetricsUpdateTimeInSeconds", "health_check_metrics_update_time_in_seconds", ValueType.INT, -1, "How often the health metric is measured; -1: never."),
-    KeyInfo("exposeCustomTopicMetricLabelsEnabled", "expose_custom_topic_metric_labels_enabled", ValueType.BOOL, False, "Topic properties as labels.", supported=False),
+    KeyInfo("exposeCustomTopicMetricLabelsEnabled", "expose_custom_topic_metric_labels_enabled", ValueType.BOOL, False, "Topic properties as labels: those that the namespace's policy allowedTopicPropertyKeysForMetrics names."),
     KeyInfo("webSocketServiceEnabled", "web_socket_service_enabled", ValueType.BOOL, False, "Serve the WebSocket API on the web port.", supported=False),
     KeyInfo("webSocketNumIoThreads", "web_socket_num_io_threads", ValueType.INT, 2, "Threads of the WebSocket service's client.", minimum=1, supported=False),
     KeyInfo("webSocketConnectionsPerBroker", "web_socket_connections_per_broker", ValueType.INT, 2, "Connections of that client.", minimum=1, supported=False),

@@ -170,7 +170,7 @@ class Dispatcher(ABC):
     kind: ClassVar[str]
     """The subscription type as stats and the protocol name it."""
 
-    needs_key_hashes: ClassVar[bool] = False
+    needs_key_hashes: bool = False
     """Whether `AssignInput.key_hashes` must be given."""
 
     keeps_chunks_together: ClassVar[bool] = False

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, Dispatcher, ReadPlan, Redelivery
 from pybroker.dispatch.replay import RedeliveryCounts
+from pybroker.dispatch.selectors.sticky_ranges import StickyRangesSelector
 from pybroker.errors import ConsumerBusy
 from pybroker.model import ack_set
 from pybroker.model.position import Position
@@ -147,14 +148,38 @@ class SingleActiveDispatcher(Dispatcher):
 
 
 class ExclusiveDispatcher(SingleActiveDispatcher):
-    """At most one consumer at a time."""
+    """At most one consumer at a time. It may ask for some ranges of hashes only, as readers that share a topic among them do:
+    entries of other hashes are not for it, and stay unacknowledged."""
 
     kind = "Exclusive"
+
+    def __init__(
+        self,
+        redelivery_counts: RedeliveryCounts,
+        max_read_batch_entries: int,
+        max_read_size_bytes: int,
+        is_flow_precise: bool = False,
+    ) -> None:
+        super().__init__(redelivery_counts, max_read_batch_entries, max_read_size_bytes, is_flow_precise)
+        self._ranges: StickyRangesSelector | None = None
 
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:
         if self.consumers:
             raise ConsumerBusy("Exclusive consumer is already connected")
+        if consumer.key_shared.ranges:
+            ranges = StickyRangesSelector()
+            ranges.add(consumer)
+            self._ranges = ranges
+            self.needs_key_hashes = True
         return super().add_consumer(consumer)
+
+    def assign(self, plan: ReadPlan, run: AssignInput) -> list[Delivery]:
+        ranges = self._ranges
+        if ranges is not None:
+            assert run.key_hashes is not None
+            hashes = ranges.sticky_hashes(run.key_hashes)
+            run = run.rows([index for index, each in enumerate(hashes) if ranges.owner(each) is not None])
+        return super().assign(plan, run)
 
     def _elect(self) -> ConsumerState | None:
         return self.consumers[0] if self.consumers else None

@@ -126,6 +126,12 @@ class CursorState:
         self._advance()
         return before - self.backlog_entries
 
+    def move_mark_over_gone(self, position: Position) -> None:
+        """Delete everything up to `position`, if that is nothing but entries of ledgers that are gone."""
+        mark = self.mark_delete_position
+        if position > mark and not self._ledgers.entries_between(mark, position):
+            self._move_mark(position)
+
     def mark_delete_to_batch(self, position: Position, words: Iterable[int], message_count: int) -> int:
         """Delete what is before `position` and acknowledge a part of the batch there; returns as `mark_delete_to`."""
         if not self._ledgers.has_entry(position):

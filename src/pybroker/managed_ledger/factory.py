@@ -66,7 +66,7 @@ class ManagedLedgerFactory:
         cursor_flush_interval_ms: int,
         publish_time_of: Callable[[bytes], int],
     ) -> None:
-        """`publish_time_of` reads the publish time, in milliseconds, out of an entry; it never raises."""
+        """`publish_time_of` reads when an entry was published, in milliseconds, out of it; it never raises."""
         self.store = store
         self.cursor_store = cursor_store
         self.metadata = metadata
@@ -135,17 +135,20 @@ class ManagedLedgerFactory:
             return True
         # One is there whose deletion a crash has cut off: opening it deletes and makes it.
         managed = await self.open(path)
-        await self.set_properties(managed, properties)
+        await self.change_properties(managed, properties)
         await managed.close()
         return True
 
-    async def set_properties(self, managed: ManagedLedger, properties: Mapping[str, str]) -> None:
-        """Replace the properties; durable when it returns. Raises StoreError, and then nothing changed."""
-        before, managed.properties = managed.properties, dict(properties)
+    async def change_properties(self, managed: ManagedLedger, changes: Mapping[str, str | None]) -> None:
+        """Set properties, and remove those that are None; durable when it returns. Raises StoreError, and then nothing changed."""
+        before = {key: managed.properties.get(key) for key in changes}
+        _apply(managed.properties, changes)
         try:
             await self.save(managed)
         except StoreError:
-            managed.properties = before
+            # What others have changed meanwhile stays.
+            undone = {key: before[key] for key, value in changes.items() if managed.properties.get(key) == value}
+            _apply(managed.properties, undone)
             raise
 
     async def _make(self, path: str, ledgers: LedgerList) -> ManagedLedger:
@@ -166,6 +169,8 @@ class ManagedLedgerFactory:
             managed = await self._make(path, ledgers)
         managed.created_ms = info.created
         managed.properties = info.properties
+        managed.last_index = info.last_index
+        managed.compacted = info.compacted
         managed.cursor_serial = info.serial
         managed.cursor_infos = info.cursors
         managed.trimmed_ledger_ids = info.trimmed + managed.remove_empty_ledgers()
@@ -215,7 +220,8 @@ class ManagedLedgerFactory:
             for record_id in cursor.record_ids:
                 await self.cursor_store.delete(record_id)
         ledgers = LedgerList.decode(bytes(info.ledgers), 0)
-        for ledger_id in (*ledgers.ledger_ids(), *info.trimmed):
+        compacted = () if info.compacted is None else (info.compacted.ledger,)
+        for ledger_id in (*ledgers.ledger_ids(), *info.trimmed, *compacted):
             self.cache.drop_ledger(ledger_id)
             await self.store.delete_ledger(ledger_id)
         await self.metadata.delete(path)
@@ -343,8 +349,18 @@ def _info_of(managed: ManagedLedger) -> ManagedLedgerInfo:
         managed.cursor_infos,
         managed.cursor_serial,
         managed.is_terminated,
-        managed.trimmed_ledger_ids + managed.leaving_ledger_ids,
+        managed.trimmed_ledger_ids + managed.leaving_ledger_ids + managed.unfinished_ledger_ids,
         managed.is_deleted,
         managed.created_ms,
         managed.properties,
+        managed.last_index,
+        managed.compacted,
     )
+
+
+def _apply(properties: dict[str, str], changes: Mapping[str, str | None]) -> None:
+    for key, value in changes.items():
+        if value is None:
+            properties.pop(key, None)
+        else:
+            properties[key] = value

@@ -10,6 +10,10 @@ nothing receipted hangs in the air and nothing deleted takes space for ever:
      "created": 1767000000000,   when it was made, in milliseconds since 1970; documents of earlier versions do not say
      "terminated": true,         only if so: it takes no more appends
      "trimmed": [4, 5],          only if any: ledgers that may still be in the store and are to be deleted
+     "last_index": 41,           only if indexes were ever added to its entries: that of its last message, which the last
+                                 entry may know better; -1 before the first one
+     "compacted": {"ledger": 7, "entries": 3, "bytes": 250, "horizon": [ledger, entry]},
+                                 only if it was compacted: the ledger that holds what is left of everything up to `horizon`
      "deleted": true}            only if so: everything named here is to be deleted, and then this document
 """
 
@@ -23,7 +27,10 @@ FORMAT_VERSION = 1
 
 
 class CursorInfo(msgspec.Struct, omit_defaults=True):
-    """A durable cursor; `position` is its mark-delete position when it was made."""
+    """A durable cursor; `position` is its mark-delete position when it was made.
+
+    Those of `pulsar.dedup`, which is no subscription, are producer names, each with its highest sequence id that is durable.
+    """
 
     id: str
     position: tuple[int, int]
@@ -34,6 +41,15 @@ class CursorInfo(msgspec.Struct, omit_defaults=True):
     def record_ids(self) -> tuple[str, ...]:
         """The ids under which something of it is stored."""
         return (self.id, delayed_record_id(self.id)) if self.delayed else (self.id,)
+
+
+class CompactedInfo(msgspec.Struct, frozen=True):
+    """A compacted view: `ledger` holds what is left of everything up to and including `horizon`."""
+
+    ledger: int
+    entries: int
+    bytes: int
+    horizon: tuple[int, int]
 
 
 class ManagedLedgerInfo(msgspec.Struct, omit_defaults=True):
@@ -48,6 +64,8 @@ class ManagedLedgerInfo(msgspec.Struct, omit_defaults=True):
     deleted: bool = False
     created: int = 0
     properties: dict[str, str] = {}
+    last_index: int | None = None
+    compacted: CompactedInfo | None = None
 
 
 def delayed_record_id(cursor_id: str) -> str:

@@ -231,8 +231,7 @@ class ManagedCursor(CursorOwner):
         `unacked_words` say which messages of the batch at `position` count as unacknowledged; without any, all of them.
         Durable when it returns. Raises StoreError: then it counts now, but may not after a restart.
         """
-        ledgers = self.ledger.ledgers
-        self.state.reset(ledgers.previous_position(ledgers.normalize(position)))
+        self.state.reset(self.ledger.position_before(position))
         if any(unacked_words):
             message_count = self.ledger.message_count_at_hand(position) or len(unacked_words) * WORD_BITS
             self.state.acknowledge_batch(position, unacked_words, message_count)

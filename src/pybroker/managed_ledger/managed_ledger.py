@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING
 
 from pybroker import logs
 from pybroker.errors import LedgerFenced, LedgerTerminated, StorageFull, StoreError
 from pybroker.managed_ledger.backlog import Backlog, count_backlog
-from pybroker.managed_ledger.info import CursorInfo
+from pybroker.managed_ledger.info import CompactedInfo, CursorInfo
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.publish_time_search import first_published_at
@@ -75,11 +75,17 @@ class ManagedLedger(AppendListener):
         # What the factory stores of it, besides the ledgers.
         self.created_ms = 0
         self.properties: dict[str, str] = {}
+        self.last_index: int | None = None
+        """Of the last durable message, for who counts them; None while nobody ever did."""
         self.cursor_infos: dict[str, CursorInfo] = {}
         self.cursor_serial = 0
         self.leaving_ledger_ids: list[int] = []
         """Still in `ledgers`, and not in what is stored from now on: they go whatever cursors do meanwhile."""
         self.trimmed_ledger_ids: list[int] = []
+        self.compacted: CompactedInfo | None = None
+        """What is left of the entries up to its horizon, for those who read compacted."""
+        self.unfinished_ledger_ids: list[int] = []
+        """Being written by a compaction; stored as ledgers to be deleted, which they are after a crash."""
         self.is_deleted = False
         self.metadata_version: int | None = None
         self.saving = asyncio.Lock()
@@ -368,10 +374,12 @@ class ManagedLedger(AppendListener):
         self.ledgers.remove(ids)
         return ids
 
-    async def truncate(self) -> None:
-        """Acknowledge everything on all cursors and drop every closed ledger, whatever retention says. Raises StoreError."""
+    async def truncate(self, kept_cursors: Container[str] = ()) -> None:
+        """Acknowledge everything on all cursors but `kept_cursors`, and drop every closed ledger that these do not need,
+        whatever retention says. Raises StoreError."""
         for cursor in list(self.cursors.values()):
-            await cursor.skip_all()
+            if cursor.name not in kept_cursors:
+                await cursor.skip_all()
         await self._trim(RetentionLimits())
 
     async def terminate(self) -> Position:
@@ -403,6 +411,71 @@ class ManagedLedger(AppendListener):
                 raise
         self.trim_soon()
         return self.last_confirmed
+
+    # --- the compacted view ------------------------------------------------------------------------------------------
+
+    async def begin_compacted(self) -> int:
+        """Make a ledger that is to become the compacted view. Raises StoreError."""
+        async with self._changing:
+            if self.is_closed:
+                raise LedgerFenced(f"{self.name} is closed")
+            ledger_id = await self._store.create_ledger()
+            self.unfinished_ledger_ids.append(ledger_id)
+            try:
+                await self._factory.save(self)
+            except BaseException:
+                self.discard_compacted(ledger_id)
+                raise
+            return ledger_id
+
+    async def replace_compacted(self, before: CompactedInfo | None, view: CompactedInfo) -> None:
+        """`view`, written and sealed, follows on `before`, whose ledger is deleted; durable when it returns. Raises StoreError."""
+        async with self._changing:
+            if self.is_closed or self.compacted is not before or view.ledger not in self.unfinished_ledger_ids:
+                raise LedgerFenced(f"{self.name} was closed, or its compacted view dropped, meanwhile")
+            self.unfinished_ledger_ids.remove(view.ledger)
+            try:
+                await self._store_compacted(view)
+            except BaseException:
+                self.unfinished_ledger_ids.append(view.ledger)
+                raise
+        self.trim_soon()
+
+    async def drop_compacted(self) -> None:
+        """Forget the compacted view, and what is being written as the next one. Raises StoreError."""
+        async with self._changing:
+            for ledger_id in list(self.unfinished_ledger_ids):
+                self.discard_compacted(ledger_id)
+            if self.compacted is not None and not self.is_closed:
+                await self._store_compacted(None)
+        self.trim_soon()
+
+    async def _store_compacted(self, view: CompactedInfo | None) -> None:
+        before, self.compacted = self.compacted, view
+        leaving = [] if before is None else [before.ledger]
+        self.trimmed_ledger_ids += leaving
+        try:
+            await self._factory.save(self)
+        except BaseException:
+            self.compacted = before
+            for ledger_id in leaving:
+                self.trimmed_ledger_ids.remove(ledger_id)
+            raise
+
+    def discard_compacted(self, ledger_id: int) -> None:
+        """A compaction has failed: what it wrote is deleted."""
+        if ledger_id in self.unfinished_ledger_ids:
+            self.unfinished_ledger_ids.remove(ledger_id)
+            self.trimmed_ledger_ids.append(ledger_id)
+            self.trim_soon()
+
+    def position_before(self, position: Position) -> Position:
+        """Where a cursor is marked whose next entry is the one at `position` or behind it, in the compacted view too."""
+        before = self.ledgers.previous_position(self.ledgers.normalize(position))
+        if self.compacted is None:
+            return before
+        # Ledgers that are gone have no entries in the list, but perhaps in the view.
+        return min(before, Position(position.ledger_id, max(-1, position.entry_id - 1)))
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ TOPIC_POLICIES = "/admin/topic-policies"
 PARTITIONED_TOPICS = "/admin/partitioned-topics"
 RESOURCE_GROUPS = "/admin/resourcegroups"
 MANAGED_LEDGERS = "/managed-ledgers"
+SCHEMAS = "/schemas"
 RESOURCE_QUOTAS = "/admin/resource-quotas"  # Its own value is the default of all bundles.
 DYNAMIC_CONFIGURATION = "/admin/configuration"
 
@@ -69,6 +70,26 @@ def resource_quotas(namespace: NamespaceName) -> str:
 def topic_policies(topic: TopicName) -> str:
     """A topic's TopicPolicies; missing while nothing is set for it alone."""
     return f"{TOPIC_POLICIES}/{topic.storage_path}"
+
+
+def schemas(namespace: NamespaceName) -> str:
+    """The parent of the schemas of a namespace's topics."""
+    return f"{SCHEMAS}/{namespace}"
+
+
+def schema(topic: TopicName) -> str:
+    """The parent of the versions of a topic's schema: one for all its partitions, and for both domains."""
+    return f"{SCHEMAS}/{schema_name(topic)}"
+
+
+def schema_version(schema_path: str, version: int) -> str:
+    """One version; their names sort as the versions do."""
+    return f"{schema_path}/{version:020d}"
+
+
+def schema_name(topic: TopicName) -> str:
+    """What the schema of a topic is called: `tenant/ns/encoded-name`."""
+    return f"{topic.namespace}/{quote(topic.partitioned_name.local_name, safe='')}"
 
 
 def resource_group(name: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import Counter
 
 import msgspec
 
@@ -53,6 +54,8 @@ class ResourceGroups:
         self._groups: dict[str, ResourceGroup] = {}
         self._writing = asyncio.Lock()  # one at a time, or two changes of a group could undo each other
         self._listener: ResourceGroupListener | None = None
+        self.updates: Counter[str] = Counter()
+        """How often a group that existed was changed."""
 
     def listen(self, listener: ResourceGroupListener) -> None:
         """From now on `listener` is told about changed groups."""
@@ -90,6 +93,8 @@ class ResourceGroups:
                 )
             )
             await self._store.put(paths.resource_group(name), documents.encode(group))
+            if name in self._groups:
+                self.updates[name] += 1
             self._groups[name] = group
         self._changed(name)
 

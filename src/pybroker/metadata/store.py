@@ -12,6 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
 
+from pybroker.model.stats import Buckets
+
 ANY_VERSION = -1
 NOT_EXISTING = -2
 
@@ -26,8 +28,28 @@ class Versioned(NamedTuple):
 Watch = Callable[[str], None]
 
 
+LATENCY_BOUNDS_MS: tuple[float, ...] = (1, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+
+
+class OperationLatencies:
+    """How long operations took since the start, in milliseconds, by kind and by how they ended; and the bytes that were put."""
+
+    def __init__(self) -> None:
+        self.took_ms = {
+            (kind, status): Buckets(LATENCY_BOUNDS_MS)
+            for kind in ("get", "put", "del")
+            for status in ("success", "fail")
+        }
+        self.put_bytes = 0
+
+
 class MetadataStore(ABC):
     """Values by path. Raises BadVersionError on a version mismatch and StoreError when the back end fails."""
+
+    @property
+    def latencies(self) -> OperationLatencies | None:
+        """None when nobody measures."""
+        return None
 
     @abstractmethod
     async def get(self, path: str) -> Versioned | None:

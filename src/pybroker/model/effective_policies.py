@@ -187,7 +187,9 @@ def effective_policies(
             namespace.schema_validation_enforced or None,  # Its false is also what is shown when it is not set.
             broker.schema_validation_enforced,
         ),
-        is_allow_auto_update_schema=namespace.is_allow_auto_update_schema,
+        is_allow_auto_update_schema=_first(
+            None, namespace.is_allow_auto_update_schema, broker.is_allow_auto_update_schema
+        ),
         entry_filter_names=_filters(topic, namespace, broker),
         offload=topic.offloadPolicies or namespace.offload_policies or broker.offload,
         replication_clusters=tuple(topic.replicationClusters or namespace.replication_clusters),

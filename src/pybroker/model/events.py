@@ -20,6 +20,7 @@ class SendRun:
 
     __slots__ = (
         "chunk_count",
+        "has_markers",
         "highest_sequence_ids",
         "message_counts",
         "payloads",
@@ -37,6 +38,8 @@ class SendRun:
         self.size_bytes = 0
         self.chunk_count = 0
         """How many of them are parts of a larger message."""
+        self.has_markers = False
+        """Whether some are for brokers alone, and not for consumers."""
 
 
 class SendRefused:

@@ -233,7 +233,7 @@ class NamespacePolicies(msgspec.Struct):
     offload_threshold: int = -1
     offload_threshold_in_seconds: int = -1
     schema_compatibility_strategy: str = "UNDEFINED"
-    is_allow_auto_update_schema: bool = True
+    is_allow_auto_update_schema: bool | None = None
     schema_validation_enforced: bool = False
     subscription_types_enabled: list[str] = []
     properties: dict[str, str] = {}

@@ -110,18 +110,20 @@ class TopicRates:
 class ProducerRates:
     """What one producer sent during the last window."""
 
-    __slots__ = ("bytes_in", "chunks_in", "messages_in")
+    __slots__ = ("bytes_in", "chunks_in", "dropped_messages", "messages_in")
 
     def __init__(self, now_ms: float) -> None:
         """A window that begins at `now_ms`, when all counters stood at 0."""
         self.messages_in = Rate(now_ms)
         self.bytes_in = Rate(now_ms)
         self.chunks_in = Rate(now_ms)
+        self.dropped_messages = Rate(now_ms)
 
     def update(self, counters: ProducerCounters, now_ms: float) -> None:
         self.messages_in.update(counters.messages_in, now_ms)
         self.bytes_in.update(counters.bytes_in, now_ms)
         self.chunks_in.update(counters.chunks_in, now_ms)
+        self.dropped_messages.update(counters.dropped_messages, now_ms)
 
     @property
     def average_message_bytes(self) -> float:
@@ -135,6 +137,7 @@ class DeliveryRates:
         "acked_messages",
         "bytes_out",
         "chunks_out",
+        "dropped_messages",
         "expired_entries",
         "messages_out",
         "redelivered_messages",
@@ -145,6 +148,7 @@ class DeliveryRates:
         self.messages_out = Rate(now_ms)
         self.bytes_out = Rate(now_ms)
         self.chunks_out = Rate(now_ms)
+        self.dropped_messages = Rate(now_ms)
         self.redelivered_messages = Rate(now_ms)
         self.acked_messages = Rate(now_ms)
         self.expired_entries = Rate(now_ms)
@@ -153,6 +157,7 @@ class DeliveryRates:
         self.messages_out.update(counters.messages_out, now_ms)
         self.bytes_out.update(counters.bytes_out, now_ms)
         self.chunks_out.update(counters.chunks_out, now_ms)
+        self.dropped_messages.update(counters.dropped_messages, now_ms)
         self.redelivered_messages.update(counters.redelivered_messages, now_ms)
         self.acked_messages.update(counters.acked_messages, now_ms)
         self.expired_entries.update(counters.expired_entries, now_ms)

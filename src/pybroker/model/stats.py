@@ -12,6 +12,7 @@ LATENCY_BOUNDS_MS: tuple[float, ...] = (0.5, 1, 5, 10, 20, 50, 100, 200, 1000)
 ENTRY_SIZE_BOUNDS_BYTES: tuple[int, ...] = (128, 512, 1024, 2048, 4096, 16384, 102400, 1048576)
 # Of what may take long: a look-up of a name, the load of a topic.
 DURATION_BOUNDS_MS: tuple[float, ...] = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 60_000)
+GC_PAUSE_BOUNDS_MS: tuple[float, ...] = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 LOOP_LAG_BOUNDS_MS: tuple[float, ...] = (0.5, 1, 2, 5, 10, 20, 50, 100, 500)
 
 
@@ -100,15 +101,41 @@ class LedgerCounters:
         self.mark_deletes = 0
 
 
+class OperationCounters:
+    """Of one kind of operation: how long those took that did not fail, and how many failed."""
+
+    __slots__ = ("failures", "took_ms")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.took_ms = Buckets(DURATION_BOUNDS_MS)
+
+
+class SchemaCounters:
+    """Of the schemas of one namespace, since the start."""
+
+    __slots__ = ("compatible", "delete", "get", "incompatible", "put")
+
+    def __init__(self) -> None:
+        self.get = OperationCounters()
+        self.put = OperationCounters()
+        self.delete = OperationCounters()
+        # How often a new schema might follow the present ones, or might not.
+        self.compatible = 0
+        self.incompatible = 0
+
+
 class ProducerCounters:
     """Of one attached producer."""
 
-    __slots__ = ("bytes_in", "chunks_in", "messages_in")
+    __slots__ = ("bytes_in", "chunks_in", "dropped_messages", "messages_in")
 
     def __init__(self) -> None:
         self.messages_in = 0
         self.bytes_in = 0
         self.chunks_in = 0
+        self.dropped_messages = 0
+        """Of a non-persistent topic: taken from the client and given to nobody, as too many came at once."""
 
 
 class DeliveryCounters:
@@ -118,6 +145,7 @@ class DeliveryCounters:
         "acked_messages",
         "bytes_out",
         "chunks_out",
+        "dropped_messages",
         "entries_out",
         "expired_entries",
         "expired_last_run_entries",
@@ -142,6 +170,8 @@ class DeliveryCounters:
         self.bytes_out = 0
         self.entries_out = 0
         self.chunks_out = 0
+        self.dropped_messages = 0
+        """Of a non-persistent topic: what no consumer could take."""
         self.redelivered_messages = 0
         self.acked_messages = 0
         self.expired_entries = 0
@@ -171,6 +201,8 @@ class BrokerStats:
         "connections_closed",
         "connections_created",
         "connections_failed",
+        "gc_full_collections",
+        "gc_pauses_ms",
         "is_healthy",
         "lookup_failures",
         "lookup_ms",
@@ -201,6 +233,9 @@ class BrokerStats:
         self.loop_lag_ms = 0.0
         self.loop_lag_max_ms = 0.0
         self.loop_lags_ms = Buckets(LOOP_LAG_BOUNDS_MS)
+        # Of Python's collector; nothing where the process is not the broker's own.
+        self.gc_full_collections = 0
+        self.gc_pauses_ms = Buckets(GC_PAUSE_BOUNDS_MS)
         self.lookup_ms = Buckets(DURATION_BOUNDS_MS)
         self.topic_load_ms = Buckets(DURATION_BOUNDS_MS)
         self.is_healthy: bool | None = None

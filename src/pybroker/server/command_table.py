@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from pybroker.errors import NotAllowedError
-from pybroker.server.handlers import consumer, lookup, producer, seek, session, topic_list
+from pybroker.server.handlers import consumer, lookup, producer, schema, seek, session, topic_list
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
 
@@ -82,8 +82,8 @@ def command_table() -> CommandTable:
         Type.GET_LAST_MESSAGE_ID: Handler("getLastMessageId", task=consumer.get_last_message_id),
         Type.CONSUMER_STATS: Handler("consumerStats", inline=consumer.consumer_stats),
         Type.SEEK: Handler("seek", task=seek.seek),
-        Type.GET_SCHEMA: Handler("getSchema", inline=lookup.get_schema),
-        Type.GET_OR_CREATE_SCHEMA: Handler("getOrCreateSchema", inline=lookup.get_or_create_schema),
+        Type.GET_SCHEMA: Handler("getSchema", task=schema.get_schema),
+        Type.GET_OR_CREATE_SCHEMA: Handler("getOrCreateSchema", task=schema.get_or_create_schema),
         Type.TC_CLIENT_CONNECT_REQUEST: _unsupported("tcClientConnectRequest", transactions),
         Type.NEW_TXN: _unsupported("newTxn", transactions),
         Type.ADD_PARTITION_TO_TXN: _unsupported("addPartitionToTxn", transactions),

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, cast
 from pybroker import logs
 from pybroker.auth.authentication import Identity, PeerCertificate
 from pybroker.auth.tls import peer_certificate
-from pybroker.broker.acknowledgement import acknowledge
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.peer import Peer
 from pybroker.broker.producer import Producer
 from pybroker.broker.publish_checks import rows
-from pybroker.broker.publish_throttle import PublishGate, PublishThrottle, PublishWaiter
+from pybroker.broker.publish_throttle import PublishThrottle, PublishWaiter, WaitingRow
 from pybroker.dispatch.dispatcher import Delivery
 from pybroker.errors import (
     BrokerError,
@@ -30,6 +29,7 @@ from pybroker.errors import (
     UnknownError,
 )
 from pybroker.model.events import Ack, Flow, SendRefused, SendRun
+from pybroker.server.handlers.producer import tell_ready
 from pybroker.server.outbox import Outbox
 from pybroker.tasks import TaskOwner
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -75,7 +75,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.features = pb.FeatureFlags()
         self.is_challenged = False
         self.certificate: PeerCertificate | None = None
-        self.producers: dict[int, Producer | None] = {}  # None: being set up
+        self.producers: dict[int, Producer | None] = {}  # None: being set up, or waiting
+        self.waiting_producers: dict[int, Producer] = {}  # for exclusive access to their topics
         self.consumers: dict[int, Consumer | None] = {}
         self.topic_watchers: dict[int, ConnectionWatcher] = {}
         self.tasks = TaskOwner("connection")
@@ -83,9 +84,10 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._decoder = Decoder()
         self._closed_producers: dict[int, None] = {}
         self._pending_publishes = 0
+        self._not_stored_in_turn = 0  # messages for non-persistent topics
         self._held = 0
         self._deferred: list[Event] = []
-        self._gate: PublishGate | None = None  # that the first of these waits for
+        self._gate: WaitingRow | None = None  # that the first of these waits for
         self.is_writable = (
             True  # whether the client takes what it is sent; consumers that attach meanwhile wait as well
         )
@@ -118,12 +120,15 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         for producer in list(self.producers.values()):
             if producer is not None:
                 producer.detach()
+        for producer in list(self.waiting_producers.values()):
+            producer.detach()
         for consumer in list(self.consumers.values()):
             if consumer is not None:
                 consumer.detach()
         for watcher in self.topic_watchers.values():
             self.broker.topic_watchers.close(watcher)
         self.producers.clear()
+        self.waiting_producers.clear()
         self.consumers.clear()
         self.topic_watchers.clear()
 
@@ -299,7 +304,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._require_connected("ACK")
         consumer = self.consumers.get(ack.consumer_id)
         if consumer is not None:
-            acknowledge(consumer, ack)
+            consumer.subscription.acknowledge(consumer, ack)
         elif ack.request_id >= 0:
             # The broker closed the consumer while this was on its way.
             self.send_ack_response(ack.consumer_id, ack.request_id, ConsumerNotFound(f"no consumer {ack.consumer_id}"))
@@ -372,6 +377,28 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._published(len(sequence_ids), size_bytes)
         self.send(replies.send_receipts(producer_id, sequence_ids, highest_sequence_ids, ledger_id, first_entry_id))
 
+    def admit_not_stored(self, count: int) -> int:
+        if not self._not_stored_in_turn:
+            self.context.loop.call_soon(self._turn_ended)
+        # As the real broker counts: one more than the limit may be under way.
+        taken = max(0, min(count, self.context.max_not_stored_at_once + 1 - self._not_stored_in_turn))
+        self._not_stored_in_turn += count
+        return taken
+
+    def _turn_ended(self) -> None:
+        self._not_stored_in_turn = 0
+
+    def send_receipts_not_stored(
+        self,
+        producer_id: int,
+        sequence_ids: list[int],
+        highest_sequence_ids: list[int],
+        id_part: int,
+        size_bytes: int,
+    ) -> None:
+        self._published(len(sequence_ids), size_bytes)
+        self.send(replies.send_receipts_of_one_id(producer_id, sequence_ids, highest_sequence_ids, id_part))
+
     def send_errors(self, producer_id: int, sequence_ids: list[int], error: BrokerError, size_bytes: int) -> None:
         if size_bytes:
             self._published(len(sequence_ids), size_bytes)
@@ -399,6 +426,19 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     def close_producer(self, producer_id: int) -> None:
         self.forget_producer(producer_id)
         self.send(replies.close_producer(producer_id))
+
+    def producer_ready(self, producer: Producer) -> None:
+        if self.waiting_producers.pop(producer.producer_id, None) is not None:
+            tell_ready(self, producer)
+
+    def producer_refused(self, producer: Producer, refusal: BrokerError) -> None:
+        if self.waiting_producers.pop(producer.producer_id, None) is not None:
+            self.producers.pop(producer.producer_id, None)
+            self.send(replies.error(producer.request_id, refusal))
+
+    def producer_fenced(self, producer_id: int) -> None:
+        # Not among those that were closed lately, whose messages on the way are dropped: these end the connection.
+        self.producers.pop(producer_id, None)
 
     def close_consumer(self, consumer_id: int) -> None:
         self.consumers.pop(consumer_id, None)

@@ -39,6 +39,7 @@ class ServerContext:
         self.max_message_bytes = config.max_message_size
         self.max_outbound_bytes = config.max_outbound_bytes_per_connection
         self.max_pending_publishes = config.max_pending_publish_requests_per_connection
+        self.max_not_stored_at_once = config.max_concurrent_non_persistent_message_per_connection
         self.max_concurrent_requests = config.max_concurrent_requests_per_connection
         self.liveness_timeout_ms = config.connection_liveness_check_timeout_millis
         self.connections: dict[Connection, float] = {}  # and when each is due for keep-alive

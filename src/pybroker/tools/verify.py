@@ -27,6 +27,7 @@ from pybroker.storage.layout.segment import (
     check_segment_header,
     no_publish_time,
 )
+from pybroker.storage.ledger_store import LedgerSummary
 from pybroker.storage.segment_reader import BlockWalk, FoundBlock, Gap, load_sealed
 from pybroker.tools.data_files import METADATA_FILE, DataFiles, NotUsable, TopicLedgers, opened
 from pybroker.tools.sqlite_log import find_log_damage
@@ -194,6 +195,8 @@ class Verifier:
         named: set[int] = set()
         for topic in topics:
             named.update(topic.ledgers.ledger_ids(), topic.info.trimmed)
+            if topic.info.compacted is not None:
+                named.add(topic.info.compacted.ledger)
             if not topic.info.deleted:
                 self._verify_ledger_list(topic, segments)
         for ledger_id in sorted((segments.keys() | self._state.extents.keys()) - named - self._state.deleted):
@@ -203,7 +206,10 @@ class Verifier:
     def _verify_ledger_list(self, topic: TopicLedgers, segments: dict[int, str]) -> None:
         state = self._state
         open_ids = set(topic.ledgers.open_ledger_ids())
-        for summary in topic.ledgers.summaries():
+        summaries = topic.ledgers.summaries()
+        if (compacted := topic.info.compacted) is not None:
+            summaries.append(LedgerSummary(compacted.ledger, compacted.entries, 0, compacted.bytes))
+        for summary in summaries:
             ledger_id = summary.ledger_id
             where = f"ledger {ledger_id} of {topic.path}"
             is_known = ledger_id in state.extents or ledger_id in segments

@@ -19,7 +19,13 @@ from google.protobuf.message import DecodeError, Message
 from pybroker.errors import BrokerError, ChecksumError, NotAllowedError, ProtocolViolation
 from pybroker.model.events import Ack, Flow, PartialAck, SendRefused, SendRun
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.entry_metadata import MAGIC_CRC32C, NUM_MESSAGES_BYTE, message_count
+from pybroker.wire.entry_metadata import (
+    MAGIC_CRC32C,
+    MARKER_BYTE,
+    NUM_MESSAGES_BYTE,
+    has_marker_type,
+    message_count,
+)
 from pybroker.wire.varint import decode, encode, skip_field
 
 FRAME_PADDING_BYTES = 10240
@@ -130,6 +136,7 @@ class Decoder:
         small_commands = 0
         self.has_more = False
         next_count = 0  # Where num_messages_in_batch may begin next: most metadata has no such byte at all.
+        next_marker = 0  # The same for marker_type.
         while end - pos >= _HEAD_SIZE:
             total, size, head, first_tag, producer_id, second_tag, sequence_id = _HEAD(data, pos)
             frame_end = pos + 4 + total
@@ -190,6 +197,10 @@ class Decoder:
                         if next_count < 0:
                             next_count = end
                     count = 1 if next_count >= metadata_end else message_count(data, metadata_start, metadata_end)
+                    if next_marker < metadata_start:
+                        next_marker = data.find(MARKER_BYTE, metadata_start)
+                        if next_marker < 0:
+                            next_marker = end
                     if producer_id != run_producer_id:
                         ack = None
                         run_producer_id = producer_id
@@ -206,6 +217,8 @@ class Decoder:
                     run.size_bytes += frame_end - start
                     if is_chunk:
                         run.chunk_count += 1
+                    if next_marker < metadata_end and has_marker_type(data, metadata_start, metadata_end):
+                        run.has_markers = True
                 elif kind == _ACK_KIND:
                     run_producer_id = -1
                     small_commands += 1
@@ -324,7 +337,7 @@ def _scan_send(data: bytes, pos: int, end: int) -> tuple[BrokerError | None, int
     pos, end = _enter(data, pos + 1, end)
     producer_id = sequence_id = -1
     highest = is_chunk = 0
-    transaction_least = transaction_most = is_marker = 0
+    transaction_least = transaction_most = 0
     while pos < end:
         tag = data[pos]
         pos += 1
@@ -338,20 +351,16 @@ def _scan_send(data: bytes, pos: int, end: int) -> tuple[BrokerError | None, int
             transaction_least, pos = decode(data, pos, end)
         elif tag == 0x28:
             transaction_most, pos = decode(data, pos, end)
-        elif tag == 0x40:
-            is_marker, pos = decode(data, pos, end)
         elif tag == 0x38:
             is_chunk, pos = decode(data, pos, end)
-        elif tag == 0x18:  # num_messages: the entry's own metadata says it
+        elif tag in (0x18, 0x40):  # num_messages, marker: the entry's own metadata says it
             pos = decode(data, pos, end)[1]
         else:
             pos = _skip(data, pos - 1, end)
     if producer_id < 0 or sequence_id < 0:
         raise ProtocolViolation("SEND without producer or sequence id")
     refusal: BrokerError | None = None
-    if is_marker:
-        refusal = NotAllowedError("markers are written by brokers only")
-    elif transaction_least or transaction_most:
+    if transaction_least or transaction_most:
         refusal = NotAllowedError("transactions are not supported yet")
     return refusal, producer_id, sequence_id, highest, is_chunk
 

@@ -1,4 +1,4 @@
-"""Payloads as their producers compressed them, opened within bounds.
+"""Payloads as their producers compressed them, opened within bounds; and compressed again when something in them was left out.
 
 What must hold: nothing that a producer wrote makes this return, or hold in between, much more than the size that it was called
 with; what does not come to exactly that size is damaged.
@@ -7,6 +7,7 @@ with; what does not come to exactly that size is damaged.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 
 import lz4.block
 import snappy
@@ -42,6 +43,33 @@ def decompress(kind: pb.CompressionType, data: bytes, size: int) -> bytes:
     if len(opened) != size:
         raise DamagedPayload(f"the payload holds {len(opened)} bytes as {name}, its metadata says {size}")
     return opened
+
+
+def compress(kind: pb.CompressionType, data: bytes) -> bytes:
+    """`data` as a client would compress it."""
+    return data if kind == NOT_COMPRESSED else _COMPRESS[kind](data)
+
+
+def _to_lz4(data: bytes) -> bytes:
+    compressed: bytes = lz4.block.compress(data, store_size=False)
+    return compressed
+
+
+def _to_zstd(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor().compress(data)
+
+
+def _to_snappy(data: bytes) -> bytes:
+    compressed: bytes = snappy.compress(data)
+    return compressed
+
+
+_COMPRESS: dict[int, Callable[[bytes], bytes]] = {
+    pb.ZLIB: zlib.compress,
+    pb.LZ4: _to_lz4,
+    pb.ZSTD: _to_zstd,
+    pb.SNAPPY: _to_snappy,
+}
 
 
 def _zlib(data: bytes, size: int) -> bytes:

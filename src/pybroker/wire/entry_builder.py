@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from crc32c import crc32c
 
@@ -17,10 +18,17 @@ def build_entry(
     payload: bytes | None,
     *,
     key: str = "",
+    is_key_encoded: bool = False,
+    properties: Mapping[str, str] = MappingProxyType({}),
+    event_time_ms: int = 0,
+    deliver_at_ms: int = 0,
     replicate_to: Sequence[str] = (),
     schema_version: bytes = b"",
 ) -> bytes:
-    """A message of its own, not in a batch. Without payload it says that there is no value for its key any more."""
+    """A message of its own, not in a batch. Without payload it says that there is no value for its key any more.
+
+    `is_key_encoded`: the key is base64 of what it stands for.
+    """
     metadata = pb.MessageMetadata(
         producer_name=producer_name,
         sequence_id=sequence_id,
@@ -30,7 +38,13 @@ def build_entry(
     )
     if key:
         metadata.partition_key = key
-        metadata.partition_key_b64_encoded = False
+        metadata.partition_key_b64_encoded = is_key_encoded
+    for name, value in properties.items():
+        metadata.properties.add(key=name, value=value)
+    if event_time_ms:
+        metadata.event_time = event_time_ms
+    if deliver_at_ms:
+        metadata.deliver_at_time = deliver_at_ms
     if schema_version:
         metadata.schema_version = schema_version
     if payload is None:

@@ -1,6 +1,7 @@
 """The few fields of a stored entry's metadata that the broker looks at, read without protobuf objects.
 
-An entry is stored exactly as it was sent: `[0x0e01 crc32c(4)] metadata_size(4) MessageMetadata payload`.
+An entry is stored exactly as it was sent: `[0x0e01 crc32c(4)] metadata_size(4) MessageMetadata payload`. What the broker may
+have put in front of it (`broker_entry_metadata`) is passed over here.
 """
 
 from __future__ import annotations
@@ -33,13 +34,29 @@ _UUID_TAG = 26 << 3 | 2
 _UUID_BYTES = b"\xd2\x01"  # that tag as a varint
 _CHUNK_COUNT_TAG = 27 << 3
 _CHUNK_ID_TAG = 29 << 3
+_HIGHEST_SEQUENCE_ID_TAG = 24 << 3
+_MARKER_TYPE_TAG = 20 << 3
+MARKER_BYTE = b"\xa0"
+"""The first of the two bytes of a marker's tag; text and most metadata do not hold it."""
+_MARKER_BYTES = b"\xa0\x01"
 NO_KEY = b"NONE_KEY"
 """The sticky key of an entry whose metadata says nothing of its origin."""
 
 
+def message_start(entry: bytes) -> int:
+    """Where in a stored entry that begins which a client has sent; 0 unless the broker put something in front of it."""
+    if entry[:2] != b"\x0e\x02":
+        return 0
+    return min(_CHECKSUM_SIZE + int.from_bytes(entry[2:6], "big"), len(entry))
+
+
 def metadata_span(entry: bytes) -> tuple[int, int]:
     """Where MessageMetadata begins and ends in `entry`. Raises ProtocolViolation when it does not fit."""
-    start = _CHECKSUM_SIZE if entry[:2] == b"\x0e\x01" else 0
+    start = _CHECKSUM_SIZE
+    if entry[:2] != b"\x0e\x01":
+        start = message_start(entry)
+        if entry[start : start + 2] == b"\x0e\x01":
+            start += _CHECKSUM_SIZE
     size = int.from_bytes(entry[start : start + 4], "big")
     start += 4
     if len(entry) < start or start + size > len(entry):
@@ -85,6 +102,27 @@ def is_batch(entry: bytes) -> bool:
             return True
         pos = skip_field(entry, tag, pos, end)
     return False
+
+
+def has_marker_type(data: bytes, start: int, end: int) -> bool:
+    """Whether the MessageMetadata at [start, end) says that it is a marker: nothing for applications."""
+    if data.find(_MARKER_BYTES, start, end) < 0:
+        return False
+    pos = start
+    while pos < end:
+        tag, pos = decode(data, pos, end)
+        if tag == _MARKER_TYPE_TAG:
+            return True
+        pos = skip_field(data, tag, pos, end)
+    return False
+
+
+def is_marker(entry: bytes) -> bool:
+    """Whether the entry is a marker, which brokers write for each other and consumers never see. Never raises."""
+    try:
+        return has_marker_type(entry, *metadata_span(entry))
+    except ProtocolViolation:
+        return False
 
 
 def is_encrypted(entry: bytes) -> bool:
@@ -168,6 +206,37 @@ def chunk_of(entry: bytes) -> Chunk | None:
     except ProtocolViolation:
         return None
     return Chunk(uuid, index, count) if uuid and count > 1 else None
+
+
+def stored_sequence_id(entry: bytes) -> tuple[str, int] | None:
+    """Who published the entry, and the highest sequence id that it completes, unsigned as on the wire.
+
+    None for a part of a larger message that is not its last one, for a marker, and for metadata that does not parse.
+    """
+    name = ""
+    sequence_id = highest = 0
+    try:
+        pos, end = metadata_span(entry)
+        while pos < end:
+            tag, pos = decode(entry, pos, end)
+            if tag == _PRODUCER_NAME_TAG:
+                size, start = decode(entry, pos, end)
+                pos = start + size
+                name = entry[start:pos].decode()
+            elif tag == _SEQUENCE_ID_TAG:
+                sequence_id, pos = decode(entry, pos, end)
+            elif tag == _HIGHEST_SEQUENCE_ID_TAG:
+                highest, pos = decode(entry, pos, end)
+            elif tag == _MARKER_TYPE_TAG:
+                return None
+            else:
+                pos = skip_field(entry, tag, pos, end)
+    except (ProtocolViolation, UnicodeDecodeError):
+        return None
+    chunk = chunk_of(entry)
+    if chunk is not None and chunk.chunk_id != chunk.chunk_count - 1:
+        return None
+    return name, max(sequence_id, highest)
 
 
 def sticky_key(entry: bytes) -> bytes:

@@ -82,6 +82,27 @@ def send_receipts(
     return b"".join(parts)
 
 
+def send_receipts_of_one_id(
+    producer_id: int, sequence_ids: list[int], highest_sequence_ids: list[int], id_part: int
+) -> bytes:
+    """Receipts that all name the same message, whose ledger id and entry id are both `id_part`; else as `send_receipts`."""
+    producer = b"\x08" + encode(producer_id) + b"\x10"
+    message_id = b"\x08" + encode(id_part) + b"\x10" + encode(id_part)
+    message_id = _ID_HEADS[len(message_id)] + message_id
+    parts_size = -1
+    head = b""
+    parts: list[bytes] = []
+    for sequence_id, highest_sequence_id in zip(sequence_ids, highest_sequence_ids, strict=True):
+        sequence = encode(sequence_id)
+        highest = b"\x20" + encode(highest_sequence_id) if highest_sequence_id else _NO_HIGHEST
+        size = len(sequence) + len(highest)
+        if size != parts_size:  # Neighbours' are of the same length as a rule.
+            parts_size = size
+            head = _RECEIPT_HEADS[len(producer) + size + len(message_id)] + producer
+        parts += (head, sequence, message_id, highest)
+    return b"".join(parts)
+
+
 def messages(
     consumer_id: int,
     ledger_id: int,

@@ -17,6 +17,9 @@ from pybroker.auth.authorization import AuthorizationService
 from pybroker.broker.default_policies import default_policies
 from pybroker.broker.maintenance import Maintenance
 from pybroker.broker.service import BrokerService
+from pybroker.broker.subscription import Subscription
+from pybroker.broker.topic import Topic
+from pybroker.broker.topic_compaction import CompactionCounters
 from pybroker.clock import Clock
 from pybroker.cluster.cluster_documents import ClusterDocuments
 from pybroker.cluster.dynamic_configuration import DynamicConfiguration
@@ -24,15 +27,18 @@ from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts, LookupResul
 from pybroker.config import BrokerConfig
 from pybroker.errors import AdminError, BrokerError, TopicNotFound
 from pybroker.managed_ledger.entry_cache import EntryCache
+from pybroker.managed_ledger.info import CompactedInfo
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.metadata.memory import MemoryMetadataStore
 from pybroker.metadata.partitioned_topics import PartitionedTopics
+from pybroker.metadata.resource_groups import ResourceGroups
 from pybroker.metadata.resources import Resources
 from pybroker.model.effective_policies import EffectivePolicies
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.model.policies import BacklogQuota, BacklogQuotaPolicy
 from pybroker.model.position import EARLIEST, Position
 from pybroker.model.stats import BrokerStats, DeliveryCounters, LedgerCounters, ProducerCounters, TopicCounters
+from pybroker.schema.registry import SchemaRegistry
 from pybroker.storage.memory_store import MemoryLedgerStore
 
 Names = list[str]
@@ -52,6 +58,7 @@ class FakeClock(Clock):
 class FakeLedger:
     ledgers: LedgerList = field(default_factory=LedgerList)
     counters: LedgerCounters = field(default_factory=LedgerCounters)
+    compacted: CompactedInfo | None = None
 
 
 @dataclass
@@ -129,6 +136,11 @@ NO_LIMITS = replace(default_policies(BrokerConfig()), size_quota=NO_QUOTA, age_q
 
 
 @dataclass(eq=False)
+class FakeCompaction:
+    counters: CompactionCounters = field(default_factory=CompactionCounters)
+
+
+@dataclass(eq=False)
 class FakeTopic:
     name: TopicName
     ledger: FakeLedger = field(default_factory=FakeLedger)
@@ -137,10 +149,20 @@ class FakeTopic:
     subscriptions: dict[str, FakeSubscription] = field(default_factory=dict)
     policies: EffectivePolicies = NO_LIMITS
     backlog_age_s: int = -1
+    compaction: FakeCompaction = field(default_factory=FakeCompaction)
+
+    @property
+    def ledger_counters(self) -> LedgerCounters:
+        return self.ledger.counters
 
     def subscribe(self, name: str) -> FakeSubscription:
         self.subscriptions[name] = FakeSubscription(name, self, FakeCursor(self.ledger))
         return self.subscriptions[name]
+
+
+# They pass for those of topics that store their messages.
+Topic.register(FakeTopic)
+Subscription.register(FakeSubscription)
 
 
 class FakeDirectory:
@@ -163,7 +185,9 @@ class FakeBroker:
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
         self.clock = FakeClock()
-        metadata = MemoryMetadataStore()
+        metadata = self.metadata_store = MemoryMetadataStore()
+        self.schemas = SchemaRegistry(metadata, self.clock)
+        self.resource_groups = ResourceGroups(metadata)
         self.resources = Resources(metadata)
         self.dynamic = DynamicConfiguration(config, metadata)
         self.cluster_documents = ClusterDocuments(metadata)
@@ -188,6 +212,9 @@ class FakeBroker:
         topic = FakeTopic(TopicName.parse(text))
         self.topics[str(topic.name)] = topic
         return topic
+
+    def loaded_topics(self) -> list[FakeTopic]:
+        return list(self.topics.values())
 
     async def health_check(self) -> None:
         if self.sickness is not None:

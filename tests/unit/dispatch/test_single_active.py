@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.dispatch.support import LEDGER, Feed, consumer, exclusive, positions, run_of
+from tests.unit.dispatch.support import LEDGER, Feed, consumer, exclusive, positions, run_of, sticky_consumer
 
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.replay import RedeliveryCounts
 from pybroker.dispatch.single_active import ExclusiveDispatcher, SingleActiveDispatcher
-from pybroker.errors import ConsumerBusy
+from pybroker.errors import ConsumerAssignError, ConsumerBusy
 from pybroker.model.position import Position
 
 
@@ -211,3 +211,28 @@ def test_acknowledgements_and_resets_change_nothing_that_is_not_tracked() -> Non
     assert not dispatcher.redelivery_counts
     assert dispatcher.replay_entry_count == 0
     assert dispatcher.kind == "Exclusive"
+
+
+def test_a_consumer_of_some_hashes_gets_those_and_spends_permits_on_nothing_else() -> None:
+    dispatcher = exclusive()
+    c = sticky_consumer("c", (0, 99), (200, 299))
+    dispatcher.add_consumer(c)
+    assert dispatcher.needs_key_hashes
+    dispatcher.flow(c, 10)
+    plan = dispatcher.next_read()
+    assert plan is not None
+    run = run_of(range(6))
+    run.key_hashes = [0, 99, 100, 250, 300, 65536 + 200]
+    (delivery,) = dispatcher.assign(plan, run)
+    assert list(delivery.entry_ids) == [0, 1, 3, 5]
+    assert c.permits == 6
+    run.key_hashes = [150] * 6
+    assert dispatcher.assign(plan, run) == []
+
+
+def test_a_consumer_of_hashes_that_overlap_is_refused_and_leaves_nothing_behind() -> None:
+    dispatcher = exclusive()
+    with pytest.raises(ConsumerAssignError):
+        dispatcher.add_consumer(sticky_consumer("c", (0, 10), (10, 20)))
+    assert not dispatcher.consumers
+    dispatcher.check_invariants()

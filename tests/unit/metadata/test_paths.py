@@ -24,3 +24,13 @@ def test_the_partitions_and_cursors_of_a_topic_lie_where_their_parents_say() -> 
 
 def test_policies_lie_below_their_tenant() -> None:
     assert paths.policies(NamespaceName("t", "ns")) == paths.tenant_policies("t") + "/ns"
+
+
+def test_partitions_and_both_domains_share_the_path_of_their_schema_whose_versions_sort() -> None:
+    topic = TopicName.parse("t/ns/a%2Fb")
+    path = paths.schema(topic)
+    assert path.startswith(paths.schemas(topic.namespace) + "/")
+    assert path == paths.schema(topic.partition(3)) == paths.schema(TopicName.parse("non-persistent://t/ns/a%2Fb"))
+    assert path == f"{paths.SCHEMAS}/{paths.schema_name(topic)}"
+    versions = [paths.schema_version(path, version) for version in (2, 10, 10**12)]
+    assert versions == sorted(versions)

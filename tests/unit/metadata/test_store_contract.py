@@ -8,17 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from pybroker.clock import Clock
 from pybroker.errors import BadVersionError, StoreError
+from pybroker.metadata.measured import MeasuredMetadataStore
 from pybroker.metadata.memory import MemoryMetadataStore
 from pybroker.metadata.sqlite import SqliteMetadataStore
 from pybroker.metadata.store import NOT_EXISTING, MetadataStore, Versioned
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "measured"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MetadataStore]:
     opened: MetadataStore
     if request.param == "memory":
         opened = MemoryMetadataStore()
+    elif request.param == "measured":
+        opened = MeasuredMetadataStore(MemoryMetadataStore(), Clock())
     else:
         opened = await SqliteMetadataStore.open(tmp_path / "metadata.db")
     yield opened

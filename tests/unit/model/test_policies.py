@@ -45,7 +45,6 @@ FRESH = {
     "offload_threshold": -1,
     "offload_threshold_in_seconds": -1,
     "schema_compatibility_strategy": "UNDEFINED",
-    "is_allow_auto_update_schema": True,
     "schema_validation_enforced": False,
     "subscription_types_enabled": [],
     "properties": {},
@@ -53,6 +52,7 @@ FRESH = {
 }
 
 ONCE_SET = {
+    "is_allow_auto_update_schema": False,
     "persistence": {
         "bookkeeperEnsemble": 2,
         "bookkeeperWriteQuorum": 2,

@@ -26,3 +26,13 @@ def test_no_value_is_another_thing_than_an_empty_one() -> None:
     assert (nothing.null_value, empty.null_value) == (True, False)
     assert not empty.HasField("partition_key")
     assert not empty.HasField("schema_version")
+
+
+def test_what_a_producer_says_of_its_message_is_in_the_metadata() -> None:
+    entry = build_entry(
+        "p", 0, 1, b"", key="a2V5", is_key_encoded=True, properties={"a": "b"}, event_time_ms=5, deliver_at_ms=9
+    )
+    metadata = message_metadata(entry)
+    assert (metadata.partition_key, metadata.partition_key_b64_encoded) == ("a2V5", True)
+    assert [(each.key, each.value) for each in metadata.properties] == [("a", "b")]
+    assert (metadata.event_time, metadata.deliver_at_time) == (5, 9)

@@ -20,6 +20,7 @@ from pybroker.wire.entry_metadata import (
     metadata_span,
     publish_time_ms,
     sticky_key,
+    stored_sequence_id,
 )
 
 
@@ -169,3 +170,25 @@ def test_the_ordering_key_goes_before_the_key_and_that_before_the_origin(fields:
 def test_metadata_that_cannot_be_read_has_the_key_of_entries_without_one(data: bytes) -> None:
     assert sticky_key(len(data).to_bytes(4, "big") + data) == NO_KEY
     assert sticky_key(b"\x0e\x01") == NO_KEY
+
+
+@EXAMPLES
+@given(metadatas)
+def test_a_whole_message_has_the_sequence_id_that_protobuf_reads(fields: pb.MessageMetadata) -> None:
+    fields.ClearField("uuid")
+    entry = message(fields, b"x", "good")
+    wanted = (fields.producer_name, max(fields.sequence_id, fields.highest_sequence_id))
+    assert stored_sequence_id(entry) == (None if fields.HasField("marker_type") else wanted)
+
+
+def test_a_large_message_has_its_sequence_id_in_its_last_part() -> None:
+    def part(chunk_id: int) -> bytes:
+        return message(metadata(uuid="u", chunk_id=chunk_id, num_chunks_from_msg=3), b"x")
+
+    assert [stored_sequence_id(part(each)) for each in range(3)] == [None, None, ("p", 1)]
+
+
+@given(st.binary(max_size=60))
+def test_what_does_not_parse_has_no_sequence_id_or_some(entry: bytes) -> None:
+    found = stored_sequence_id(entry)
+    assert found is None or found[1] >= 0

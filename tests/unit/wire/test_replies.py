@@ -83,6 +83,20 @@ def test_receipts_of_consecutive_messages_say_the_same_as_one_by_one(
     assert together == b"".join(single)
 
 
+@EXAMPLES
+@given(ids, runs, st.sampled_from([0, -1]), st.data())
+def test_receipts_of_messages_that_are_not_stored_name_one_id(
+    producer_id: int, sequence_ids: list[int], id_part: int, data: st.DataObject
+) -> None:
+    highest = data.draw(st.lists(st.one_of(st.just(0), ids), min_size=len(sequence_ids), max_size=len(sequence_ids)))
+    together = replies.send_receipts_of_one_id(producer_id, sequence_ids, highest, id_part)
+    single = [
+        replies.send_receipts(producer_id, [sequence_id], [highest[index]], id_part, id_part)
+        for index, sequence_id in enumerate(sequence_ids)
+    ]
+    assert together == b"".join(single)
+
+
 def test_as_many_highest_as_sequence_ids_are_asked_for() -> None:
     with pytest.raises(AssertionError, match="parallel"):
         replies.send_receipts(1, [1, 2], [0], 5, 0)

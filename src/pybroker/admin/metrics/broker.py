@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from pybroker import __version__
 from pybroker.admin.metrics import figures
 from pybroker.admin.metrics.reading import EVICTION_TYPES, Reading
+from pybroker.admin.metrics.resource_groups import resource_group_lines
 from pybroker.admin.metrics.text import Number, Samples, number_text, type_line
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ _SUMS = (
     "msg_backlog",
 )
 
+METADATA_STORE = "metadata-store"
+"""The value of the label `name`: there is one store."""
+
 
 class BrokerLines:
     """Writes them; keeps nothing but the registry of the process's own figures."""
@@ -52,6 +56,8 @@ class BrokerLines:
         yield from self._connections()
         yield from self._load()
         yield from self._cache()
+        yield from resource_group_lines(self._samples, self._broker.resource_groups, self._rates.groups)
+        yield from self._metadata()
         yield from self._internals()
         yield from self._process()
 
@@ -111,6 +117,17 @@ class BrokerLines:
         yield from samples.counter("pybroker_cache_hit_entries", cache.hits_total)
         yield from samples.counter("pybroker_cache_missed_reads", cache.misses_total)
 
+    def _metadata(self) -> Iterator[str]:
+        latencies = self._broker.metadata_store.latencies
+        if latencies is None:
+            return
+        name = "pulsar_metadata_store_ops_latency_ms"
+        yield type_line(name, "histogram")
+        for (kind, status), buckets in latencies.took_ms.items():
+            labels = {"name": METADATA_STORE, "type": kind, "status": status}
+            yield from self._samples.histogram_samples(name, buckets, **labels)
+        yield from self._samples.counter("pulsar_metadata_store_put_bytes", latencies.put_bytes, name=METADATA_STORE)
+
     def _about(self, metric: str, values: dict[str, Number]) -> Iterator[str]:
         host = figures.broker_host(self._broker)
         for name, value in values.items():
@@ -122,6 +139,8 @@ class BrokerLines:
         yield from samples.gauge("pybroker_loop_lag_ms", stats.loop_lag_ms)
         yield from samples.gauge("pybroker_loop_lag_max_ms", stats.loop_lag_max_ms)
         yield from samples.histogram("pybroker_loop_lag_histogram_ms", stats.loop_lags_ms)
+        yield from samples.histogram("pybroker_gc_pauses_ms", stats.gc_pauses_ms)
+        yield from samples.counter("pybroker_gc_full_collections", stats.gc_full_collections)
         yield from samples.gauge("pybroker_pending_publish_bytes", stats.pending_publish_bytes)
         yield from samples.gauge("pybroker_pump_queue_depth", len(broker.pumps))
         yield from samples.counter("pybroker_bugs", stats.bugs)

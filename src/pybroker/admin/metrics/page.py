@@ -10,6 +10,7 @@ from pybroker.admin.metrics.bundles import bundle_lines
 from pybroker.admin.metrics.figures import broker_host
 from pybroker.admin.metrics.ledgers import ledger_lines
 from pybroker.admin.metrics.reading import Reading
+from pybroker.admin.metrics.schemas import schema_lines
 from pybroker.admin.metrics.text import Samples
 from pybroker.admin.slices import sliced
 
@@ -37,6 +38,7 @@ class MetricsPage:
         for _ in reading.read():
             yield ""
         yield from self._broker_lines.lines(reading)
+        yield from schema_lines(self._samples, self._broker.schemas.counters)
         yield from ledger_lines(self._samples, reading.ledgers, config.stats_update_frequency_in_secs)
         if config.expose_bundles_metrics_in_prometheus:
             yield from bundle_lines(self._samples, self._broker, self._rates, broker_host(self._broker))

@@ -10,16 +10,19 @@ from operator import add
 from typing import TYPE_CHECKING
 
 from pybroker.admin.metrics import values
+from pybroker.admin.metrics.compactions import COMPACTION_NAMES, compaction_values
 from pybroker.admin.metrics.ledgers import CURSOR_NAMES, LedgerSums, cursor_labels, cursor_values
-from pybroker.admin.metrics.text import Number, Samples, Table, escape
+from pybroker.admin.metrics.text import Number, Samples, Table, escape, is_free_label
 from pybroker.broker.backlog import estimated_bytes_behind
+from pybroker.broker.subscription import Subscription
+from pybroker.broker.topic import Topic
 from pybroker.model.system_topics import is_system_topic
 
 if TYPE_CHECKING:
     from pybroker.admin.rate_sampler import RateSampler
     from pybroker.broker.service import BrokerService
-    from pybroker.broker.subscription import Subscription
-    from pybroker.broker.topic import Topic
+    from pybroker.broker.subscription_base import SubscriptionBase
+    from pybroker.broker.topic_base import TopicBase
     from pybroker.config import BrokerConfig
     from pybroker.model.names import NamespaceName
 
@@ -36,7 +39,7 @@ class NamespaceSums:
         self.buckets: Sequence[Number] = [0] * len(values.BUCKET_NAMES)
         self.evictions = (0, 0)
 
-    def add(self, topic: Topic, summed: values.SummedValues) -> None:
+    def add(self, topic: TopicBase, summed: values.SummedValues) -> None:
         self.topic_count += 1
         self.summed = values.SummedValues(*map(add, self.summed, summed))
         size_evictions, age_evictions = self.evictions
@@ -72,6 +75,7 @@ class Reading:
         self._consumers = Table(values.ConsumerValues._fields)
         self._producers = Table(values.ProducerValues._fields)
         self._cursors = Table(CURSOR_NAMES)
+        self._compactions = Table(COMPACTION_NAMES)
         self.namespaces: dict[str, NamespaceSums] = {}
         self.ledgers: dict[str, LedgerSums] = {}  # by namespace and domain
         self._begins: dict[NamespaceName, str] = {}
@@ -81,14 +85,15 @@ class Reading:
 
     def read(self) -> Iterator[None]:
         """Look at one topic or subscription between two steps."""
-        for topic in list(self._broker.topics.values()):
+        has_cursors = self._config.expose_managed_cursor_metrics_in_prometheus
+        for topic in self._broker.loaded_topics():
             labels = self._topic_labels(topic)
             delivered: list[values.SubscriptionValues] = []
             for subscription in list(topic.subscriptions.values()):
-                delivered.append(values.subscription_values(subscription, self._rates.subscription(subscription)))
+                delivered.append(values.any_subscription_values(subscription, self._rates.subscription(subscription)))
                 if self._has_topics:
                     yield from self._subscription_rows(labels, subscription, delivered[-1])
-                if self._config.expose_managed_cursor_metrics_in_prometheus and subscription.is_durable:
+                if has_cursors and isinstance(subscription, Subscription) and subscription.is_durable:
                     self._cursors.add(cursor_labels(self._samples, subscription), cursor_values(subscription))
                 yield
             if self._has_topics:
@@ -96,18 +101,36 @@ class Reading:
             self._add(labels, topic, delivered)
             yield
 
-    def _topic_labels(self, topic: Topic) -> str:
+    def _topic_labels(self, topic: TopicBase) -> str:
         """Without the brace at the end: other labels may follow."""
         name = topic.name
         begin = self._begins.get(name.namespace)
         if begin is None:
             begin = self._begins[name.namespace] = self._samples.labels(namespace=str(name.namespace))[:-1]
+        own = self._property_labels(topic) if self._config.expose_custom_topic_metric_labels_enabled else ""
         if not self._config.split_topic_and_partition_label_in_prometheus:
-            return f'{begin},topic="{escape(str(name))}"'
-        return f'{begin},topic="{escape(str(name.partitioned_name))}",partition="{name.partition_index}"'
+            return f'{begin},topic="{escape(str(name))}"{own}'
+        return f'{begin},topic="{escape(str(name.partitioned_name))}",partition="{name.partition_index}"{own}'
+
+    def _property_labels(self, topic: TopicBase) -> str:
+        """The properties that the namespace lets metrics show; a partition has those of its partitioned topic."""
+        namespace = self._broker.resources.namespace(topic.name.namespace)
+        allowed = namespace.allowed_topic_property_keys_for_metrics if namespace is not None else None
+        if not allowed:
+            return ""
+        partitioned = self._broker.partitioned.get(topic.name.partitioned_name)
+        if partitioned is not None:
+            properties = partitioned.properties or {}
+        else:
+            properties = topic.ledger.properties if isinstance(topic, Topic) else {}
+        return "".join(
+            f',{key}="{escape(properties[key])}"'
+            for key in sorted(set(allowed))
+            if key in properties and is_free_label(key)
+        )
 
     def _subscription_rows(
-        self, topic_labels: str, subscription: Subscription, read: values.SubscriptionValues
+        self, topic_labels: str, subscription: SubscriptionBase, read: values.SubscriptionValues
     ) -> Iterator[None]:
         labels = f'{topic_labels},subscription="{escape(subscription.name)}"'
         self._subscriptions.add(labels + "}", read)
@@ -115,9 +138,11 @@ class Reading:
         for reason in values.THROTTLE_REASONS:
             row_labels = f'{labels},reason="{reason}"}}'
             self._throttled.add(row_labels, values.throttled_events(subscription, reason))
-        cursor = subscription.cursor
         if self._config.expose_subscription_backlog_size_in_prometheus:
-            behind_bytes = estimated_bytes_behind(cursor.ledger.ledgers, cursor.mark_delete_position)
+            behind_bytes = 0
+            if isinstance(subscription, Subscription):
+                cursor = subscription.cursor
+                behind_bytes = estimated_bytes_behind(cursor.ledger.ledgers, cursor.mark_delete_position)
             self._subscription_backlogs.add(labels + "}", (behind_bytes,))
         if self._config.expose_consumer_level_metrics_in_prometheus:
             for consumer in list(subscription.consumers):
@@ -126,7 +151,7 @@ class Reading:
                 self._out.add(own, values.out_values(consumer.counters))
                 yield
 
-    def _producer_rows(self, topic_labels: str, topic: Topic) -> Iterator[None]:
+    def _producer_rows(self, topic_labels: str, topic: TopicBase) -> Iterator[None]:
         if not self._config.expose_producer_level_metrics_in_prometheus:
             return
         for producer in list(topic.producers.values()):
@@ -134,7 +159,7 @@ class Reading:
             self._producers.add(topic_labels + own, values.producer_values(self._rates.producer(producer)))
             yield
 
-    def _add(self, labels: str, topic: Topic, delivered: list[values.SubscriptionValues]) -> None:
+    def _add(self, labels: str, topic: TopicBase, delivered: list[values.SubscriptionValues]) -> None:
         rates, namespace = self._rates.topic(topic), str(topic.name.namespace)
         summed = values.summed_values(topic, rates, delivered)
         buckets = values.bucket_values(rates)
@@ -144,10 +169,12 @@ class Reading:
         of_namespace.add(topic, summed)
         if self._has_topics:
             self._topics.add(labels + "}", (*summed, *buckets, *values.single_values(topic, rates)))
+            if isinstance(topic, Topic) and topic.compaction.counters.has_run:
+                self._compactions.add(labels + "}", compaction_values(topic))
             self._add_evictions(labels, (topic.counters.size_evictions, topic.counters.age_evictions))
         else:
             of_namespace.add_rows(buckets, values.delivery_sums(topic.subscriptions.values(), delivered))
-        if self._config.expose_managed_ledger_metrics_in_prometheus:
+        if self._config.expose_managed_ledger_metrics_in_prometheus and isinstance(topic, Topic):
             key = f"{namespace}/{topic.name.domain}"
             if key not in self.ledgers:
                 self.ledgers[key] = LedgerSums()
@@ -174,6 +201,7 @@ class Reading:
         for table in (
             self._topics,
             self._evictions,
+            self._compactions,
             self._subscriptions,
             self._throttled,
             self._out,

@@ -5,6 +5,7 @@ Everything comes as pieces of text, each little work; whoever asks for them join
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from math import isnan
@@ -22,6 +23,18 @@ Number = int | float
 def escape(text: str) -> str:
     """A label value as the text format wants it."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+_LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
+_TAKEN_LABELS = frozenset(
+    {"cluster", "namespace", "topic", "partition", "subscription", "reason", "quota_type", "le", "quantile"}
+    | {"consumer_name", "consumer_id", "producer_name", "producer_id"}
+)
+
+
+def is_free_label(name: str) -> bool:
+    """Whether the text format takes `name` as a label, and no row of a topic has one of that name already."""
+    return _LABEL.fullmatch(name) is not None and name not in _TAKEN_LABELS
 
 
 def number_text(value: Number) -> str:
@@ -97,7 +110,7 @@ class Samples:
         for key, value in values.items():
             yield f"{name}{self.labels(**{label: key})} {number_text(value)}\n"
 
-    def counter(self, name: str, total: Number, **labels: str) -> Iterator[str]:
+    def counter(self, name: str, total: Number, /, **labels: str) -> Iterator[str]:
         """`name` without its `_total`."""
         yield f"{type_line(name, 'counter')}{name}_total{self.labels(**labels)} {total}\n"
 
@@ -115,7 +128,7 @@ class Samples:
         yield type_line(name, "histogram")
         yield from self.histogram_samples(name, buckets, **labels)
 
-    def histogram_samples(self, name: str, buckets: Buckets, **labels: str) -> Iterator[str]:
+    def histogram_samples(self, name: str, buckets: Buckets, /, **labels: str) -> Iterator[str]:
         """Those of one set of labels."""
         bounds = (*map(str, buckets.bounds), "+Inf")
         for bound, count in zip(bounds, accumulate(buckets.counts), strict=True):

@@ -9,15 +9,17 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker.broker.backlog_quota import estimated_backlog_bytes
+from pybroker.broker.subscription import Subscription
+from pybroker.broker.topic import Topic
 from pybroker.model.rates import BucketsWindow, DeliveryRates, ProducerRates, TopicRates
 
 if TYPE_CHECKING:
     from pybroker.broker.consumer import Consumer
-    from pybroker.broker.subscription import Subscription
-    from pybroker.broker.topic import Topic
+    from pybroker.broker.subscription_base import SubscriptionBase
+    from pybroker.broker.topic_base import TopicBase
     from pybroker.model.stats import DeliveryCounters
 
-_LATENCY_SUFFIXES = ("le_0_5", "le_1", "le_5", "le_10", "le_20", "le_50", "le_100", "le_200", "le_1000", "overflow")
+LATENCY_SUFFIXES = ("le_0_5", "le_1", "le_5", "le_10", "le_20", "le_50", "le_100", "le_200", "le_1000", "overflow")
 _SIZE_SUFFIXES = (
     "le_128",
     "le_512",
@@ -62,7 +64,29 @@ class SubscriptionValues(NamedTuple):
     pulsar_subscription_filter_rescheduled_msg_count: int
 
 
-def subscription_values(subscription: Subscription, rates: DeliveryRates) -> SubscriptionValues:
+_NO_SUBSCRIPTION_VALUES = SubscriptionValues(*[0] * len(SubscriptionValues._fields))
+
+
+def any_subscription_values(subscription: SubscriptionBase, rates: DeliveryRates) -> SubscriptionValues:
+    """Zeros where it is about a backlog, for subscriptions that keep no messages."""
+    if isinstance(subscription, Subscription):
+        return _subscription_values(subscription, rates)
+    counters = subscription.counters
+    return _NO_SUBSCRIPTION_VALUES._replace(
+        pulsar_subscription_msg_rate_out=rates.messages_out.per_second,
+        pulsar_subscription_msg_throughput_out=rates.bytes_out.per_second,
+        pulsar_subscription_msg_drop_rate=rates.dropped_messages.per_second,
+        pulsar_subscription_consumers_count=len(subscription.consumers),
+        pulsar_subscription_last_consumed_flow_timestamp=counters.last_consumed_flow_ms,
+        pulsar_subscription_last_consumed_timestamp=counters.last_consumed_ms,
+        pulsar_subscription_filter_processed_msg_count=counters.filter_processed,
+        pulsar_subscription_filter_accepted_msg_count=counters.filter_accepted,
+        pulsar_subscription_filter_rejected_msg_count=counters.filter_rejected,
+        pulsar_subscription_filter_rescheduled_msg_count=counters.filter_rescheduled,
+    )
+
+
+def _subscription_values(subscription: Subscription, rates: DeliveryRates) -> SubscriptionValues:
     counters, delayed, dispatcher = subscription.counters, subscription.delayed, subscription.dispatcher
     backlog_entries, delayed_entries = subscription.cursor.backlog_entries, delayed.entry_count
     return SubscriptionValues(
@@ -152,9 +176,9 @@ def _bucket_names(name: str, suffixes: Sequence[str]) -> list[str]:
 
 
 BUCKET_NAMES = (
-    *_bucket_names("pulsar_storage_write_latency", _LATENCY_SUFFIXES),
+    *_bucket_names("pulsar_storage_write_latency", LATENCY_SUFFIXES),
     # A message is handed to the store when it arrives: what is measured is the same.
-    *_bucket_names("pulsar_storage_ledger_write_latency", _LATENCY_SUFFIXES),
+    *_bucket_names("pulsar_storage_ledger_write_latency", LATENCY_SUFFIXES),
     *_bucket_names("pulsar_entry_size", _SIZE_SUFFIXES),
 )
 """The samples of each bucket alone in the last window, then their number and sum."""
@@ -175,8 +199,14 @@ def _with_totals(window: BucketsWindow) -> list[float]:
     return [*window.counts, window.count, window.total]
 
 
-def summed_values(topic: Topic, rates: TopicRates, delivered: Sequence[SubscriptionValues]) -> SummedValues:
-    size_bytes = topic.ledger.ledgers.size_bytes
+def _stored_bytes(topic: TopicBase) -> tuple[int, int]:
+    """What is stored, and what of it somebody has not read yet."""
+    return (topic.ledger.ledgers.size_bytes, estimated_backlog_bytes(topic)) if isinstance(topic, Topic) else (0, 0)
+
+
+def summed_values(topic: TopicBase, rates: TopicRates, delivered: Sequence[SubscriptionValues]) -> SummedValues:
+    is_stored = isinstance(topic, Topic)
+    size_bytes, backlog_bytes = _stored_bytes(topic)
     return SummedValues(
         pulsar_subscriptions_count=len(topic.subscriptions),
         pulsar_producers_count=len(topic.producers),
@@ -190,9 +220,9 @@ def summed_values(topic: Topic, rates: TopicRates, delivered: Sequence[Subscript
         pulsar_msg_backlog=sum([each.pulsar_subscription_back_log for each in delivered]),
         pulsar_storage_size=size_bytes,
         pulsar_storage_logical_size=size_bytes,
-        pulsar_storage_backlog_size=estimated_backlog_bytes(topic),
+        pulsar_storage_backlog_size=backlog_bytes,
         pulsar_storage_offloaded_size=0,
-        pulsar_storage_write_rate=rates.entries_in.per_second,
+        pulsar_storage_write_rate=rates.entries_in.per_second if is_stored else 0,
         pulsar_storage_read_rate=rates.entries_read.per_second,
         pulsar_storage_read_cache_misses_rate=rates.store_entries_read.per_second,
         pulsar_delayed_message_index_size_bytes=sum(
@@ -201,7 +231,7 @@ def summed_values(topic: Topic, rates: TopicRates, delivered: Sequence[Subscript
     )
 
 
-def delivery_sums(subscriptions: Collection[Subscription], delivered: Sequence[SubscriptionValues]) -> DeliverySums:
+def delivery_sums(subscriptions: Collection[SubscriptionBase], delivered: Sequence[SubscriptionValues]) -> DeliverySums:
     return DeliverySums(
         pulsar_subscription_delayed=sum([each.pulsar_subscription_delayed for each in delivered]),
         pulsar_subscription_in_replay=sum([each.pulsar_subscription_in_replay for each in delivered]),
@@ -211,14 +241,15 @@ def delivery_sums(subscriptions: Collection[Subscription], delivered: Sequence[S
     )
 
 
-def single_values(topic: Topic, rates: TopicRates) -> SingleValues:
+def single_values(topic: TopicBase, rates: TopicRates) -> SingleValues:
     policies = topic.policies
+    is_stored = isinstance(topic, Topic)
     return SingleValues(
         pulsar_average_msg_size=rates.average_message_bytes,
         pulsar_publish_rate_limit_times=topic.counters.publish_rate_limited,
-        pulsar_storage_backlog_quota_limit=policies.size_quota.limitSize,
-        pulsar_storage_backlog_quota_limit_time=policies.age_quota.limitTime,
-        pulsar_storage_backlog_age_seconds=topic.backlog_age_s,
+        pulsar_storage_backlog_quota_limit=policies.size_quota.limitSize if is_stored else 0,
+        pulsar_storage_backlog_quota_limit_time=policies.age_quota.limitTime if is_stored else -1,
+        pulsar_storage_backlog_age_seconds=topic.backlog_age_s if isinstance(topic, Topic) else 0,
     )
 
 
@@ -266,7 +297,7 @@ def producer_values(rates: ProducerRates) -> ProducerValues:
 NEVER_THROTTLED = (0, 0)
 
 
-def throttled_events(subscription: Subscription, reason: str) -> tuple[int, int]:
+def throttled_events(subscription: SubscriptionBase, reason: str) -> tuple[int, int]:
     """How often a limit of `reason` held messages back, and how often bytes."""
     events = subscription.counters.throttled_events
     if not events:

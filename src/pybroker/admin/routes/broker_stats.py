@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pybroker.admin.metrics.text import Number
     from pybroker.admin.rate_sampler import RateSampler
     from pybroker.broker.service import BrokerService
-    from pybroker.broker.topic import Topic
+    from pybroker.broker.topic_base import TopicBase
 
 BASE = "/admin/v2/broker-stats"
 JSON = "application/json"
@@ -120,8 +120,8 @@ def _ledger_figures(sums: LedgerSums, window_s: float) -> dict[str, Number]:
 
 def _topics_text(broker: BrokerService, rates: RateSampler) -> Iterator[str]:
     """`{namespace: {bundle: {domain: {topic: stats}}}}`, a piece for each topic."""
-    tree: dict[str, dict[str, dict[str, dict[str, Topic]]]] = {}
-    for topic in list(broker.topics.values()):
+    tree: dict[str, dict[str, dict[str, dict[str, TopicBase]]]] = {}
+    for topic in broker.loaded_topics():
         bundles = tree.setdefault(str(topic.name.namespace), {})
         domains = bundles.setdefault(bundle_of(broker, topic), {})
         domains.setdefault(topic.name.domain, {})[str(topic.name)] = topic

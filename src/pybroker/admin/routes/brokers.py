@@ -115,7 +115,7 @@ async def list_owned_namespaces(call: Call) -> Response:
     call.require_superuser()
     require_this_broker(call, call.name("broker"))
     owned: dict[str, dict[str, object]] = {}
-    for index, topic in enumerate(list(call.broker.topics.values())):
+    for index, topic in enumerate(call.broker.loaded_topics()):
         if index % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
             await asyncio.sleep(0)
         policies = call.resources.namespace(topic.name.namespace)

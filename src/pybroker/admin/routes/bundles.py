@@ -6,12 +6,15 @@ back by themselves, and what they had not acknowledged is delivered again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.call import Call, json_response, no_content, route
 from pybroker.admin.routes.brokers import broker_id
 from pybroker.admin.routes.namespaces import NAMESPACE, administered_namespace, existing_namespace
+from pybroker.admin.slices import exhaust
 from pybroker.cluster.bundles import (
     Bundle,
     checked_bundle,
@@ -96,10 +99,8 @@ async def get_hash_positions(call: Call) -> Response:
     call.require_list_topics(namespace)
     bundle = checked_bundle(call.name("bundle"), _boundaries(call, namespace))
     asked = {text for value in call.queries("topics") for text in value.split(",")}
-    positions = {str(name): hash_position(name) for name in await _topics(call, namespace)}
-    shown = {
-        name: position for name, position in positions.items() if position in bundle and (not asked or name in asked)
-    }
+    names = [name for name in await _topics(call, namespace) if not asked or name in asked]
+    shown = await positions_in(call, names, bundle)
     return json_response({"namespace": str(namespace), "bundle": str(bundle), "topicHashPositions": shown})
 
 
@@ -111,25 +112,39 @@ async def delete_bundle(call: Call) -> Response:
     is_forced = call.flag("force")
     if is_forced and not call.config.force_delete_namespace_allowed:
         raise AdminError(405, "Broker doesn't allow forced deletion of namespaces (forceDeleteNamespaceAllowed)")
-    names = [name for name in await _topics(call, namespace) if hash_position(name) in bundle]
+    names = await positions_in(call, await _topics(call, namespace), bundle)
     if names and not is_forced:
         raise AdminError(409, f"Cannot delete non empty bundle: it has {len(names)} topics")
     for name in names:
-        await call.broker.delete_topic(name)
+        await call.broker.delete_topic(TopicName.parse(name))
     return no_content()
+
+
+async def positions_in(call: Call, names: Iterable[str], bundle: Bundle) -> dict[str, int]:
+    """Those of `names` that are in `bundle`, and where they lie."""
+    found: dict[str, int] = {}
+
+    def steps() -> Iterator[None]:
+        for name in names:
+            position = hash_position(name)
+            if position in bundle:
+                found[name] = position
+            yield
+
+    await exhaust(steps(), call.broker.clock)
+    return found
 
 
 def _boundaries(call: Call, namespace: NamespaceName) -> list[str]:
     return existing_namespace(call, namespace).bundles.boundaries
 
 
-async def _topics(call: Call, namespace: NamespaceName) -> list[TopicName]:
+async def _topics(call: Call, namespace: NamespaceName) -> list[str]:
     """All topics of a namespace, those of the broker's own included."""
-    names = await call.broker.directory.list(namespace, None, include_system=True)
-    return [TopicName.parse(name) for name in names]
+    return await call.broker.directory.list(namespace, None, include_system=True)
 
 
-def _bundle_to_split(call: Call, boundaries: list[str], names: list[TopicName]) -> Bundle:
+def _bundle_to_split(call: Call, boundaries: list[str], names: list[str]) -> Bundle:
     text = call.name("bundle")
     if text == HOT:
         raise AdminError(404, f"Bundle range {HOT} not found: this broker does not measure the load of bundles")
@@ -140,10 +155,10 @@ def _bundle_to_split(call: Call, boundaries: list[str], names: list[TopicName]) 
 
 async def _unload(call: Call, namespace: NamespaceName, bundle: Bundle | None) -> None:
     """Close what is loaded of a namespace, or of one bundle of it."""
-    for topic in list(call.broker.topics.values()):
+    for topic in call.broker.loaded_topics():
         name = topic.name
         if name.namespace != namespace or (bundle is not None and hash_position(name) not in bundle):
             continue
         # Closing one gives way; whatever ended meanwhile is not closed again.
-        if call.broker.topics.get(str(name)) is topic:
+        if call.broker.loaded_topic(name) is topic:
             await call.broker.unload(topic)

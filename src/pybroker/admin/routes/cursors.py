@@ -14,6 +14,7 @@ from pybroker.admin.existing import (
     on_each_subscription,
     on_each_topic,
     require_persistent,
+    require_persistent_subscription,
     while_served,
 )
 from pybroker.admin.message_id import ResetCursorData
@@ -47,13 +48,13 @@ async def skip(call: Call) -> Response:
 
 
 async def skip_all(call: Call) -> Response:
-    require_persistent(call, "Skip messages")
+    require_persistent_subscription(call, "Skip messages")
     await on_each_subscription(call, cursor_moves.skip_all)
     return no_content()
 
 
 async def expire_by_age(call: Call) -> Response:
-    require_persistent(call, "Expire messages")
+    require_persistent_subscription(call, "Expire messages")
 
     async def act(subscription: Subscription) -> None:
         if not await _expire_by_age(call, subscription):
@@ -107,7 +108,7 @@ def _nothing_expired(subscription: Subscription) -> AdminError:
 
 async def reset_by_time(call: Call) -> Response:
     """Go on at the first message that was published then or later."""
-    require_persistent(call, "Reset cursor")
+    require_persistent_subscription(call, "Reset cursor")
     publish_time_ms = call.integer("timestamp")
 
     async def act(subscription: Subscription) -> None:
@@ -128,6 +129,6 @@ async def reset_by_position(call: Call) -> Response:
 
 async def _single_subscription(call: Call, what: str) -> Subscription:
     """The subscription of the path, of a topic that is not partitioned: positions and counts are those of one ledger."""
-    require_persistent(call, what)
+    require_persistent_subscription(call, what)
     require_not_partitioned(call, call.topic_name())
     return await existing_subscription(call)

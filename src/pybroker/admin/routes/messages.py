@@ -16,6 +16,7 @@ from pybroker.admin.message_id import message_id, message_id_in_batch
 from pybroker.admin.message_view import is_slow_to_view, message_view
 from pybroker.admin.partitions import require_not_partitioned
 from pybroker.admin.routes.topic_policies import TOPIC
+from pybroker.broker.entry_metadata import first_with_index
 from pybroker.broker.topic import Topic
 from pybroker.errors import AdminError
 from pybroker.managed_ledger.cursor_state import CursorState
@@ -57,7 +58,7 @@ async def examine(call: Call) -> Response:
     """The n-th entry of the topic from its `earliest` on, or back from its latest, acknowledged or not."""
     call.require_consume(call.topic_name(), "")
     topic = await _single_topic(call, "Examine messages")
-    number = max(1, _query_integer(call, "messagePosition", 1))
+    number = max(1, call.query_integer("messagePosition", 1))
     count = topic.ledger.ledgers.entry_count
     if not count:
         raise AdminError(412, "Could not examine messages due to the total message is zero")
@@ -101,9 +102,21 @@ async def get_id_by_time(call: Call) -> Response:
 
 
 async def get_id_by_index(call: Call) -> Response:
-    """Entries have an index only where brokers add metadata of their own to them, which this one does not."""
-    call.require_consume(call.topic_name(), "")
-    raise AdminError(412, "GetMessageIDByIndex is not allowed when broker entry metadata is disabled")
+    """The entry that holds the message of that index; there are indexes only where the configuration has them added."""
+    name = call.topic_name()
+    call.require_consume(name, "")
+    added = call.broker.added_metadata
+    if added is None or not added.index:
+        raise AdminError(412, "GetMessageIDByIndex is not allowed when broker entry metadata is disabled")
+    topic = await _single_topic(call, "Get message id by index")
+    index = call.query_integer("index", 0)
+    if index < 0:
+        raise AdminError(404, f"Invalid message index: {index}")
+    with while_served(topic):
+        position = await first_with_index(topic.ledger, index)
+    if not topic.ledger.ledgers.has_entry(position):
+        raise AdminError(404, f"Message not found for index {index}")
+    return json_response(message_id(position, name.partition_index))
 
 
 async def _single_topic(call: Call, what: str) -> Topic:
@@ -134,16 +147,6 @@ async def _message(topic: Topic, position: Position) -> Response:
     response = Response(view.body, media_type="application/json")
     response.raw_headers[:0] = [(name.encode("ascii"), value.encode("latin-1")) for name, value in view.headers]
     return response
-
-
-def _query_integer(call: Call, key: str, default: int) -> int:
-    text = call.query(key)
-    if text is None:
-        return default
-    try:
-        return int(text)
-    except ValueError:
-        raise AdminError(404, f"{key} is {text!r}: expected a whole number") from None
 
 
 def _not_found() -> AdminError:

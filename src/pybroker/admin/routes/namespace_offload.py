@@ -12,6 +12,7 @@ from pybroker.admin.call import Call, empty_ok, json_response, no_content, route
 from pybroker.admin.policy_values import Long, check_offload
 from pybroker.admin.routes.namespaces import NAMESPACE, administered_namespace, existing_namespace
 from pybroker.errors import AdminError
+from pybroker.model.names import NamespaceName
 from pybroker.model.offload_policies import OffloadPolicies
 from pybroker.model.policies import NamespacePolicies
 
@@ -70,7 +71,7 @@ async def get_threshold(call: Call) -> Response:
 
 
 async def set_threshold(call: Call) -> Response:
-    await _store(call, IN_BYTES, await call.json(Long))
+    await _set(call, IN_BYTES)
     return no_content()
 
 
@@ -82,7 +83,7 @@ async def get_threshold_in_seconds(call: Call) -> Response:
 
 
 async def set_threshold_in_seconds(call: Call) -> Response:
-    await _store(call, IN_SECONDS, await call.json(Long))
+    await _set(call, IN_SECONDS)
     return empty_ok()
 
 
@@ -95,21 +96,26 @@ async def get_deletion_lag(call: Call) -> Response:
 
 
 async def set_deletion_lag(call: Call) -> Response:
-    await _store(call, LAG_MS, await call.json(Long))
+    await _set(call, LAG_MS)
     return no_content()
 
 
 async def remove_deletion_lag(call: Call) -> Response:
-    await _store(call, LAG_MS, None)
+    await _store(call, administered_namespace(call), LAG_MS, None)
     return no_content()
 
 
-async def _store(call: Call, member: str, value: int | None) -> None:
+async def _set(call: Call, member: str) -> None:
+    namespace = administered_namespace(call)
+    await _store(call, namespace, member, await call.json(Long))
+
+
+async def _store(call: Call, namespace: NamespaceName, member: str, value: int | None) -> None:
     def change(policies: NamespacePolicies) -> None:
         policies.offload_policies = policies.offload_policies or OffloadPolicies()
         setattr(policies.offload_policies, member, value)
 
-    await call.resources.update_namespace(administered_namespace(call), change)
+    await call.resources.update_namespace(namespace, change)
 
 
 def _member(policies: NamespacePolicies, member: str) -> int | None:

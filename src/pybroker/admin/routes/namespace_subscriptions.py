@@ -13,10 +13,11 @@ from starlette.routing import Route
 
 from pybroker.admin.call import Call, no_content, route
 from pybroker.admin.existing import while_served
+from pybroker.admin.routes.bundles import positions_in
 from pybroker.admin.routes.namespaces import NAMESPACE, administered_namespace, existing_namespace
 from pybroker.broker import cursor_moves
 from pybroker.broker.topic import Topic
-from pybroker.cluster.bundles import checked_bundle, hash_position
+from pybroker.cluster.bundles import checked_bundle
 from pybroker.errors import AdminError, TopicNotFound
 from pybroker.model.names import PERSISTENT, TopicName
 
@@ -74,16 +75,16 @@ async def _topics(call: Call) -> AsyncIterator[Topic]:
     """The topics of the namespace, or of the bundle in the path, loaded one after the other."""
     for name in await _names(call):
         try:
-            yield await call.broker.get_topic(name, may_create=False)
+            yield await call.broker.get_topic(TopicName.parse(name), may_create=False)
         except TopicNotFound:
             continue
 
 
-async def _names(call: Call) -> list[TopicName]:
+async def _names(call: Call) -> list[str]:
     namespace = administered_namespace(call)
     boundaries = existing_namespace(call, namespace).bundles.boundaries
-    names = [TopicName.parse(text) for text in await call.broker.directory.list(namespace, PERSISTENT)]
+    names = await call.broker.directory.list(namespace, PERSISTENT)
     if "bundle" not in call.scope["path_params"]:
         return names
     bundle = checked_bundle(call.name("bundle"), boundaries)
-    return [name for name in names if hash_position(name) in bundle]
+    return list(await positions_in(call, names, bundle))

@@ -9,7 +9,7 @@ from pybroker.admin.call import Call, json_response, no_content, route
 from pybroker.admin.routes.tenants import existing_tenant
 from pybroker.errors import AdminError
 from pybroker.model.names import NON_PERSISTENT, PERSISTENT, NamespaceName
-from pybroker.model.policies import AuthAction, NamespacePolicies, ordered_actions
+from pybroker.model.policies import AuthAction, NamespacePolicies, copy_of, ordered_actions
 
 BASE = "/admin/v2/namespaces"
 NAMESPACE = BASE + "/{tenant}/{namespace}"
@@ -54,7 +54,11 @@ async def create_namespace(call: Call) -> Response:
 
 async def get_policies(call: Call) -> Response:
     namespace = administered_namespace(call)
-    return json_response(existing_namespace(call, namespace))
+    policies = existing_namespace(call, namespace)
+    if policies.is_allow_auto_update_schema is None:
+        policies = copy_of(policies)  # The one policy that Pulsar shows as it is in force.
+        policies.is_allow_auto_update_schema = call.config.is_allow_auto_update_schema_enabled
+    return json_response(policies)
 
 
 async def delete_namespace(call: Call) -> Response:

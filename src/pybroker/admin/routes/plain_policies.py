@@ -84,7 +84,9 @@ class NamespaceCalls(LevelCalls):
         shown = getattr(document, self._level.field)
         if self._policy.is_by_cluster:
             shown = shown.get(call.config.cluster_name)
-        if self._level.is_applied and self._policy.applied is not None and call.flag("applied"):
+        is_applied = self._level.is_applied and call.flag("applied")
+        is_applied = is_applied or (self._level.shows_default and shown is None)
+        if is_applied and self._policy.applied is not None:
             shown = self._policy.applied(call.broker.effective_policies(namespace, TopicPolicies()))
         return self._shown(shown)
 

@@ -11,10 +11,11 @@ from starlette.routing import Route
 
 from pybroker.admin.call import BadBody, Call, json_response, no_content, route
 from pybroker.admin.existing import (
+    existing_any_topic,
     existing_subscription,
-    existing_topic,
+    on_each_any_subscription,
     on_each_subscription,
-    require_persistent,
+    require_persistent_subscription,
     while_served,
 )
 from pybroker.admin.message_id import ResetCursorData
@@ -24,6 +25,7 @@ from pybroker.admin.routes.namespaces import existing_namespace
 from pybroker.admin.routes.topic_policies import TOPIC
 from pybroker.broker.backlog_analysis import analyze_backlog
 from pybroker.broker.subscription import Subscription
+from pybroker.broker.subscription_base import SubscriptionBase
 from pybroker.errors import AdminError, NotAllowedError
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, LATEST, Position
@@ -44,7 +46,7 @@ def routes() -> list[Route]:
 
 async def list_subscriptions(call: Call) -> Response:
     call.require_lookup(call.topic_name())
-    topics = [await existing_topic(call, name) for name in topics_of(call, call.topic_name())]
+    topics = [await existing_any_topic(call, name) for name in topics_of(call, call.topic_name())]
     return json_response(list(dict.fromkeys(name for topic in topics for name in topic.subscriptions)))
 
 
@@ -87,35 +89,37 @@ async def _create_on(call: Call, name: TopicName, subscription: str, start: Rese
 
 
 async def delete_subscription(call: Call) -> Response:
-    """With consumers on it only when forced; they are told to subscribe again, which makes a new one."""
+    """With consumers on it only when forced, or when there are no messages to lose; they are told to subscribe again, which
+    makes a new one."""
 
-    async def act(subscription: Subscription) -> None:
-        if subscription.consumers and not call.flag("force"):
+    async def act(subscription: SubscriptionBase) -> None:
+        if subscription.consumers and not call.flag("force") and isinstance(subscription, Subscription):
             raise AdminError(412, "Subscription has active connected consumers")
-        await subscription.topic.delete_subscription(subscription)
+        await subscription.delete()
 
-    await on_each_subscription(call, act)
+    await on_each_any_subscription(call, act)
     return no_content()
 
 
 async def get_properties(call: Call) -> Response:
     properties: dict[str, str] = {}
 
-    async def act(subscription: Subscription) -> None:
+    async def act(subscription: SubscriptionBase) -> None:
         properties.update(subscription.properties)
 
-    await on_each_subscription(call, act)
+    await on_each_any_subscription(call, act)
     return json_response(properties)
 
 
 async def set_properties(call: Call) -> Response:
     """Those of the body, none without one, instead of what there was."""
+    call.require_consume(call.topic_name(), call.name("subscription"))
     properties = await call.optional_json(dict[str, str]) or {}
 
-    async def act(subscription: Subscription) -> None:
+    async def act(subscription: SubscriptionBase) -> None:
         await subscription.set_properties(properties)
 
-    await on_each_subscription(call, act)
+    await on_each_any_subscription(call, act)
     return no_content()
 
 
@@ -131,7 +135,7 @@ async def get_replicated(call: Call) -> Response:
 
 
 async def set_replicated(call: Call) -> Response:
-    require_persistent(call, "Replication of a subscription")
+    require_persistent_subscription(call, "Replication of a subscription")
     is_replicated = await call.optional_json(bool)
     if is_replicated is None:
         raise BadBody("true or false is needed")
@@ -145,7 +149,7 @@ async def set_replicated(call: Call) -> Response:
 
 async def analyze(call: Call) -> Response:
     """Count the backlog entry by entry, or what is behind the message id of the body, with what entry filters make of it."""
-    require_persistent(call, "Analyze backlog")
+    require_persistent_subscription(call, "Analyze backlog")
     require_not_partitioned(call, call.topic_name())
     start = await call.optional_json(ResetCursorData)
     subscription = await existing_subscription(call)

@@ -9,10 +9,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.call import Call, empty_ok, json_response, no_content, route
-from pybroker.admin.existing import existing_topic, on_each_topic, require_persistent, while_served
+from pybroker.admin.existing import existing_any_topic, existing_topic, on_each_topic, require_persistent, while_served
 from pybroker.admin.internal_info import backlog_summary, internal_info
-from pybroker.admin.internal_stats import internal_stats
 from pybroker.admin.message_id import MessageId, ResetCursorData, message_id
+from pybroker.admin.non_persistent_stats import any_internal_stats
 from pybroker.admin.partitions import require_not_partitioned, topics_of
 from pybroker.admin.routes.namespaces import existing_namespace
 from pybroker.admin.routes.topic_policies import TOPIC
@@ -58,7 +58,7 @@ async def unload(call: Call) -> Response:
 
 async def _unloaded(call: Call, name: TopicName) -> bool:
     """Close that topic; whether it exists."""
-    topic = call.broker.topics.get(str(name))
+    topic = call.broker.loaded_topic(name)
     if topic is None:
         return await call.broker.directory.exists(name)
     await call.broker.unload(topic)
@@ -70,7 +70,8 @@ async def _unloaded(call: Call, name: TopicName) -> bool:
 
 async def get_internal_stats(call: Call) -> Response:
     call.require_lookup(call.topic_name())
-    return json_response(internal_stats(await existing_topic(call), with_metadata=call.flag("metadata")))
+    topic = await existing_any_topic(call)
+    return json_response(any_internal_stats(topic, with_metadata=call.flag("metadata")))
 
 
 async def get_internal_info(call: Call) -> Response:
@@ -172,8 +173,8 @@ async def get_compaction(call: Call) -> Response:
     name = call.topic_name()
     call.require_namespace_admin(name.namespace)
     require_persistent(call, "Compaction")
-    await existing_topic(call)
-    return json_response(_LongRunning("NOT_RUN", ""))
+    compaction = (await existing_topic(call)).compaction
+    return json_response(_LongRunning(compaction.status, compaction.last_error))
 
 
 async def compact(call: Call) -> Response:
@@ -185,7 +186,8 @@ async def compact(call: Call) -> Response:
 
 
 async def _compact(topic: Topic) -> None:
-    raise AdminError(405, f"Topic {topic.name} cannot be compacted: this broker does not compact topics yet")
+    if not topic.compaction.start():
+        raise AdminError(409, "Compaction already in progress")
 
 
 async def get_offload(call: Call) -> Response:

@@ -12,8 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.call import Call, route
-from pybroker.admin.existing import existing_topic
-from pybroker.admin.internal_stats import internal_stats
+from pybroker.admin.existing import existing_any_topic
+from pybroker.admin.non_persistent_stats import NonPersistentRequest, any_internal_stats, non_persistent_stats
 from pybroker.admin.partitioned_stats import partitioned_stats
 from pybroker.admin.partitions import topics_of
 from pybroker.admin.routes.brokers import broker_id
@@ -22,13 +22,15 @@ from pybroker.admin.routes.topic_policies import TOPIC
 from pybroker.admin.topic_stats import Document, Measured, StatsRequest, Steps, topic_stats
 from pybroker.broker.backlog import estimated_bytes_behind
 from pybroker.broker.backlog_quota import estimated_backlog_bytes, slowest_subscription
+from pybroker.broker.non_persistent.topic import NonPersistentTopic
+from pybroker.broker.topic import Topic
 from pybroker.errors import AdminError, StoreError, TopicNotFound
 from pybroker.model.names import TopicName
 
 if TYPE_CHECKING:
     from pybroker.admin.rate_sampler import RateSampler
     from pybroker.broker.subscription import Subscription
-    from pybroker.broker.topic import Topic
+    from pybroker.broker.topic_base import TopicBase
 
 NOT_ASKED_FOR = -1
 PARTITION_MARK = "-partition-"
@@ -50,7 +52,7 @@ class TopicStatsRoutes:
     async def get(self, call: Call) -> Response:
         """`getPreciseBacklog` changes nothing: the backlog is counted exactly in any case."""
         call.require_lookup(call.topic_name())
-        return _json(await self._document(call, await existing_topic(call)))
+        return _json(await self._document(call, await existing_any_topic(call)))
 
     async def get_partitioned(self, call: Call) -> Response:
         """The sums, and unless `perPartition=false` what they are made of. Partitions that do not exist are left out."""
@@ -65,13 +67,17 @@ class TopicStatsRoutes:
 
     async def get_partitioned_internal(self, call: Call) -> Response:
         name, metadata = _partitioned(call)
-        partitions = {str(topic.name): internal_stats(topic) async for topic in _partitions(call, name)}
+        partitions = {str(topic.name): any_internal_stats(topic) async for topic in _partitions(call, name)}
         if not partitions:
             raise AdminError(404, "Internal topics have not been generated yet")
         return _json({"metadata": metadata, "partitions": partitions})
 
-    async def _document(self, call: Call, topic: Topic) -> Document:
+    async def _document(self, call: Call, topic: TopicBase) -> Document:
         with_publishers = call.config.expose_publisher_stats and not call.flag("excludePublishers")
+        if isinstance(topic, NonPersistentTopic):
+            shown = NonPersistentRequest(broker_id(call), with_publishers, not call.flag("excludeConsumers"))
+            return await _made(non_persistent_stats(topic, self._rates, shown))
+        assert isinstance(topic, Topic)
         request = StatsRequest(
             measured=await _measure(call, topic),
             backlog_bytes=await _topic_backlog_bytes(topic),
@@ -100,11 +106,11 @@ def _partitioned(call: Call) -> tuple[TopicName, Document]:
     return name, shown if metadata.properties is None else shown | {"properties": metadata.properties}
 
 
-async def _partitions(call: Call, name: TopicName) -> AsyncIterator[Topic]:
+async def _partitions(call: Call, name: TopicName) -> AsyncIterator[TopicBase]:
     """Those that exist, loaded one after the other."""
     for partition in topics_of(call, name):
         with contextlib.suppress(TopicNotFound):
-            yield await call.broker.get_topic(partition, may_create=False)
+            yield await call.broker.any_topic(partition, may_create=False)
 
 
 async def _made(steps: Steps) -> Document:

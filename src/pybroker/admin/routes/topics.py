@@ -9,8 +9,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.call import Call, json_response, no_content, route
+from pybroker.admin.routes.bundles import positions_in
 from pybroker.admin.routes.namespaces import existing_namespace
-from pybroker.cluster.bundles import find_bundle
+from pybroker.cluster.bundles import bundles_of
 from pybroker.errors import AdminError, NotAllowedError, TopicNotFound
 from pybroker.metadata.partitioned_topics import PartitionedTopicMetadata
 from pybroker.model.names import TopicName
@@ -37,18 +38,17 @@ async def list_topics(call: Call) -> Response:
     call.require_list_topics(namespace)
     policies = existing_namespace(call, namespace)
     names = await call.broker.directory.list(namespace, domain, include_system=call.flag("includeSystemTopic"))
-    bundle = call.query("bundle")
-    if bundle:
-        boundaries = policies.bundles.boundaries
-        names = [name for name in names if str(find_bundle(TopicName.parse(name), boundaries)) == bundle]
+    asked = call.query("bundle")
+    if asked:
+        bundle = next((each for each in bundles_of(policies.bundles.boundaries) if str(each) == asked), None)
+        positions = {} if bundle is None else await positions_in(call, names, bundle)
+        names = list(positions)
     return json_response(names)
 
 
 async def create_topic(call: Call) -> Response:
     name = creatable_topic(call)
     properties = await call.optional_json(dict[str, str]) or {}
-    if not name.is_persistent:
-        raise NotAllowedError("non-persistent topics are not supported yet")
     try:
         await call.broker.creation.create(name, properties)
     except NotAllowedError as error:
@@ -64,7 +64,12 @@ async def delete_topic(call: Call) -> Response:
             409,
             f"{name} is a partitioned topic, instead of calling delete topic, please call delete-partitioned-topic.",
         )
-    await call.broker.delete_topic(name, force=call.flag("force"))
+    try:
+        await call.broker.delete_topic(name, force=call.flag("force"))
+    except TopicNotFound:
+        if name.is_persistent:
+            raise
+        existing_namespace(call, name.namespace)  # One that is not loaded is as good as deleted.
     return no_content()
 
 
@@ -82,22 +87,25 @@ async def get_properties(call: Call) -> Response:
 
 async def set_properties(call: Call) -> Response:
     """Those of the body besides what there is."""
-    properties = await call.optional_json(dict[str, str]) or {}
-    await _change_properties(call, properties, removed=None)
+    name = _changeable_topic(call)
+    await _change_properties(call, name, await call.optional_json(dict[str, str]) or {}, removed=None)
     return no_content()
 
 
 async def delete_property(call: Call) -> Response:
-    await _change_properties(call, {}, removed=call.query("key"))
+    await _change_properties(call, _changeable_topic(call), {}, removed=call.query("key"))
     return no_content()
 
 
-async def _change_properties(call: Call, added: dict[str, str], removed: str | None) -> None:
+def _changeable_topic(call: Call) -> TopicName:
     name = call.topic_name()
     call.require_namespace_admin(name.namespace)
     _require_persistent(name)
     existing_namespace(call, name.namespace)
+    return name
 
+
+async def _change_properties(call: Call, name: TopicName, added: dict[str, str], removed: str | None) -> None:
     def changed(properties: dict[str, str]) -> dict[str, str]:
         return {key: value for key, value in {**properties, **added}.items() if key != removed}
 
@@ -108,7 +116,10 @@ async def _change_properties(call: Call, added: dict[str, str], removed: str | N
         await call.broker.partitioned.update(name, change)
         return
     topic = await call.broker.get_topic(name, may_create=False)
-    await call.broker.ledgers.set_properties(topic.ledger, changed(topic.ledger.properties))
+    changes: dict[str, str | None] = {**added}
+    if removed is not None:
+        changes[removed] = None
+    await call.broker.ledgers.change_properties(topic.ledger, changes)
 
 
 def creatable_topic(call: Call) -> TopicName:

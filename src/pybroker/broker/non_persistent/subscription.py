@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.dispatchers import new_non_persistent_dispatcher
-from pybroker.broker.entry_filters import passed_now
+from pybroker.broker.entry_filters import FilterJury
 from pybroker.broker.subscription_base import SubscriptionBase
 from pybroker.broker.topic_limits import require_room_on_subscription
 from pybroker.dispatch.non_persistent import NonPersistentDispatcher
 from pybroker.errors import ConsumerBusy
-from pybroker.model.events import SendRun
+from pybroker.model.events import Ack, SendRun
 from pybroker.model.hashing import key_hash
 from pybroker.model.position import Position
 from pybroker.wire.entry_metadata import chunk_of, sticky_key
@@ -32,8 +32,10 @@ class NonPersistentSubscription(SubscriptionBase):
 
     def __init__(self, topic: NonPersistentTopic, name: str, properties: Mapping[str, str]) -> None:
         super().__init__(topic, name)
-        self.properties = dict(properties)
+        self._properties = dict(properties)
         self.dispatcher: NonPersistentDispatcher | None = None
+        self._filters: FilterJury | None
+        self.filters_changed()
 
     @property
     def type_name(self) -> str:
@@ -44,15 +46,26 @@ class NonPersistentSubscription(SubscriptionBase):
         return False
 
     @property
+    def properties(self) -> dict[str, str]:
+        return self._properties
+
+    @property
     def backlog_entries(self) -> int:
         return 0
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        self._properties = dict(properties)
+
+    def filters_changed(self) -> None:
+        filters = self.service.entry_filters.of(self.topic)
+        self._filters = FilterJury(self, filters) if filters else None
 
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: Consumer, kind: str) -> None:
         require_room_on_subscription(self)
         dispatcher = self.dispatcher
-        if dispatcher is None:
+        if dispatcher is None or not self.consumers:
             dispatcher = new_non_persistent_dispatcher(self.service.config, kind, self.topic.name)
         elif dispatcher.kind != kind:
             raise ConsumerBusy(
@@ -75,6 +88,11 @@ class NonPersistentSubscription(SubscriptionBase):
         if permits > 0:
             consumer.state.permits += permits
 
+    def acknowledge(self, consumer: Consumer, ack: Ack) -> None:
+        """Nothing is kept that it could change; the client is answered as elsewhere."""
+        if ack.request_id >= 0:
+            consumer.peer.send_ack_response(consumer.consumer_id, ack.request_id, None)
+
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None:
         """Nothing is kept that could be sent again."""
 
@@ -91,15 +109,14 @@ class NonPersistentSubscription(SubscriptionBase):
     def dispatch(self, run: SendRun, now_ms: int) -> None:
         """Send these messages to who can take them; the others are gone."""
         dispatcher, counters = self.dispatcher, self.counters
-        if dispatcher is None:
-            return  # It is being made: nobody is attached yet.
+        assert dispatcher is not None, "a subscription that is listed has a consumer"
         payloads, message_counts = run.payloads, run.message_counts
-        filters = self.service.entry_filters
-        if filters:
-            payloads, message_counts = passed_now(self, filters, payloads, message_counts)
+        if self._filters is not None:
+            payloads, message_counts = self._filters.accepted(payloads, message_counts)
             if not payloads:
                 return
         hashes = [key_hash(sticky_key(payload)) for payload in payloads] if dispatcher.needs_key_hashes else None
+        dropped_before = dispatcher.dropped_messages
         for delivery in dispatcher.assign(payloads, message_counts, hashes):
             consumer = delivery.consumer.peer
             assert isinstance(consumer, Consumer)
@@ -113,4 +130,4 @@ class NonPersistentSubscription(SubscriptionBase):
                 counters.chunks_out += chunks
                 consumer.counters.chunks_out += chunks
             consumer.deliver(delivery, delivery.message_count, size_bytes, now_ms)
-        counters.dropped_messages = dispatcher.dropped_messages
+        counters.dropped_messages += dispatcher.dropped_messages - dropped_before

@@ -4,7 +4,7 @@ A message is answered as soon as it was given to them, with the message id 0:0, 
 connection only so many are taken in one turn of the loop: those above are dropped before anybody gets them, and answered with the
 message id -1:-1.
 
-Invariant: a subscription that is listed has a consumer, or is about to get one within the same turn of the loop.
+Invariant: the subscriptions that are listed are those with a consumer.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from pybroker.broker.producer import Producer
 from pybroker.broker.publish_checks import rows
 from pybroker.broker.topic_base import TopicBase
 from pybroker.dispatch.non_persistent import ENTRY_ID
-from pybroker.errors import PersistenceError
+from pybroker.errors import PersistenceError, ServiceNotReady
 from pybroker.model.events import SendRun
 from pybroker.model.stats import LedgerCounters
 
 if TYPE_CHECKING:
+    from pybroker.broker.consumer import Consumer
     from pybroker.broker.service import BrokerService
+    from pybroker.broker.subscription_base import SubscriptionBase
     from pybroker.model.names import TopicName
     from pybroker.model.policies import TopicPolicies
 
@@ -38,13 +40,16 @@ class NonPersistentTopic(TopicBase):
     subscriptions: dict[str, NonPersistentSubscription]
 
     def __init__(self, service: BrokerService, name: TopicName, own_policies: TopicPolicies) -> None:
-        super().__init__(service, name, own_policies)
+        super().__init__(service, name, own_policies, service.tasks, None)
         self.subscriptions = {}
         self._renew_limits()
 
     @property
     def ledger_counters(self) -> LedgerCounters:
         return _NO_LEDGER
+
+    async def store_epoch(self, epoch: int) -> None:
+        """Nothing of it is kept: the next one to have the topic loaded begins at 0, which says that nobody is left of before."""
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -92,19 +97,23 @@ class NonPersistentTopic(TopicBase):
     # --- subscriptions -----------------------------------------------------------------------------------------------
 
     def subscription(self, name: str, properties: Mapping[str, str]) -> NonPersistentSubscription:
-        """The subscription `name`, made when missing, for a consumer that is attached before the loop turns.
+        """The subscription `name`; a new one is listed from when its first consumer is attached."""
+        return self.subscriptions.get(name) or NonPersistentSubscription(self, name, properties)
 
-        Raises NotAllowedError when there are as many as may be.
-        """
-        self._require_open()
-        present = self.subscriptions.get(name)
+    def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
+        """Raises NotAllowedError above the limit of subscriptions, besides what the base raises."""
+        assert isinstance(subscription, NonPersistentSubscription)
+        present = self.subscriptions.get(subscription.name)
         if present is None:
             topic_limits.require_room_for_subscription(self)
-            present = self.subscriptions[name] = NonPersistentSubscription(self, name, properties)
-        return present
+        elif present is not subscription:
+            raise ServiceNotReady(f"subscription {subscription.name} was made anew meanwhile, try again")
+        super().attach(subscription, consumer, kind)
+        subscription.is_closed = False
+        self.subscriptions[subscription.name] = subscription
 
     def drop_subscription(self, subscription: NonPersistentSubscription) -> None:
-        """Its last consumer is gone, or none came."""
+        """Its last consumer is gone."""
         if self.subscriptions.get(subscription.name) is subscription:
             subscription.is_closed = True
             del self.subscriptions[subscription.name]

@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 
 from pybroker import logs
 from pybroker.broker.consumer import Consumer
+from pybroker.broker.non_persistent.topic import NonPersistentTopic
 from pybroker.broker.subscription import Subscription
+from pybroker.broker.subscription_base import SubscriptionBase
 from pybroker.broker.topic import Topic
+from pybroker.broker.topic_base import TopicBase
 from pybroker.broker.topic_limits import require_room_for_consumer, require_type_enabled
+from pybroker.broker.topic_schemas import admit_consumer_schema
 from pybroker.dispatch.consumer_state import KeySharedOptions
 from pybroker.errors import (
     ConsumerBusy,
@@ -17,9 +21,12 @@ from pybroker.errors import (
     NotAllowedError,
     ProducerBusy,
     ServiceNotReady,
+    UnknownError,
 )
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, LATEST, Position, from_wire
+from pybroker.schema.schema_data import SchemaType
+from pybroker.server.handlers.schema import schema_of
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
 
@@ -74,10 +81,8 @@ async def subscribe(connection: Connection, command: pb.BaseCommand) -> None:
 def _require_supported(connection: Connection, request: pb.CommandSubscribe) -> None:
     if not request.subscription:
         raise ProducerBusy("Empty subscription name")  # The code that the real broker answers with.
-    if request.HasField("schema") and request.schema.type:
-        raise NotAllowedError("schemas are not supported yet: consume bytes")
-    if request.read_compacted:
-        raise NotAllowedError("readCompacted is not supported yet")
+    if request.read_compacted and KIND_OF_SUB_TYPE[request.subType] not in ("Exclusive", "Failover"):
+        raise NotAllowedError("readCompacted only allowed on failover or exclusive subscriptions")
     size_bytes = sum(len(pair.key) + len(pair.value) for pair in request.metadata)
     limit = connection.broker.config.max_consumer_metadata_size
     if size_bytes > limit:
@@ -88,15 +93,19 @@ def _require_supported(connection: Connection, request: pb.CommandSubscribe) -> 
 
 async def _attach(connection: Connection, request: pb.CommandSubscribe, name: TopicName) -> Consumer:
     broker = connection.broker
-    topic = await broker.get_topic(name, may_create=request.force_topic_creation)
+    topic = await broker.any_topic(name, may_create=request.force_topic_creation)
     host = connection.address.rpartition(":")[0]
     topic.admit_subscribe((host, request.consumer_name, request.consumer_id))
     kind = KIND_OF_SUB_TYPE[request.subType]
     # Before it leaves a subscription behind.
     require_type_enabled(topic, kind)
     require_room_for_consumer(topic, connection)
+    schema = schema_of(request)
+    takes_any_schema = schema is not None and schema.type is SchemaType.AUTO_CONSUME
+    if schema is not None and not takes_any_schema:
+        await admit_consumer_schema(topic, schema)
     subscription = await _subscription(connection, request, topic)
-    if request.replicate_subscription_state:
+    if request.replicate_subscription_state and isinstance(subscription, Subscription):
         await subscription.set_replicated(True)
     consumer = Consumer(
         subscription,
@@ -109,6 +118,8 @@ async def _attach(connection: Connection, request: pb.CommandSubscribe, name: To
         broker.clock.wall_ms(),
         _key_shared_options(request.keySharedMeta),
     )
+    consumer.takes_any_schema = takes_any_schema
+    consumer.reads_compacted = request.read_compacted
     if request.HasField("consumer_epoch") and kind in ("Exclusive", "Failover"):
         consumer.epoch = request.consumer_epoch
     try:
@@ -126,7 +137,13 @@ def _key_shared_options(asked: pb.KeySharedMeta) -> KeySharedOptions:
     return KeySharedOptions(None, asked.allowOutOfOrderDelivery)
 
 
-async def _subscription(connection: Connection, request: pb.CommandSubscribe, topic: Topic) -> Subscription:
+async def _subscription(connection: Connection, request: pb.CommandSubscribe, topic: TopicBase) -> SubscriptionBase:
+    properties = {pair.key: pair.value for pair in request.subscription_properties}
+    if isinstance(topic, NonPersistentTopic):
+        if request.read_compacted:
+            raise NotAllowedError("readCompacted only valid on persistent topics")
+        return topic.subscription(request.subscription, properties)
+    assert isinstance(topic, Topic)
     is_from_earliest = request.initialPosition == pb.CommandSubscribe.InitialPosition.Earliest
     if not request.durable:
         ledgers = topic.ledger.ledgers
@@ -139,13 +156,14 @@ async def _subscription(connection: Connection, request: pb.CommandSubscribe, to
             since_ms = connection.broker.clock.wall_ms() - request.start_message_rollback_duration_sec * 1000
             start = await topic.ledger.find_by_publish_time(since_ms)
         # The start itself is included: what comes before it counts as read.
-        mark_delete = ledgers.last_position if start > ledgers.last_position else ledgers.previous_position(start)
+        is_behind_all = start > ledgers.last_position
+        mark_delete = ledgers.last_position if is_behind_all else topic.ledger.position_before(start)
         return topic.non_durable_subscription(request.subscription, mark_delete)
     return await topic.subscription(
         request.subscription,
         is_from_earliest,
         topic.policies.auto_subscription_creation.allowAutoSubscriptionCreation,
-        {pair.key: pair.value for pair in request.subscription_properties},
+        properties,
     )
 
 
@@ -175,7 +193,7 @@ async def unsubscribe(connection: Connection, command: pb.BaseCommand) -> None:
         raise MetadataError("Unconnected or shared consumer attempting to unsubscribe")
     connection.consumers.pop(request.consumer_id, None)
     consumer.detach()
-    await subscription.topic.delete_subscription(subscription)
+    await subscription.delete()
     connection.send(replies.success(request.request_id))
 
 
@@ -194,17 +212,24 @@ async def get_last_message_id(connection: Connection, command: pb.BaseCommand) -
     """The last entry of the topic, and where the consumer's subscription stands."""
     request = command.getLastMessageId
     consumer = require_consumer(connection, request.consumer_id)
-    last, batch_index = await consumer.subscription.topic.last_message()
+    subscription = consumer.subscription
+    if not isinstance(subscription, Subscription):
+        raise UnknownError(
+            "a non-persistent topic keeps no messages, so there is no last message id"
+        )  # As Pulsar does.
+    topic = subscription.topic
+    last_compacted = await topic.compaction.last_message() if consumer.reads_compacted else None
+    last, batch_index = last_compacted or await topic.last_message()
     reply = pb.BaseCommand(type=pb.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
     response = reply.getLastMessageIdResponse
     response.request_id = request.request_id
     _fill(response.last_message_id, last)
     if batch_index >= 0:
         response.last_message_id.batch_index = batch_index
-    partition = consumer.subscription.topic.name.partition_index
+    partition = subscription.topic.name.partition_index
     if partition >= 0:
         response.last_message_id.partition = partition
-    _fill(response.consumer_mark_delete_position, consumer.subscription.cursor.mark_delete_position)
+    _fill(response.consumer_mark_delete_position, subscription.cursor.mark_delete_position)
     connection.send(replies.frame(reply))
 
 
@@ -232,7 +257,7 @@ def consumer_stats(connection: Connection, command: pb.BaseCommand) -> None:
         response.address = connection.address
         response.connectedSince = datetime.fromtimestamp(consumer.connected_since_ms / 1000, UTC).isoformat()
         response.type = consumer.subscription.type_name
-        response.msgBacklog = consumer.subscription.cursor.backlog_entries
+        response.msgBacklog = consumer.subscription.backlog_entries
         if connection.broker.consumer_rates is not None:
             rates = connection.broker.consumer_rates(consumer)
             response.msgRateOut = rates.messages_out.per_second

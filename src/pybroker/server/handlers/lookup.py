@@ -1,10 +1,9 @@
-"""PARTITIONED_METADATA, LOOKUP, and what is asked about schemas."""
+"""PARTITIONED_METADATA and LOOKUP."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pybroker.errors import NotAllowedError, TopicNotFound
 from pybroker.model.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
@@ -55,22 +54,4 @@ async def lookup(connection: Connection, command: pb.BaseCommand) -> None:
         response.response = pb.CommandLookupTopicResponse.Failed
         response.error = replies.server_error(error)
         response.message = str(error)
-    connection.send(replies.frame(reply))
-
-
-def get_schema(connection: Connection, command: pb.BaseCommand) -> None:
-    """No topic has a schema yet."""
-    reply = pb.BaseCommand(type=pb.BaseCommand.GET_SCHEMA_RESPONSE)
-    reply.getSchemaResponse.request_id = command.getSchema.request_id
-    reply.getSchemaResponse.error_code = replies.server_error(TopicNotFound())
-    reply.getSchemaResponse.error_message = "Topic not found or no-schema"
-    connection.send(replies.frame(reply))
-
-
-def get_or_create_schema(connection: Connection, command: pb.BaseCommand) -> None:
-    """Schemas cannot be registered yet."""
-    reply = pb.BaseCommand(type=pb.BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE)
-    reply.getOrCreateSchemaResponse.request_id = command.getOrCreateSchema.request_id
-    reply.getOrCreateSchemaResponse.error_code = replies.server_error(NotAllowedError())
-    reply.getOrCreateSchemaResponse.error_message = "schemas are not supported yet"
     connection.send(replies.frame(reply))

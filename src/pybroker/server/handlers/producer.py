@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 from pybroker import logs
 from pybroker.broker.backlog_quota import require_within_quota
 from pybroker.broker.producer import Producer
+from pybroker.broker.producer_access import AccessMode
 from pybroker.broker.topic import Topic
-from pybroker.errors import NotAllowedError, ProducerBusy, ServiceNotReady, SubscriptionNotFound
+from pybroker.broker.topic_schemas import producer_schema_version
+from pybroker.errors import NotAllowedError, ServiceNotReady, SubscriptionNotFound
 from pybroker.model.names import TopicName
+from pybroker.server.handlers.schema import schema_of
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
 
@@ -40,26 +43,34 @@ async def create_producer(connection: Connection, command: pb.BaseCommand) -> No
     if producer_id not in connection.producers:  # closed, or the connection lost, while the topic was loading
         producer.detach()
         return
-    connection.producers[producer_id] = producer
-    connection.reopened_producer(producer_id)
-    logs.info("producer.created", topic=name, producer=producer.name, connection=connection.address)
-    _reply(connection, request.request_id, producer)
+    if producer.is_waiting:
+        connection.waiting_producers[producer_id] = producer
+        logs.info("producer.waiting", topic=name, producer=producer.name, connection=connection.address)
+        _reply(connection, request.request_id, producer)
+    else:
+        tell_ready(connection, producer)
+
+
+def tell_ready(connection: Connection, producer: Producer) -> None:
+    """`producer` is attached: take what it sends from now on."""
+    connection.producers[producer.producer_id] = producer
+    connection.reopened_producer(producer.producer_id)
+    logs.info("producer.created", topic=producer.topic.name, producer=producer.name, connection=connection.address)
+    _reply(connection, producer.request_id, producer)
 
 
 def _require_supported(request: pb.CommandProducer) -> None:
-    if request.producer_access_mode != pb.ProducerAccessMode.Shared:
-        raise NotAllowedError("only the producer access mode Shared is supported yet")
-    if request.HasField("schema") and request.schema.type:
-        raise NotAllowedError("schemas are not supported yet: produce bytes")
     if request.txn_enabled:
         raise NotAllowedError("transactions are not supported yet")
 
 
 async def _attach(connection: Connection, request: pb.CommandProducer, name: TopicName) -> Producer:
     broker = connection.broker
-    topic = await broker.get_topic(name, may_create=True)
-    await require_within_quota(topic)
-    if request.initial_subscription_name:
+    topic = await broker.any_topic(name, may_create=True)
+    if isinstance(topic, Topic):  # Nothing is kept of a non-persistent one, no subscription without consumers either.
+        await require_within_quota(topic)
+    schema_version = await producer_schema_version(topic, schema_of(request))
+    if request.initial_subscription_name and isinstance(topic, Topic):
         await _make_initial_subscription(topic, request.initial_subscription_name)
     producer = Producer(
         topic,
@@ -71,13 +82,21 @@ async def _attach(connection: Connection, request: pb.CommandProducer, name: Top
         {pair.key: pair.value for pair in request.metadata},
         broker.clock.wall_ms(),
         request.encrypted,
+        AccessMode(pb.ProducerAccessMode.Name(request.producer_access_mode)),
+        request.topic_epoch if request.HasField("topic_epoch") else None,
+        request.request_id,
     )
+    producer.schema_version = schema_version
+    await topic.producer_places.enter(producer)
     try:
-        topic.add_producer(producer)
-    except ProducerBusy:
-        if not await _holder_is_dead(topic, producer):
-            raise
-        topic.add_producer(producer)
+        await topic.settled(producer.name)
+    except BaseException:
+        producer.detach()
+        raise
+    if producer.is_closed:
+        raise producer.refusal or ServiceNotReady(
+            f"producer {producer.name} was closed while the topic was getting ready, try again"
+        )
     return producer
 
 
@@ -91,22 +110,16 @@ async def _make_initial_subscription(topic: Topic, name: str) -> None:
         raise NotAllowedError(f"Not allowed to create the initial subscription {name}") from error
 
 
-async def _holder_is_dead(topic: Topic, producer: Producer) -> bool:
-    """Whether the producer that holds the name does not answer any more; its connection is closed then."""
-    holder = topic.producers.get(producer.name)
-    if holder is None or holder.peer is producer.peer:
-        return False
-    return not await holder.peer.is_alive()
-
-
 def _reply(connection: Connection, request_id: int, producer: Producer) -> None:
     reply = pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS)
     success = reply.producer_success
     success.request_id = request_id
     success.producer_name = producer.name
-    success.last_sequence_id = -1
-    success.schema_version = b""
-    success.producer_ready = True
+    success.last_sequence_id = producer.topic.last_sequence_id(producer.name)
+    success.schema_version = producer.schema_version
+    success.producer_ready = not producer.is_waiting
+    if producer.topic_epoch is not None:
+        success.topic_epoch = producer.topic_epoch
     connection.send(replies.frame(reply))
 
 
@@ -117,5 +130,8 @@ async def close_producer(connection: Connection, command: pb.BaseCommand) -> Non
     if producer is not None:
         await producer.drained()
         producer.detach()
+    waiting = connection.waiting_producers.pop(request.producer_id, None)
+    if waiting is not None:
+        waiting.detach()
     connection.producers.pop(request.producer_id, None)
     connection.send(replies.success(request.request_id))

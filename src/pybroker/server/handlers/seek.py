@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pybroker.broker import cursor_moves
+from pybroker.broker.subscription import Subscription
 from pybroker.errors import MetadataError
 from pybroker.model.position import from_wire
 from pybroker.server.handlers.consumer import require_consumer
@@ -22,7 +23,9 @@ async def seek(connection: Connection, command: pb.BaseCommand) -> None:
     """Go on at a message, or at the first one published at a time or later."""
     request = command.seek
     subscription = require_consumer(connection, request.consumer_id).subscription
-    if request.HasField("message_id"):
+    if not isinstance(subscription, Subscription):
+        pass  # There is nothing to go back to, and nothing is skipped: as Pulsar does, that is no error.
+    elif request.HasField("message_id"):
         target = request.message_id
         position = from_wire(target.ledgerId, target.entryId)
         await cursor_moves.reset(subscription, position, list(target.ack_set))

@@ -40,6 +40,10 @@ def connect(connection: Connection, command: pb.BaseCommand) -> None:
     connection.client_version = request.client_version
     connection.features = request.feature_flags
     connection.supports_partial_producer = request.feature_flags.supports_partial_producer
+    connection.takes_entry_metadata = (
+        request.feature_flags.supports_broker_entry_metadata
+        and broker.config.exposing_broker_entry_metadata_to_client_enabled
+    )
     version = negotiated_version(request.protocol_version)
     connection.session.protocol_version = version
     connection.session.move_to(SessionState.CONNECTED)

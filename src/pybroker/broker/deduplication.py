@@ -1,0 +1,251 @@
+"""Which messages of a producer are stored already: what a topic knows of the sequence ids of each producer name.
+
+Of each name two numbers are kept: the highest sequence id that was handed to the ledger (pushed), and the highest one that is
+durable (persisted). A message above the first is new, one up to the second is a duplicate; one in between is being stored, and
+nobody knows yet how that ends. A batch counts from its first id and up to its highest; the parts of a larger message share one
+id, which counts as pushed with the last part alone, so that a message that broke off in the middle can be sent again from its
+beginning. Markers, which brokers write for each other, count for nothing.
+
+After a message was not stored, nothing more of that session of its producer is taken: what was sent behind it would make a
+duplicate of it when it is sent again. The client reconnects at the refusal, which makes a new session.
+
+Invariants: persisted <= pushed, and equal while nothing is in flight; a duplicate was stored before it is called one. What is
+stored although something before it was not does not count as persisted: it may be stored twice, which is better than never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from enum import Enum, auto
+from itertools import islice
+from operator import lt
+
+from pybroker.model.events import SendRun
+from pybroker.wire.entry_metadata import chunk_of, is_marker
+
+NO_SEQUENCE_ID = -1
+"""What a producer is told that has stored nothing."""
+_MAX_SEQUENCE_ID = (1 << 63) - 1  # on the wire they are unsigned, but clients count with signed ones
+_BELOW_ALL = -(1 << 63) - 1
+
+
+class Verdict(Enum):
+    """What becomes of a message."""
+
+    NEW = auto()
+    DUPLICATE = auto()
+    UNKNOWN = auto()
+    """It is being stored: the client has to try again."""
+    BEHIND_FAILURE = auto()
+    """Something before it was not stored: the client has to send both again."""
+
+
+class Part:
+    """Neighbours in a run with the same verdict. `highest` is what they push, None for nothing but parts of larger messages."""
+
+    __slots__ = ("highest", "indexes", "verdict")
+
+    def __init__(self, verdict: Verdict, indexes: range | None, highest: int | None) -> None:
+        """`indexes` None: the whole run."""
+        self.verdict = verdict
+        self.indexes = indexes
+        self.highest = highest
+
+
+class Accepted:
+    """New messages on their way to the disk; `behind` are duplicates that are answered after them, in order."""
+
+    __slots__ = ("behind", "epoch", "highest", "known", "session")
+
+    def __init__(self, known: _Known, session: object, highest: int | None) -> None:
+        self.known = known
+        self.session = session
+        self.highest = highest
+        self.epoch = known.epoch
+        self.behind: list[SendRun] = []
+
+
+class _Known:
+    """One producer name. `epoch` counts failures: what was accepted before the last one counts for nothing any more."""
+
+    __slots__ = ("epoch", "failed_session", "in_flight", "inactive_since_ms", "last_accepted", "persisted", "pushed")
+
+    def __init__(self) -> None:
+        self.pushed = self.persisted = _BELOW_ALL
+        self.epoch = 0
+        self.in_flight = 0
+        self.last_accepted: Accepted | None = None  # while something is in flight
+        self.failed_session: object | None = None
+        self.inactive_since_ms: float | None = None
+
+
+class Deduplication:
+    """Owned by its topic while deduplication is on.
+
+    `session` stands for one attachment of a producer; only its identity counts. Not bounded by itself: see `forget_inactive`.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[str, _Known] = {}
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    # --- publishing --------------------------------------------------------------------------------------------------
+
+    def judge(self, name: str, session: object, run: SendRun) -> list[Part]:
+        """What to do with each message, in order. What becomes of the new ones is told before the next run is judged."""
+        known = self._names.get(name)
+        pushed = _BELOW_ALL if known is None else known.pushed
+        ids, highs = run.sequence_ids, run.highest_sequence_ids
+        is_plain = not (run.chunk_count or run.has_markers)
+        if is_plain and ids[0] > pushed and (known is None or known.failed_session is not session):
+            ends = list(map(max, ids, highs)) if any(highs) else ids
+            if all(map(lt, ends, islice(ids, 1, None))) and ends[-1] <= _MAX_SEQUENCE_ID:
+                return [Part(Verdict.NEW, None, ends[-1])]
+        return self._judge_each(known, session, run)
+
+    def _judge_each(self, known: _Known | None, session: object, run: SendRun) -> list[Part]:
+        if known is not None and known.failed_session is session:
+            return [Part(Verdict.BEHIND_FAILURE, None, None)]
+        pushed, persisted = (_BELOW_ALL, _BELOW_ALL) if known is None else (known.pushed, known.persisted)
+        parts: list[Part] = []
+        for index, (first, highest) in enumerate(zip(run.sequence_ids, run.highest_sequence_ids, strict=True)):
+            sequence_id = _signed(first)
+            pushes: int | None = None
+            if run.has_markers and is_marker(run.payloads[index]):
+                verdict = Verdict.NEW
+            elif sequence_id > pushed:
+                verdict = Verdict.NEW
+                if not run.chunk_count or completes_message(run.payloads[index]):
+                    # 0 stands for a highest id that was not sent.
+                    pushes = pushed = max(sequence_id, _signed(highest)) if highest else sequence_id
+            else:
+                verdict = Verdict.DUPLICATE if sequence_id <= persisted else Verdict.UNKNOWN
+            if parts and parts[-1].verdict is verdict and parts[-1].indexes is not None:
+                last = parts[-1]
+                assert last.indexes is not None
+                last.indexes = range(last.indexes.start, index + 1)
+                last.highest = last.highest if pushes is None else pushes
+            else:
+                parts.append(Part(verdict, range(index, index + 1), pushes))
+        return parts
+
+    def offered(self, name: str, session: object, highest: int | None) -> Accepted:
+        """A new part is about to be handed to the ledger; `accepted` or `refused` says whether it took it."""
+        return Accepted(self._known(name), session, highest)
+
+    def accepted(self, accepted: Accepted) -> None:
+        """The ledger took it."""
+        known, highest = accepted.known, accepted.highest
+        known.last_accepted = accepted
+        known.in_flight += 1
+        if highest is not None:
+            assert highest > known.pushed, "a part that is not new was accepted"
+            known.pushed = highest
+
+    def refused(self, accepted: Accepted) -> None:
+        """The ledger did not take it. What was accepted before is not affected."""
+        accepted.known.failed_session = accepted.session
+
+    def has_failed(self, name: str, session: object) -> bool:
+        """Whether something of this session was not stored, so that nothing more of it is taken."""
+        known = self._names.get(name)
+        return known is not None and known.failed_session is session
+
+    def last_accepted(self, name: str) -> Accepted | None:
+        """What of this producer is in flight and was accepted last."""
+        known = self._names.get(name)
+        return None if known is None else known.last_accepted
+
+    def stored(self, accepted: Accepted) -> None:
+        """It is durable."""
+        known = accepted.known
+        self._landed(accepted)
+        if accepted.highest is not None and accepted.epoch == known.epoch:
+            assert known.persisted < accepted.highest <= known.pushed, "stored out of order"
+            known.persisted = accepted.highest
+
+    def failed(self, accepted: Accepted) -> None:
+        """It is not stored."""
+        known = accepted.known
+        self._landed(accepted)
+        known.pushed = known.persisted
+        known.epoch += 1
+        known.failed_session = accepted.session
+
+    def _landed(self, accepted: Accepted) -> None:
+        known = accepted.known
+        known.in_flight -= 1
+        assert known.in_flight >= 0, "answered twice"
+        if not known.in_flight:
+            known.last_accepted = None
+
+    def _known(self, name: str) -> _Known:
+        known = self._names.get(name)
+        if known is None:
+            known = self._names[name] = _Known()
+        return known
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    def is_settled(self, name: str) -> bool:
+        """Whether nothing of this producer is in flight."""
+        known = self._names.get(name)
+        return known is None or not known.in_flight
+
+    def last_sequence_id(self, name: str) -> int:
+        """The highest one that is durable, or NO_SEQUENCE_ID."""
+        known = self._names.get(name)
+        return NO_SEQUENCE_ID if known is None or known.persisted == _BELOW_ALL else known.persisted
+
+    # --- recovery, and what is forgotten -----------------------------------------------------------------------------
+
+    def found(self, name: str, sequence_id: int) -> None:
+        """A snapshot or an entry says that this was stored."""
+        known = self._known(name)
+        known.persisted = max(known.persisted, _signed(sequence_id))
+        known.pushed = max(known.pushed, known.persisted)
+
+    def snapshot(self) -> Mapping[str, int]:
+        """What is durable, by name; `found` takes it back."""
+        return {name: known.persisted for name, known in self._names.items() if known.persisted != _BELOW_ALL}
+
+    def forget_inactive(self, attached: Container[str], now_ms: float, timeout_ms: float, max_producers: int) -> int:
+        """Forget names that have been gone for so long, or longest where there are too many; how many went.
+
+        Names are noticed to be gone when this is called. Those that are attached, or have something in flight, stay.
+        """
+        gone: list[tuple[float, str]] = []
+        for name, known in self._names.items():
+            if known.in_flight or name in attached:
+                known.inactive_since_ms = None
+            else:
+                if known.inactive_since_ms is None:
+                    known.inactive_since_ms = now_ms
+                gone.append((known.inactive_since_ms, name))
+        gone.sort(key=lambda pair: pair[0])  # stable: those noticed together go in the order in which they came
+        too_many = len(self._names) - max_producers
+        forgotten = [
+            name for index, (since_ms, name) in enumerate(gone) if index < too_many or now_ms - since_ms >= timeout_ms
+        ]
+        for name in forgotten:
+            del self._names[name]
+        return len(forgotten)
+
+    def check_invariants(self) -> None:
+        """For tests, after each step."""
+        for known in self._names.values():
+            assert known.persisted <= known.pushed
+            assert known.in_flight or known.persisted == known.pushed or known.epoch
+            assert (known.last_accepted is not None) == bool(known.in_flight)
+
+
+def _signed(sequence_id: int) -> int:
+    return sequence_id if sequence_id <= _MAX_SEQUENCE_ID else sequence_id - (1 << 64)
+
+
+def completes_message(entry: bytes) -> bool:
+    """Whether it is the last part of a larger message, or a whole one."""
+    chunk = chunk_of(entry)
+    return chunk is None or chunk.chunk_id == chunk.chunk_count - 1

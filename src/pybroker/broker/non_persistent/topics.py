@@ -1,0 +1,84 @@
+"""The non-persistent topics that are loaded, by name: a topic exists as long as it is here, since nothing of it is stored.
+
+Its policies are stored, as those of any topic; deleting the topic deletes them, closing it does not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+from pybroker.broker.non_persistent.topic import NonPersistentTopic
+from pybroker.errors import NotAllowedError, ServiceNotReady, TopicNotFound
+
+if TYPE_CHECKING:
+    from pybroker.broker.service import BrokerService
+    from pybroker.model.names import TopicName
+
+
+class NonPersistentTopics:
+    """Owned by the broker service."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+        self.loaded: dict[str, NonPersistentTopic] = {}
+
+    async def get(self, name: TopicName, may_create: bool) -> NonPersistentTopic:
+        """The loaded topic; with `may_create` made, if automatic creation lets it be made.
+
+        Raises TopicNotFound, ServiceNotReady, NotAllowedError.
+        """
+        topic = self.loaded.get(str(name))
+        if topic is None:
+            self._require_servable(name)
+            if not may_create:
+                raise TopicNotFound(f"Topic {name} not found")
+            self._service.creation.require_automatic(name)
+            async with self._service.creation.room(name, 1):
+                topic = await self._load(name)
+        if topic.is_fenced:
+            raise ServiceNotReady(f"topic {name} is being closed, try again")
+        return topic
+
+    async def make(self, name: TopicName) -> bool:
+        """Make `name`, which may be made; False when it exists. Raises ServiceNotReady, NotAllowedError."""
+        if str(name) in self.loaded:
+            return False
+        await self._load(name)
+        return True
+
+    async def _load(self, name: TopicName) -> NonPersistentTopic:
+        # Last, and the topic is registered in the same turn of the loop: no change in between gets lost.
+        policies = await self._service.resources.topic_policies(name.partitioned_name)
+        self._require_servable(name)
+        topic = self.loaded.get(str(name))
+        if topic is None:
+            topic = self.loaded[str(name)] = NonPersistentTopic(self._service, name, policies)
+            self._service.stats.topic_loads += 1
+            logs.info("topic.loaded", topic=name)
+            self._service.directory.created(name)
+        return topic
+
+    def _require_servable(self, name: TopicName) -> None:
+        if not self._service.config.enable_non_persistent_topics:
+            raise NotAllowedError("Broker is unable to load non-persistent topic (enableNonPersistentTopics)")
+        self._service.require_open_namespace(name)
+
+    def close(self, topic: NonPersistentTopic) -> None:
+        """Forget `topic`; its clients look it up again, which makes a new one."""
+        topic.fence()
+        if self.loaded.get(str(topic.name)) is topic:
+            del self.loaded[str(topic.name)]
+            self._service.directory.deleted(topic.name)
+
+    async def delete(self, name: TopicName) -> None:
+        """Forget the topic with its policies. Raises TopicNotFound, StoreError."""
+        topic = self.loaded.get(str(name))
+        if topic is not None:
+            topic.fence()
+        # First: a topic of that name that is made later must not inherit what is set for this one.
+        await self._service.resources.forget_topic(name)
+        if topic is None:
+            raise TopicNotFound(f"Topic {name} not found")
+        await self._service.schemas.drop(name)
+        self.close(topic)

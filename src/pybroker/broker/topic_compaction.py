@@ -1,0 +1,181 @@
+"""The compaction of one topic: begins it, says how the last one went, and gives up the view.
+
+The durable subscription `__compaction` stands where the last compaction ended: what it has not reached is not trimmed. Nobody
+consumes from it. It is made with the first compaction; deleting it gives up the view.
+
+Invariants: at most one compaction of a topic runs; it is over, and what it wrote discarded, before the topic's ledger is closed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+from pybroker.compaction.compactor import Compactor, Progress
+from pybroker.compaction.messages import Batch, read_entry
+from pybroker.compaction.view import read_view
+from pybroker.errors import BrokerError, StoreError
+from pybroker.model.position import EARLIEST, Position
+from pybroker.model.stats import LATENCY_BOUNDS_MS, Buckets
+from pybroker.model.system_topics import CHANGE_EVENTS
+
+if TYPE_CHECKING:
+    from pybroker.broker.topic import Topic
+
+COMPACTION_SUBSCRIPTION = "__compaction"
+
+
+class CompactionStatus(StrEnum):
+    """How the last one went; as REST says it."""
+
+    NOT_RUN = "NOT_RUN"
+    RUNNING = "RUNNING"
+    SUCCESS = "SUCCESS"
+    ERROR = "ERROR"
+
+
+@dataclass(slots=True)
+class CompactionCounters:
+    """Since the topic was loaded; what the last compaction did has `last_` in its name."""
+
+    succeeded: int = 0
+    failed: int = 0
+    removed_messages: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    running_ms: int = 0
+    write_latency_ms: Buckets = field(default_factory=lambda: Buckets(LATENCY_BOUNDS_MS))
+    last_removed_messages: int = 0
+    last_succeeded_ms: int = 0
+    last_failed_ms: int = 0
+    last_duration_ms: int = 0
+
+    @property
+    def has_run(self) -> bool:
+        return bool(self.succeeded or self.failed)
+
+
+class TopicCompaction:
+    """Owned by its topic."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self.status = CompactionStatus.NOT_RUN
+        self.last_error = ""
+        self.counters = CompactionCounters()
+
+    def start(self) -> bool:
+        """Compact everything up to the last entry of now, in the background; False when that is going on already."""
+        if self.status is CompactionStatus.RUNNING:
+            return False
+        self.status = CompactionStatus.RUNNING
+        self._topic.tasks.start(self._run(), "compact")
+        return True
+
+    async def _run(self) -> None:
+        topic = self._topic
+        service = topic.service
+        started_ms = service.clock.monotonic_ms()
+        config = service.config
+        compactor = Compactor(
+            topic.ledger,
+            service.ledgers.store,
+            service.clock,
+            keeps_messages_without_key=config.topic_compaction_retain_null_key,
+            read_timeout_s=config.broker_service_compaction_phase_one_loop_time_in_seconds,
+        )
+        error = "it was broken off"
+        try:
+            async with service.compaction_slot:
+                await self._compact(compactor)
+            error = ""
+        except (BrokerError, StoreError, TimeoutError) as failure:
+            error = str(failure) or type(failure).__name__
+        finally:
+            self._count(compactor.progress, int(service.clock.monotonic_ms() - started_ms), error)
+
+    async def _compact(self, compactor: Compactor) -> None:
+        topic = self._topic
+        if topic.subscriptions.get(COMPACTION_SUBSCRIPTION) is None:
+            await topic.create_subscription(COMPACTION_SUBSCRIPTION, EARLIEST, {})
+        end = topic.ledger.last_confirmed
+        view = topic.ledger.compacted
+        if not topic.ledger.ledgers.has_entry(end) or (view is not None and end <= view.horizon):
+            return  # There is nothing new.
+        logs.info("compaction.started", topic=topic.name, end=end, view=None if view is None else view.ledger)
+        await compactor.run(end)
+        # Only now: what the view was made from may go.
+        subscription = topic.subscriptions.get(COMPACTION_SUBSCRIPTION)
+        if subscription is not None:
+            await subscription.cursor.expire_to(end)
+
+    def _count(self, progress: Progress, took_ms: int, error: str) -> None:
+        counters, now_ms = self.counters, self._topic.service.clock.wall_ms()
+        counters.removed_messages += progress.removed_messages
+        counters.read_bytes += progress.read_bytes
+        counters.written_bytes += progress.written_bytes
+        counters.running_ms += took_ms
+        for latency_ms in progress.write_latencies_ms:
+            counters.write_latency_ms.add(latency_ms)
+        counters.last_removed_messages, counters.last_duration_ms = progress.removed_messages, took_ms
+        self.last_error = error
+        if error:
+            self.status = CompactionStatus.ERROR
+            counters.failed += 1
+            counters.last_failed_ms = now_ms
+            logs.error("compaction.failed", topic=self._topic.name, took_ms=took_ms, error=error)
+        else:
+            self.status = CompactionStatus.SUCCESS
+            counters.succeeded += 1
+            counters.last_succeeded_ms = now_ms
+            logs.info(
+                "compaction.finished",
+                topic=self._topic.name,
+                took_ms=took_ms,
+                read_entries=progress.read_entries,
+                written_entries=progress.written_entries,
+                keys=progress.key_count,
+                removed_messages=progress.removed_messages,
+            )
+
+    async def start_if_due(self) -> None:
+        """Begin when more than the policies allow has come since the last compaction. Raises StoreError."""
+        topic = self._topic
+        threshold_bytes = topic.policies.compaction_threshold
+        is_always_compacted = topic.name.local_name == CHANGE_EVENTS
+        if (threshold_bytes <= 0 and not is_always_compacted) or self.status is CompactionStatus.RUNNING:
+            return
+        present = topic.subscriptions.get(COMPACTION_SUBSCRIPTION)
+        if present is None:
+            size_bytes = topic.ledger.size_bytes
+        else:
+            size_bytes = await topic.bytes_behind(present.cursor.mark_delete_position)
+        if size_bytes > max(0, threshold_bytes):
+            self.start()
+
+    async def drop(self) -> None:
+        """Give up the view, and the one that is being made. Raises StoreError."""
+        await self._topic.ledger.drop_compacted()
+
+    async def last_message(self) -> tuple[Position, int] | None:
+        """As the topic's, for those who read compacted; None when the last entry stands behind the view. Raises StoreError."""
+        ledger = self._topic.ledger
+        while (view := ledger.compacted) is not None:
+            last = ledger.last_confirmed
+            if ledger.ledgers.has_entry(last) and last > view.horizon:
+                return None
+            if not view.entries:
+                return EARLIEST, -1
+            try:
+                entry = (await read_view(self._topic.service.ledgers.store, view, view.entries - 1, 1, 0))[0]
+            except StoreError:
+                if ledger.compacted is view:
+                    raise
+                continue  # It was replaced meanwhile.
+            content = read_entry(entry.payload)
+            if isinstance(content, Batch):
+                return entry.position, max(i for i, message in enumerate(content.messages) if not message.is_removed)
+            return entry.position, -1
+        return None

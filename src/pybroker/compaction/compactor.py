@@ -1,0 +1,194 @@
+"""One compaction of one topic: reads the view of before and what was published since, twice, and writes the next view.
+
+Operation: the first pass notes which messages stay, the second writes them into a new ledger, at most one append under way. Then
+that ledger is sealed, and one change of the managed ledger's document makes it the view and the ledger of before one to be deleted.
+Concurrency: on the loop, in slices; a single large entry is opened in a thread.
+Failure: whatever is raised, the old view stays and the new ledger is to be deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from pybroker.clock import Clock
+from pybroker.compaction.stored_entry import CompactedEntry, encode_stored
+from pybroker.compaction.survivors import Survivors
+from pybroker.compaction.view import read_view
+from pybroker.errors import StoreError
+from pybroker.managed_ledger.info import CompactedInfo
+from pybroker.managed_ledger.managed_ledger import ManagedLedger
+from pybroker.model.position import Position
+from pybroker.storage.ledger_store import AppendListener, AppendRun, LedgerStore
+
+READ_ENTRIES = 1000
+READ_BYTES = 1024 * 1024
+WRITE_BYTES = 256 * 1024
+SLICE_MS = 1.0
+THREAD_BYTES = 128 * 1024
+"""A larger entry is opened in a thread: decompressing it would hold the loop for too long."""
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a compaction has done so far; of both passes together."""
+
+    read_entries: int = 0
+    read_bytes: int = 0
+    written_entries: int = 0
+    written_bytes: int = 0
+    removed_messages: int = 0
+    key_count: int = 0
+    write_latencies_ms: list[float] = field(default_factory=list)
+
+
+class Compactor:
+    """Made for one run."""
+
+    def __init__(
+        self,
+        ledger: ManagedLedger,
+        store: LedgerStore,
+        clock: Clock,
+        *,
+        keeps_messages_without_key: bool,
+        read_timeout_s: float,
+    ) -> None:
+        self._ledger = ledger
+        self._store = store
+        self._clock = clock
+        self._read_timeout_s = read_timeout_s
+        self._survivors = Survivors(keeps_messages_without_key=keeps_messages_without_key)
+        self.progress = Progress()
+        self._slice_ends_ms = 0.0
+
+    async def run(self, end: Position) -> None:
+        """Compact everything up to and including `end`, an entry that exists. Raises StoreError."""
+        before = self._ledger.compacted
+        await self._each(before, end, self._survivors.note)
+        self.progress.key_count = self._survivors.key_count
+        self.progress.removed_messages = self._survivors.removed_messages
+        ledger_id = await self._ledger.begin_compacted()
+        try:
+            writer = _Writer(self._store, self._clock, ledger_id, self.progress)
+            await self._write(before, end, writer)
+            summary = await self._store.seal(ledger_id)
+            view = CompactedInfo(ledger_id, summary.entry_count, summary.size_bytes, (end.ledger_id, end.entry_id))
+            await self._ledger.replace_compacted(before, view)
+        except BaseException:
+            self._ledger.discard_compacted(ledger_id)
+            raise
+
+    async def _write(self, before: CompactedInfo | None, end: Position, writer: _Writer) -> None:
+        async for entries in self._read(before, end):
+            for entry in entries:
+                payload = await self._timed(self._survivors.kept, entry)
+                if payload is not None:
+                    writer.add(entry.position, payload, entry.message_count)
+                    if writer.waiting_bytes >= WRITE_BYTES:
+                        await writer.flush()
+        await writer.flush()
+
+    async def _each(
+        self, before: CompactedInfo | None, end: Position, act: Callable[[Position, bytes], object]
+    ) -> None:
+        async for entries in self._read(before, end):
+            for entry in entries:
+                await self._timed(act, entry)
+
+    async def _timed(self, act: Callable[[Position, bytes], _Result], entry: CompactedEntry) -> _Result:
+        """Call `act`, giving way to the loop when the slice is over."""
+        if len(entry.payload) >= THREAD_BYTES:
+            return await asyncio.to_thread(act, entry.position, entry.payload)
+        if self._clock.monotonic_ms() >= self._slice_ends_ms:
+            await asyncio.sleep(0)
+            self._slice_ends_ms = self._clock.monotonic_ms() + SLICE_MS
+        return act(entry.position, entry.payload)
+
+    async def _read(self, before: CompactedInfo | None, end: Position) -> AsyncIterator[list[CompactedEntry]]:
+        """Everything up to `end`, in order: what is left of earlier compactions, then what came since."""
+        position = self._ledger.ledgers.first_position
+        if before is not None:
+            index = 0
+            while index < before.entries:
+                async with asyncio.timeout(self._read_timeout_s):
+                    entries = await read_view(self._store, before, index, READ_ENTRIES, READ_BYTES)
+                index += len(entries)
+                self._count(entries)
+                yield entries
+            position = Position(before.horizon[0], before.horizon[1] + 1)
+        while (position := self._ledger.ledgers.normalize(position)) <= end:
+            async with asyncio.timeout(self._read_timeout_s):
+                entries = await self._read_tail(position, end)
+            position = Position(position.ledger_id, entries[-1].position.entry_id + 1)
+            self._count(entries)
+            yield entries
+
+    async def _read_tail(self, position: Position, end: Position) -> list[CompactedEntry]:
+        max_entries = READ_ENTRIES
+        if position.ledger_id == end.ledger_id:
+            max_entries = min(max_entries, end.entry_id + 1 - position.entry_id)
+        run = await self._ledger.read(position, max_entries, READ_BYTES)
+        return [
+            CompactedEntry(Position(run.ledger_id, run.first_entry_id + index), payload, run.message_counts[index])
+            for index, payload in enumerate(run.payloads)
+        ]
+
+    def _count(self, entries: list[CompactedEntry]) -> None:
+        self.progress.read_entries += len(entries)
+        self.progress.read_bytes += sum(len(entry.payload) for entry in entries)
+
+
+class _Writer(AppendListener):
+    """Appends to the ledger that becomes the view."""
+
+    def __init__(self, store: LedgerStore, clock: Clock, ledger_id: int, progress: Progress) -> None:
+        self._store = store
+        self._clock = clock
+        self._ledger_id = ledger_id
+        self._progress = progress
+        self._payloads: list[bytes] = []
+        self._message_counts: list[int] = []
+        self._written: asyncio.Future[None] | None = None
+        self.waiting_bytes = 0
+
+    def add(self, position: Position, payload: bytes, message_count: int) -> None:
+        stored = encode_stored(position, payload)
+        self._payloads.append(stored)
+        self._message_counts.append(message_count)
+        self.waiting_bytes += len(stored)
+
+    async def flush(self) -> None:
+        """Return once everything added is durable. Raises StoreError."""
+        if not self._payloads:
+            return
+        progress, started_ms = self._progress, self._clock.monotonic_ms()
+        run = AppendRun(
+            self,
+            self._ledger_id,
+            progress.written_entries,
+            self._payloads,
+            self._message_counts,
+            self.waiting_bytes,
+            None,
+        )
+        self._written = asyncio.get_running_loop().create_future()
+        self._store.append(run)
+        await self._written
+        progress.written_entries += len(run.payloads)
+        progress.written_bytes += run.size_bytes
+        progress.write_latencies_ms.append(self._clock.monotonic_ms() - started_ms)
+        self._payloads, self._message_counts, self.waiting_bytes = [], [], 0
+
+    def append_completed(self, runs: list[AppendRun], error: StoreError | None) -> None:
+        written = self._written
+        if written is None or written.done():  # who waited was cancelled
+            return
+        if error is None:
+            written.set_result(None)
+        else:
+            written.set_exception(error)

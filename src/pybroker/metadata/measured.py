@@ -1,0 +1,59 @@
+"""A metadata store that counts how long the operations of another one take, and how many bytes are put into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pybroker.clock import Clock
+from pybroker.metadata.store import ANY_VERSION, MetadataStore, OperationLatencies, Versioned, Watch
+
+
+class MeasuredMetadataStore(MetadataStore):
+    """Owns `store`. Each operation is counted when it is answered, from the call on."""
+
+    def __init__(self, store: MetadataStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._latencies = OperationLatencies()
+
+    @property
+    def latencies(self) -> OperationLatencies:
+        return self._latencies
+
+    @contextmanager
+    def _measured(self, kind: str) -> Iterator[None]:
+        started_ms, status = self._clock.monotonic_ms(), "fail"
+        try:
+            yield
+            status = "success"
+        finally:
+            self._latencies.took_ms[kind, status].add(self._clock.monotonic_ms() - started_ms)
+
+    async def get(self, path: str) -> Versioned | None:
+        with self._measured("get"):
+            return await self._store.get(path)
+
+    async def put(self, path: str, value: bytes, expected_version: int = ANY_VERSION) -> int:
+        with self._measured("put"):
+            version = await self._store.put(path, value, expected_version)
+        self._latencies.put_bytes += len(value)
+        return version
+
+    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> bool:
+        with self._measured("del"):
+            return await self._store.delete(path, expected_version)
+
+    async def children(self, path: str) -> list[str]:
+        with self._measured("get"):
+            return await self._store.children(path)
+
+    async def delete_tree(self, path: str) -> int:
+        with self._measured("del"):
+            return await self._store.delete_tree(path)
+
+    def watch(self, prefix: str, watch: Watch) -> None:
+        self._store.watch(prefix, watch)
+
+    async def close(self) -> None:
+        await self._store.close()

@@ -1,0 +1,337 @@
+"""Avro schemas: from their JSON to a graph of types, with the checks that Avro's own library makes.
+
+Owns names (namespaces, references, what a legal name is), the shape of each kind of type, and the canonical text by which
+two definitions are one schema. Own code rather than a library, for three reasons: a hostile definition must be refused
+in bounded time and stack, field defaults are deliberately not checked here (Pulsar stores a field whose default does not
+fit its type, and refuses it when a reader needs it), and compatibility needs aliases that libraries drop.
+
+What must always hold of a parsed type: every reference is resolved, so the graph may have cycles; a union has no union
+as a branch and no two branches of one name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pybroker.schema.json_text import JsonValue, canonical_json, parse_json
+from pybroker.schema.schema_data import InvalidSchema
+
+PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+NAMED = frozenset({"record", "enum", "fixed"})
+_ORDERS = frozenset({"ascending", "descending", "ignore"})
+_MAX_FIXED_BYTES = 2**31 - 1
+# Keys with a meaning of their own; all others are properties, which are part of what a schema is.
+_TYPE_KEYS = frozenset(
+    {"type", "name", "namespace", "doc", "aliases", "fields", "items", "values", "size", "symbols"},
+)
+_FIELD_KEYS = frozenset({"name", "type", "doc", "default", "order", "aliases"})
+
+
+class NoDefault:
+    """The default of a field that has none; null is a default."""
+
+
+NO_DEFAULT = NoDefault()
+
+
+@dataclass(eq=False, slots=True)
+class AvroField:
+    """One field of a record; its type stands in the record's `children` at the same index."""
+
+    name: str
+    default: JsonValue | NoDefault
+    order: str
+    aliases: tuple[str, ...]
+    properties: str
+
+
+@dataclass(eq=False, slots=True)
+class AvroType:
+    """One type of a schema. Compared by identity: a named type is one object however often it is referred to."""
+
+    kind: str
+    name: str = ""  # with its namespace
+    children: list[AvroType] = field(default_factory=list)  # items, values, branches, or the types of the fields
+    fields: tuple[AvroField, ...] = ()
+    symbols: dict[str, None] = field(default_factory=dict)  # in their order
+    size_bytes: int = 0
+    aliases: tuple[str, ...] = ()  # with their namespaces
+    properties: str = ""
+
+    @property
+    def simple_name(self) -> str:
+        return self.name.rpartition(".")[2]
+
+    def __str__(self) -> str:
+        """What a person calls the type: `int`, `record R`, `union of null, int`."""
+        if self.kind == "union":
+            return (
+                "union of " + ", ".join(str(branch) for branch in self.children[:8]) if self.children else "empty union"
+            )
+        return f"{self.kind} {self.name}" if self.kind in NAMED else self.kind
+
+
+def parse_avro(data: bytes) -> AvroType:
+    """The type that a definition holds; raises `InvalidSchema`."""
+    parser = _Parser()
+    root: list[AvroType] = []
+    parser.attach(root, parse_json(data), "", "schema")
+    parser.finish()
+    return root[0]
+
+
+def all_types(root: AvroType) -> Iterator[AvroType]:
+    """Every type reachable from `root`, each once."""
+    seen = {id(root)}
+    waiting = [root]
+    while waiting:
+        avro_type = waiting.pop()
+        yield avro_type
+        for child in avro_type.children:
+            if id(child) not in seen:
+                seen.add(id(child))
+                waiting.append(child)
+
+
+class _Parser:
+    """State of one parse. Owned by `parse_avro`; each method appends what it reads to the list that it is given.
+
+    `where` names the place in the definition, for errors.
+    """
+
+    def __init__(self) -> None:
+        self._named: dict[str, AvroType] = {}
+        # References to names that come later in the text: list and index to put the type in, full name, place.
+        self._open_references: list[tuple[list[AvroType], int, str, str]] = []
+        self._unions: list[tuple[AvroType, str]] = []
+
+    def attach(self, into: list[AvroType], value: JsonValue, namespace: str, where: str) -> None:
+        if isinstance(value, str):
+            self._attach_named(into, value, namespace, where)
+        elif isinstance(value, list):
+            self._attach_union(into, value, namespace, where)
+        elif isinstance(value, dict):
+            self._attach_object(into, value, namespace, where)
+        else:
+            raise InvalidSchema(f"{where}: a type is a string, an array or an object, not {canonical_json(value)[:40]}")
+
+    def finish(self) -> None:
+        for into, index, name, where in self._open_references:
+            if name not in self._named:
+                raise InvalidSchema(f"{where}: unknown type {name!r}")
+            into[index] = self._named[name]
+        for union, where in self._unions:
+            seen: set[str] = set()
+            for branch in union.children:
+                key = branch.name or branch.kind
+                if key in seen:
+                    raise InvalidSchema(f"{where}: two branches of the union are {branch}")
+                seen.add(key)
+
+    def _attach_named(self, into: list[AvroType], name: str, namespace: str, where: str, properties: str = "") -> None:
+        if name in PRIMITIVES:
+            into.append(AvroType(name, properties=properties))
+            return
+        full_name = name if "." in name or not namespace else f"{namespace}.{name}"
+        known = self._named.get(full_name) or self._named.get(name)
+        if known is None:
+            self._open_references.append((into, len(into), full_name, where))
+        into.append(known or AvroType("unresolved"))
+
+    def _attach_union(self, into: list[AvroType], value: list[JsonValue], namespace: str, where: str) -> None:
+        union = AvroType("union")
+        into.append(union)
+        self._unions.append((union, where))
+        for index, branch in enumerate(value):
+            if isinstance(branch, list):
+                raise InvalidSchema(f"{where}: a union stands directly inside a union")
+            self.attach(union.children, branch, namespace, f"{where}|{index}")
+
+    def _attach_object(self, into: list[AvroType], value: dict[str, JsonValue], namespace: str, where: str) -> None:
+        kind = value.get("type")
+        if not isinstance(kind, str):
+            raise InvalidSchema(f"{where}: `type` is not a string")
+        properties = _properties(value, _TYPE_KEYS)
+        if kind in {"array", "map"}:
+            key, mark = ("items", "[]") if kind == "array" else ("values", "{}")
+            if key not in value:
+                raise InvalidSchema(f"{where}: the {kind} has no `{key}`")
+            container = AvroType(kind, properties=properties)
+            into.append(container)
+            self.attach(container.children, value[key], namespace, where + mark)
+        elif kind in {"record", "error", "enum", "fixed"}:
+            into.append(self._define(kind.replace("error", "record"), value, namespace, where))
+        else:
+            self._attach_named(into, kind, namespace, where, properties)
+
+    def _define(self, kind: str, value: dict[str, JsonValue], namespace: str, where: str) -> AvroType:
+        name = _full_name(value, namespace, where)
+        inner_namespace = name.rpartition(".")[0]
+        avro_type = AvroType(
+            kind,
+            name,
+            aliases=_aliases(value, inner_namespace, where),
+            # An enum's default is no property; on a record the word has no meaning of its own.
+            properties=_properties(value, _TYPE_KEYS | {"default"} if kind == "enum" else _TYPE_KEYS),
+        )
+        if kind == "enum":
+            avro_type.symbols = _symbols(value, where)
+        elif kind == "fixed":
+            avro_type.size_bytes = _size_bytes(value, where)
+        known = self._named.setdefault(name, avro_type)
+        if known is not avro_type:
+            # Writers that repeat a definition instead of referring to it exist, so the very same one is let through.
+            if kind == "record" or canonical_text(known) != canonical_text(avro_type):
+                raise InvalidSchema(f"{where}: {name!r} is defined twice")
+            return known
+        if kind == "record":
+            self._read_fields(avro_type, value, inner_namespace, where)
+        return avro_type
+
+    def _read_fields(self, record: AvroType, value: dict[str, JsonValue], namespace: str, where: str) -> None:
+        entries = value.get("fields")
+        if not isinstance(entries, list):
+            raise InvalidSchema(f"{where}: record {record.name} has no array `fields`")
+        fields: dict[str, AvroField] = {}
+        for entry in entries:
+            if not isinstance(entry, dict):
+                raise InvalidSchema(f"{where}: a field of record {record.name} is not an object")
+            name = entry.get("name")
+            if not isinstance(name, str) or not _is_name(name):
+                raise InvalidSchema(f"{where}: illegal field name {canonical_json(name)[:60]} in record {record.name}")
+            place = f"{where}.{name}"
+            if name in fields:
+                raise InvalidSchema(f"{place}: the field is there twice")
+            if "type" not in entry:
+                raise InvalidSchema(f"{place}: the field has no `type`")
+            fields[name] = AvroField(
+                name,
+                entry.get("default", NO_DEFAULT),
+                _order(entry, place),
+                _alias_list(entry, place),
+                _properties(entry, _FIELD_KEYS),
+            )
+            self.attach(record.children, entry["type"], namespace, place)
+        record.fields = tuple(fields.values())
+
+
+def _properties(value: dict[str, JsonValue], reserved: frozenset[str]) -> str:
+    properties = {key: item for key, item in value.items() if key not in reserved}
+    return canonical_json(properties) if properties else ""
+
+
+def _is_name(text: str) -> bool:
+    """Letters of any script, as Avro for Java has it; `$` too, which generated class names contain."""
+    if not text or not (text[0].isalpha() or text[0] in "_$"):
+        return False
+    return all(character.isalnum() or character in "_$" for character in text)
+
+
+def _full_name(value: dict[str, JsonValue], namespace: str, where: str) -> str:
+    name = value.get("name")
+    if not isinstance(name, str):
+        raise InvalidSchema(f"{where}: the {value['type']} has no `name`")
+    own_namespace = value.get("namespace")
+    if "." not in name:
+        space = own_namespace if isinstance(own_namespace, str) else namespace
+    else:
+        space, _, name = name.rpartition(".")
+    return _checked_name(name, space, where)
+
+
+def _checked_name(name: str, space: str, where: str) -> str:
+    full_name = f"{space}.{name}" if space else name
+    if not all(_is_name(part) for part in full_name.split(".")):
+        raise InvalidSchema(f"{where}: illegal name {full_name[:80]!r}")
+    if full_name in PRIMITIVES:
+        raise InvalidSchema(f"{where}: {name!r} is the name of a primitive type")
+    return full_name
+
+
+def _aliases(value: dict[str, JsonValue], namespace: str, where: str) -> tuple[str, ...]:
+    names = []
+    for alias in _alias_list(value, where):
+        space, _, simple = alias.rpartition(".")
+        names.append(_checked_name(simple, space if "." in alias else namespace, where))
+    return tuple(names)
+
+
+def _alias_list(value: dict[str, JsonValue], where: str) -> tuple[str, ...]:
+    if "aliases" not in value:
+        return ()
+    aliases = value["aliases"]
+    if not isinstance(aliases, list):
+        raise InvalidSchema(f"{where}: `aliases` is not an array")
+    names = [alias for alias in aliases if isinstance(alias, str)]
+    if len(names) != len(aliases):
+        raise InvalidSchema(f"{where}: an alias is not a string")
+    return tuple(names)
+
+
+def _symbols(value: dict[str, JsonValue], where: str) -> dict[str, None]:
+    symbols = value.get("symbols")
+    if not isinstance(symbols, list):
+        raise InvalidSchema(f"{where}: the enum has no array `symbols`")
+    seen: dict[str, None] = {}
+    for symbol in symbols:
+        if not isinstance(symbol, str) or not _is_name(symbol):
+            raise InvalidSchema(f"{where}: illegal enum symbol {canonical_json(symbol)[:60]}")
+        if symbol in seen:
+            raise InvalidSchema(f"{where}: enum symbol {symbol!r} is there twice")
+        seen[symbol] = None
+    default = value.get("default")
+    if isinstance(default, str) and default not in seen:
+        raise InvalidSchema(f"{where}: the enum's default {default!r} is not one of its symbols")
+    return seen
+
+
+def _size_bytes(value: dict[str, JsonValue], where: str) -> int:
+    size = value.get("size")
+    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _MAX_FIXED_BYTES:
+        raise InvalidSchema(f"{where}: the size of a fixed type is a whole number from 0 to {_MAX_FIXED_BYTES}")
+    return size
+
+
+def _order(entry: dict[str, JsonValue], where: str) -> str:
+    order = entry.get("order", "ascending")
+    if not isinstance(order, str) or order.lower() not in _ORDERS:
+        raise InvalidSchema(f"{where}: `order` is none of {', '.join(sorted(_ORDERS))}")
+    return order.lower()
+
+
+def canonical_text(root: AvroType) -> str:
+    """The one text of all definitions that Avro takes for equal.
+
+    Names, types, fields in their order with default and sort order, symbols, sizes and properties (logical types among
+    them) count; documentation, aliases, the default of an enum and how the JSON is written do not. A named type is
+    written out where it comes first. The walk has its own stack: references may chain further than Python's reaches.
+    """
+    parts: list[str] = []
+    written: set[int] = set()
+    waiting: list[AvroType | str] = [root]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            parts.append(item)
+            continue
+        parts.append(f"({item.kind} {item.name}{item.properties}")
+        waiting.append(")")
+        if id(item) in written:
+            continue
+        if item.kind in NAMED:
+            written.add(id(item))
+        if item.kind == "enum":
+            parts.append(" " + " ".join(item.symbols))
+        elif item.kind == "fixed":
+            parts.append(f" {item.size_bytes}")
+        for index in range(len(item.children) - 1, -1, -1):
+            waiting.append(item.children[index])
+            if item.fields:
+                waiting.append(_canonical_field(item.fields[index]))
+    return "".join(parts)
+
+
+def _canonical_field(avro_field: AvroField) -> str:
+    default = "" if isinstance(avro_field.default, NoDefault) else "=" + canonical_json(avro_field.default)
+    return f" {avro_field.name} {avro_field.order}{avro_field.properties}{default}:"

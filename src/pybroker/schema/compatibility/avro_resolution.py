@@ -1,0 +1,226 @@
+"""Whether data that was written with one Avro schema can be read with another.
+
+The rules are those of Avro's Java library, which clients rely on, also where the specification is stricter:
+
+* Records match whatever they are called; in a reader's union the same full name wins, then the same structure.
+* Names of enums and fixed types must be equal without their namespaces.
+* An enum of the reader may lack symbols of the writer: a value that has one fails when it is read.
+* Logical types play no part. A default is checked only when it is needed.
+
+What must hold: the walk ends for schemas that refer to themselves (a pair of records is compared once), it needs no
+stack in the length of a chain of references, and its work has a limit, beyond which the pair counts as not readable.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from pybroker.schema.avro import NAMED, AvroField, AvroType, NoDefault, canonical_text
+from pybroker.schema.compatibility.avro_aliases import ReaderAliases
+from pybroker.schema.compatibility.avro_default import DefaultCheck
+
+_MAX_STEPS = 200_000
+_MAX_MATCHING_DEPTH = 50
+
+# What a value of the key's type may be read as.
+_PROMOTIONS: dict[str, tuple[str, ...]] = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The first place where reading fails."""
+
+    path: str  # fields joined by dots, `[]` for items, `{}` for values; empty at the top
+    reader: str
+    writer: str
+    rule: str
+
+
+class _TooComplex(Exception):
+    """The pair needs more work or stack than one comparison may have."""
+
+
+def find_problem(reader: AvroType, writer: AvroType) -> Problem | None:
+    """Why a reader cannot read everything that a writer writes; None if it can."""
+    try:
+        return _Resolution(reader, writer).find_problem()
+    except _TooComplex as error:
+        return Problem("", str(reader), str(writer), str(error))
+
+
+class _Resolution:
+    """One comparison. Pairs wait in a queue, nearest to the top first, so that the first problem is the plainest."""
+
+    def __init__(self, reader: AvroType, writer: AvroType) -> None:
+        self._reader = reader
+        self._writer = writer
+        # Aliases of an equal schema must not rename its own fields.
+        self._aliases = ReaderAliases(None if canonical_text(reader) == canonical_text(writer) else reader)
+        self._defaults = DefaultCheck()
+        self._waiting: deque[tuple[AvroType, AvroType, str]] = deque()
+        self._compared: set[tuple[int, int]] = set()
+        self._matching: dict[tuple[int, int], bool] = {}
+        self._steps = 0
+
+    def find_problem(self) -> Problem | None:
+        renaming = self._aliases.problem_with(self._writer)
+        if renaming:
+            return Problem("", str(self._reader), str(self._writer), renaming)
+        self._waiting.append((self._reader, self._writer, ""))
+        while self._waiting:
+            reader, writer, path = self._waiting.popleft()
+            self._spend(1)
+            problem = self._compare(reader, writer, path)
+            if problem is not None:
+                return problem
+        return None
+
+    def _spend(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > _MAX_STEPS:
+            raise _TooComplex(f"comparing the schemas takes more than {_MAX_STEPS} steps")
+
+    def _compare(self, reader: AvroType, writer: AvroType, path: str) -> Problem | None:
+        """Compare one pair and queue the pairs inside it."""
+        if writer.kind == "union":
+            self._queue_branches(reader, writer, path)
+            return None
+        rule = self._own_problem(reader, writer)
+        if rule is not None:
+            return Problem(path, str(reader), str(writer), rule)
+        if reader.kind == "union":
+            branch = self._matching_branch(reader, writer, 0)
+            assert branch is not None, "a pair without problem has a branch"
+            self._waiting.append((branch, writer, path))
+        elif reader.kind == "record":
+            return self._compare_fields(reader, writer, path)
+        elif reader.kind in {"array", "map"}:
+            mark = "[]" if reader.kind == "array" else "{}"
+            self._waiting.append((reader.children[0], writer.children[0], path + mark))
+        return None
+
+    def _queue_branches(self, reader: AvroType, writer: AvroType, path: str) -> None:
+        """Every branch of a writer's union must be readable; in a union of the same structure, branch by branch."""
+        if self._same_structure(reader, writer):
+            pairs = zip(reader.children, writer.children, strict=True)
+            self._waiting.extend((reader_branch, branch, path) for reader_branch, branch in pairs)
+        else:
+            self._waiting.extend((reader, branch, path) for branch in writer.children)
+
+    def _compare_fields(self, reader: AvroType, writer: AvroType, path: str) -> Problem | None:
+        key = (id(reader), id(writer))
+        if key in self._compared:
+            return None
+        self._compared.add(key)
+        self._spend(len(reader.fields) + len(writer.fields))
+        written = self._written_types(writer)
+        for avro_field, avro_type in zip(reader.fields, reader.children, strict=True):
+            place = f"{path}.{avro_field.name}" if path else avro_field.name
+            if avro_field.name in written:
+                self._waiting.append((avro_type, written[avro_field.name], place))
+                continue
+            problem = self._defaults.problem_of_field(avro_field, avro_type)
+            if problem is not None:
+                has_none = isinstance(avro_field.default, NoDefault)
+                rule = "the reader's field has no default" if has_none else problem
+                return Problem(place, str(avro_type), "without the field", rule)
+        return None
+
+    def _written_types(self, writer: AvroType) -> dict[str, AvroType]:
+        """Types of a writer's fields by the reader's names for them."""
+        return dict(zip(self._aliases.field_names(writer), writer.children, strict=True))
+
+    def _own_problem(self, reader: AvroType, writer: AvroType, depth: int = 0) -> str | None:
+        """What keeps a pair apart by itself, whatever is inside; the rule that is broken, None if nothing is."""
+        if writer.kind == "union":
+            return None
+        if writer.kind == reader.kind:
+            if writer.kind in {"enum", "fixed"} and self._aliases.simple_name(writer) != reader.simple_name:
+                return f"the names of the {writer.kind} types differ"
+            if writer.size_bytes != reader.size_bytes:
+                return f"the sizes differ, {reader.size_bytes} and {writer.size_bytes} bytes"
+            return None
+        if reader.kind == "union":
+            found = self._matching_branch(reader, writer, depth) is not None
+            return None if found else f"no branch of the reader's union takes {writer}"
+        if reader.kind in _PROMOTIONS.get(writer.kind, ()):
+            return None
+        return f"no promotion from {writer.kind} to {reader.kind}"
+
+    def _matching_branch(self, union: AvroType, writer: AvroType, depth: int) -> AvroType | None:
+        """The branch of a reader's union that takes what a writer's type holds; None for no such branch."""
+        self._spend(len(union.children))
+        by_structure: AvroType | None = None
+        for branch in union.children:
+            if branch.kind != writer.kind:
+                continue
+            if branch.kind not in NAMED or branch.name == self._aliases.full_name(writer):
+                return branch
+            if branch.kind == "record" and self._records_match(branch, writer, depth):
+                same_name = branch.simple_name == self._aliases.simple_name(writer)
+                by_structure = branch if by_structure is None or same_name else by_structure
+        if by_structure is not None:
+            return by_structure
+        promotions = _PROMOTIONS.get(writer.kind, ())
+        return next((branch for branch in union.children if branch.kind in promotions), None)
+
+    def _records_match(self, reader: AvroType, writer: AvroType, depth: int) -> bool:
+        """Whether no field is missing and no field's own type is apart; deeper levels do not decide on a branch."""
+        if depth > _MAX_MATCHING_DEPTH:
+            raise _TooComplex(f"records in unions nest deeper than {_MAX_MATCHING_DEPTH} levels")
+        key = (id(reader), id(writer))
+        if key not in self._matching:
+            self._matching[key] = True  # asked again further inside: what is known so far does not contradict
+            self._spend(len(reader.fields) + len(writer.fields))
+            written = self._written_types(writer)
+            self._matching[key] = all(
+                self._field_matches(avro_field, avro_type, written, depth)
+                for avro_field, avro_type in zip(reader.fields, reader.children, strict=True)
+            )
+        return self._matching[key]
+
+    def _field_matches(self, avro_field: AvroField, reader: AvroType, written: dict[str, AvroType], depth: int) -> bool:
+        writer = written.get(avro_field.name)
+        if writer is None:
+            return not isinstance(avro_field.default, NoDefault)
+        if reader.kind == writer.kind == "record":
+            return self._has_all_fields(reader, writer)
+        return self._own_problem(reader, writer, depth + 1) is None
+
+    def _has_all_fields(self, reader: AvroType, writer: AvroType) -> bool:
+        self._spend(len(reader.fields) + len(writer.fields))
+        names = set(self._aliases.field_names(writer))
+        return all(field.name in names or not isinstance(field.default, NoDefault) for field in reader.fields)
+
+    def _same_structure(self, reader: AvroType, writer: AvroType) -> bool:
+        """Whether two types are equal but for namespaces, defaults and properties."""
+        waiting = [(reader, writer)]
+        seen: set[tuple[int, int]] = set()
+        while waiting:
+            one, other = waiting.pop()
+            self._spend(1 + len(one.symbols) + len(one.children))
+            if one.kind != other.kind or len(one.children) != len(other.children):
+                return False
+            if one.kind in NAMED:
+                if (id(one), id(other)) in seen:
+                    continue
+                seen.add((id(one), id(other)))
+                if not self._same_named(one, other):
+                    return False
+            waiting.extend(zip(one.children, other.children, strict=True))
+        return True
+
+    def _same_named(self, reader: AvroType, writer: AvroType) -> bool:
+        return (
+            reader.simple_name == self._aliases.simple_name(writer)
+            and reader.size_bytes == writer.size_bytes
+            and tuple(reader.symbols) == tuple(writer.symbols)
+            and [avro_field.name for avro_field in reader.fields] == self._aliases.field_names(writer)
+        )

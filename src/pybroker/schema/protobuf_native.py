@@ -1,0 +1,89 @@
+"""PROTOBUF_NATIVE schemas: descriptors of Protobuf files and the message that a topic carries.
+
+Owns reading the JSON document around them:
+
+    {"fileDescriptorSet": base64, "rootMessageTypeName": "package.Message", "rootFileDescriptorName": "file.proto"}
+"""
+
+from __future__ import annotations
+
+import base64
+
+from google.protobuf import descriptor_pool
+from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
+from google.protobuf.message import DecodeError
+
+from pybroker.schema.json_text import JsonValue, parse_json
+from pybroker.schema.schema_data import InvalidSchema
+
+
+def root_message_name(data: bytes) -> str:
+    """Full name of the message that the schema describes; raises `InvalidSchema` unless all files fit together."""
+    document = parse_json(data)
+    if not isinstance(document, dict):
+        raise InvalidSchema("not a JSON object")
+    root_file = _text(document, "rootFileDescriptorName")
+    root_message = _text(document, "rootMessageTypeName")
+    files = _files(_text(document, "fileDescriptorSet"))
+    if root_file not in files:
+        raise InvalidSchema(f"the root file {root_file!r} is not among the descriptors")
+    _link(files)
+    return _find_message(files[root_file], root_message)
+
+
+def _text(document: dict[str, JsonValue], key: str) -> str:
+    value = document.get(key)
+    if not isinstance(value, str) or not value:
+        raise InvalidSchema(f"no text {key!r}")
+    return value
+
+
+def _files(text: str) -> dict[str, FileDescriptorProto]:
+    try:
+        descriptors = FileDescriptorSet.FromString(base64.b64decode(text, validate=True))
+    except (ValueError, DecodeError) as error:
+        raise InvalidSchema(f"fileDescriptorSet: {error}") from None
+    for file in descriptors.file:
+        # Java takes an empty syntax for none, which means proto2; Protobuf for Python knows no syntax of that name.
+        if not file.syntax:
+            file.ClearField("syntax")
+    return {file.name: file for file in descriptors.file}
+
+
+def _link(files: dict[str, FileDescriptorProto]) -> None:
+    """Have Protobuf check each file against those it imports, in an order in which imports come first."""
+    pool = descriptor_pool.DescriptorPool()
+    done: set[str] = set()
+    opened: set[str] = set()
+    waiting = list(files)
+    while waiting:
+        name = waiting[-1]
+        if name in done:
+            waiting.pop()
+            continue
+        if name not in files:
+            raise InvalidSchema(f"file {name!r} is imported and not among the descriptors")
+        missing = [dependency for dependency in files[name].dependency if dependency not in done]
+        if missing and name in opened:
+            raise InvalidSchema(f"file {name!r} imports itself")
+        opened.add(name)
+        waiting.extend(missing)
+        if missing:
+            continue
+        try:
+            pool.AddSerializedFile(files[name].SerializeToString())
+        except TypeError as error:
+            raise InvalidSchema(f"file {name!r}: {error}") from None
+        done.add(name)
+
+
+def _find_message(file: FileDescriptorProto, root_message: str) -> str:
+    """Resolve the name, given in full or within the file's package, to the message's full name."""
+    prefix = f"{file.package}." if file.package else ""
+    level: dict[str, DescriptorProto] = {message.name: message for message in file.message_type}
+    inner_name = root_message.removeprefix(prefix)
+    for part in inner_name.split("."):
+        if part not in level:
+            raise InvalidSchema(f"no message {root_message!r} in file {file.name!r}")
+        level = {message.name: message for message in level[part].nested_type}
+    return prefix + inner_name

@@ -1,0 +1,52 @@
+"""Whether a schema is well formed: what each type demands of its definition.
+
+What must hold: any definition is accepted or refused with `InvalidSchema`, in time linear in its size.
+"""
+
+from __future__ import annotations
+
+from pybroker.schema.avro import parse_avro
+from pybroker.schema.key_value import split_key_value
+from pybroker.schema.protobuf_native import root_message_name
+from pybroker.schema.schema_data import AVRO_DEFINED_TYPES, PRIMITIVE_TYPES, InvalidSchema, SchemaData, SchemaType
+
+_MAX_KEY_VALUE_NESTING = 8
+
+
+def validate(schema: SchemaData) -> None:
+    """Return if the definition is one of its type; raises `InvalidSchema` with what is wrong."""
+    _validate(schema, 0)
+
+
+def _validate(schema: SchemaData, nesting: int) -> None:
+    try:
+        _validate_definition(schema, nesting)
+    except InvalidSchema as error:
+        raise InvalidSchema(f"{schema.type.name}: {error}") from None
+
+
+def _validate_definition(schema: SchemaData, nesting: int) -> None:
+    if schema.type in AVRO_DEFINED_TYPES:
+        root = parse_avro(schema.data)
+        # The broker that clients know refuses this for AVRO alone; JSON and PROTOBUF definitions may be a bare union.
+        if schema.type is SchemaType.AVRO and root.kind == "union":
+            raise InvalidSchema("a union at the top is not supported")
+    elif schema.type is SchemaType.PROTOBUF_NATIVE:
+        root_message_name(schema.data)
+    elif schema.type is SchemaType.KEY_VALUE:
+        if nesting == _MAX_KEY_VALUE_NESTING:
+            raise InvalidSchema(f"nested deeper than {_MAX_KEY_VALUE_NESTING} levels")
+        sides = split_key_value(schema)
+        _validate(sides.key, nesting + 1)
+        _validate(sides.value, nesting + 1)
+    elif schema.type in PRIMITIVE_TYPES and schema.data and not _is_pythons_string(schema):
+        raise InvalidSchema(
+            f"the type is complete by its name, its definition has {len(schema.data)} bytes instead of none"
+        )
+    elif schema.type is SchemaType.AUTO_CONSUME:
+        raise InvalidSchema("the type exists in clients only")
+
+
+def _is_pythons_string(schema: SchemaData) -> bool:
+    """Python's client has a definition of its STRING schema: that there is none, in JSON."""
+    return schema.type is SchemaType.STRING and schema.data == b"null"

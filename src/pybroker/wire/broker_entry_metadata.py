@@ -1,0 +1,79 @@
+"""What the broker puts in front of an entry that it stores: when it came, and the index of its last message.
+
+    0x0e02  size(4)  BrokerEntryMetadata  entry as it was sent
+
+Clients that do not ask for it are sent the entry without it. No entry that a client sends begins like this: it would be one
+whose metadata is larger than any frame.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pybroker.errors import ProtocolViolation
+from pybroker.wire.entry_metadata import message_start, publish_time_ms
+from pybroker.wire.varint import decode, encode, skip_field
+
+_MAGIC = b"\x0e\x02"
+_FIELDS_START = 6
+_TIMESTAMP_TAG = 1 << 3
+_INDEX_TAG = 2 << 3
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerEntryMetadata:
+    """None for what the broker did not add."""
+
+    timestamp_ms: int | None
+    index: int | None
+    """Of the entry's last message, counted from 0 over all messages of the topic."""
+
+
+NOTHING_ADDED = BrokerEntryMetadata(None, None)
+
+
+def with_broker_metadata(entry: bytes, timestamp_ms: int | None, index: int | None) -> bytes:
+    """`entry`, as it was sent, behind what the broker adds to it."""
+    fields = b""
+    if timestamp_ms is not None:
+        fields = b"\x08" + encode(timestamp_ms)
+    if index is not None:
+        fields += b"\x10" + encode(index)
+    return _MAGIC + len(fields).to_bytes(4, "big") + fields + entry
+
+
+def without_broker_metadata(entry: bytes) -> bytes:
+    """The entry as it was sent."""
+    start = message_start(entry)
+    return entry[start:] if start else entry
+
+
+def broker_metadata(entry: bytes) -> BrokerEntryMetadata:
+    """What the broker has added to `entry`. Never raises: what does not parse counts as absent."""
+    end = message_start(entry)
+    if not end:
+        return NOTHING_ADDED
+    timestamp_ms = index = None
+    pos = _FIELDS_START
+    try:
+        while pos < end:
+            tag, pos = decode(entry, pos, end)
+            if tag == _TIMESTAMP_TAG:
+                timestamp_ms, pos = decode(entry, pos, end)
+            elif tag == _INDEX_TAG:
+                index, pos = decode(entry, pos, end)
+            else:
+                pos = skip_field(entry, tag, pos, end)
+    except ProtocolViolation:
+        return NOTHING_ADDED
+    return BrokerEntryMetadata(timestamp_ms, index)
+
+
+def entry_time_ms(entry: bytes) -> int:
+    """What expiry and searches by time go by: when the broker took the entry if that is stored, else when its client says that
+    it sent it. Never raises."""
+    if entry[:2] == _MAGIC:
+        timestamp_ms = broker_metadata(entry).timestamp_ms
+        if timestamp_ms:
+            return timestamp_ms
+    return publish_time_ms(entry)

@@ -1,0 +1,167 @@
+"""Reading compacted without a socket: who is active decides, policies leave the view alone, replaced views are gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
+
+from pybroker.broker.consumer import Consumer
+from pybroker.broker.subscription import Subscription
+from pybroker.broker.topic import Topic
+from pybroker.broker.topic_compaction import COMPACTION_SUBSCRIPTION
+from pybroker.managed_ledger.factory import LedgerLimits
+from pybroker.model.position import EARLIEST, Position
+
+NAME = "persistent://public/default/t"
+PATH = "/persistent/public/default/t"
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[MemoryBroker]:
+    """One with tiny ledgers."""
+    limits = LedgerLimits(max_entries_per_ledger=4, min_rollover_ms=0)
+    async with memory_broker(limits, active_consumer_failover_delay_time_millis=0) as running:
+        yield running
+
+
+async def compact(broker: MemoryBroker, topic: Topic) -> None:
+    assert topic.compaction.start()
+    await broker.until(lambda: topic.compaction.status != "RUNNING")
+    assert topic.compaction.last_error == ""
+
+
+def reader(subscription: Subscription, peer: RecordingPeer, *, is_compacted: bool, name: str = "c") -> Consumer:
+    """A consumer without permits yet."""
+    consumer = Consumer(subscription, 1, name, 0, 0, peer, {}, 0)
+    consumer.reads_compacted = is_compacted
+    subscription.topic.attach(subscription, consumer, "Failover")
+    return consumer
+
+
+async def delivered(broker: MemoryBroker, peer: RecordingPeer, count: int) -> list[Position]:
+    await broker.until(lambda: len(peer.delivered) >= count)
+    return peer.delivered
+
+
+async def test_the_active_consumer_says_whether_the_view_is_read(broker: MemoryBroker) -> None:
+    topic = await broker.topic(NAME)
+    subscription = await topic.subscription("s", True, True, {})
+    positions = await broker.publish(topic, 9, keys=["a", "b", "c"])
+    await compact(broker, topic)
+    compacted, plain = RecordingPeer(), RecordingPeer()
+    first = reader(subscription, compacted, is_compacted=True, name="0")
+    first.flow(100)
+    assert await delivered(broker, compacted, 3) == positions[6:]
+    first.detach()
+    # What was passed over is acknowledged; what was delivered is not.
+    second = reader(subscription, plain, is_compacted=False, name="1")
+    second.flow(100)
+    assert await delivered(broker, plain, 3) == positions[6:]
+    assert subscription.cursor.backlog_entries == 3
+
+
+async def test_a_reader_goes_on_in_a_view_that_replaced_the_one_it_was_in(broker: MemoryBroker) -> None:
+    topic = await broker.topic(NAME)
+    first = await broker.publish(topic, 8, keys=[f"k{index}" for index in range(8)])
+    await compact(broker, topic)
+    peer = RecordingPeer()
+    consumer = reader(topic.non_durable_subscription("r", EARLIEST), peer, is_compacted=True)
+    consumer.flow(3)
+    assert await delivered(broker, peer, 3) == first[:3]
+    second = await broker.publish(topic, 3, keys=["k1", "k4", "new"])
+    await compact(broker, topic)
+    await broker.until(lambda: topic.ledger.trimmed_ledger_ids == [])
+    consumer.flow(100)
+    # k4 comes once, from where it is now; k1 comes again because it was published again.
+    assert await delivered(broker, peer, 10) == [*first[:4], *first[5:], *second]
+    third = await broker.publish(topic, 1, keys=["tail"])
+    assert (await delivered(broker, peer, 11))[10:] == third
+
+
+async def test_acknowledgements_move_over_entries_whose_ledgers_are_gone(broker: MemoryBroker) -> None:
+    topic = await broker.topic(NAME)
+    await compact(broker, topic)
+    positions = await broker.publish(topic, 12, keys=[f"k{index}" for index in range(12)])
+    await compact(broker, topic)
+    await topic.ledger.trim()
+    await broker.until(lambda: topic.ledger.ledgers.entry_count < 12 and not topic.ledger.trimmed_ledger_ids)
+    subscription = await topic.subscription("s", True, True, {})
+    peer = RecordingPeer()
+    consumer = reader(subscription, peer, is_compacted=True)
+    consumer.flow(100)
+    assert await delivered(broker, peer, 12) == positions
+    acknowledge(consumer, [positions[1]])
+    assert subscription.cursor.mark_delete_position < positions[0]
+    acknowledge(consumer, [positions[0]])
+    assert subscription.cursor.mark_delete_position >= positions[1]
+    assert subscription.cursor.mark_delete_position < positions[2]
+    acknowledge(consumer, positions[2:])
+    assert subscription.cursor.backlog_entries == 0
+    consumer.detach()
+    again = RecordingPeer()
+    reader(subscription, again, is_compacted=True).flow(100)
+    tail = await broker.publish(topic, 1, keys=["tail"])
+    assert await delivered(broker, again, 1) == tail
+
+
+async def test_what_was_delivered_and_not_acknowledged_comes_again_from_the_view(broker: MemoryBroker) -> None:
+    topic = await broker.topic(NAME)
+    await compact(broker, topic)
+    positions = await broker.publish(topic, 12, keys=[f"k{index}" for index in range(12)])
+    await compact(broker, topic)
+    await broker.until(lambda: topic.ledger.ledgers.entry_count < 12)
+    peer = RecordingPeer()
+    subscription = await topic.subscription("s", True, True, {})
+    consumer = reader(subscription, peer, is_compacted=True)
+    consumer.flow(100)
+    await delivered(broker, peer, 12)
+    acknowledge(consumer, [positions[0], positions[5]])
+    subscription.redeliver(consumer, None, 0)
+    assert (await delivered(broker, peer, 22))[12:] == [*positions[1:5], *positions[6:]]
+
+
+async def test_policies_leave_the_subscription_of_compaction_alone(broker: MemoryBroker) -> None:
+    topic = await broker.topic(NAME)
+    await compact(broker, topic)
+    await broker.publish(topic, 5, keys=["a"])
+    await broker.rest("POST", f"{PATH}/messageTTL?messageTTL=1")
+    await broker.rest("POST", f"{PATH}/subscriptionExpirationTime", 1)
+    await broker.rest("POST", f"{PATH}/backlogQuota", {"limitSize": 1, "policy": "consumer_backlog_eviction"})
+    broker.clock.now_ms += 10_000_000
+    maintenance = broker.service.maintenance
+    for check in (maintenance.check_expiry, maintenance.check_unused_subscriptions, maintenance.check_backlog_quotas):
+        await check()
+    assert topic.subscriptions[COMPACTION_SUBSCRIPTION].cursor.backlog_entries == 5
+
+
+async def test_what_has_grown_by_the_threshold_is_compacted(broker: MemoryBroker) -> None:
+    topic = await broker.topic(NAME)
+    await broker.publish(topic, 2, keys=["a"])
+    maintenance = broker.service.maintenance
+    await maintenance.check_compaction()
+    assert topic.compaction.status == "NOT_RUN"
+    await broker.rest("POST", f"{PATH}/compactionThreshold", topic.ledger.size_bytes)
+    await maintenance.check_compaction()
+    assert topic.compaction.status == "NOT_RUN"
+    await broker.publish(topic, 1, keys=["a"])
+    await maintenance.check_compaction()
+    await broker.until(lambda: topic.compaction.status == "SUCCESS")
+    await maintenance.check_compaction()
+    assert topic.compaction.counters.succeeded == 1
+
+
+async def test_the_events_of_topic_policies_are_always_compacted(broker: MemoryBroker) -> None:
+    topic = await broker.topic("persistent://public/default/__change_events")
+    await broker.publish(topic, 2, keys=["a"])
+    await broker.service.maintenance.check_compaction()
+    await broker.until(lambda: topic.compaction.status == "SUCCESS")
+
+
+async def test_without_a_view_reading_compacted_is_plain_reading(broker: MemoryBroker) -> None:
+    topic = await broker.topic(NAME)
+    positions = await broker.publish(topic, 3, keys=["a"])
+    peer = RecordingPeer()
+    reader(topic.non_durable_subscription("r", EARLIEST), peer, is_compacted=True).flow(100)
+    assert await delivered(broker, peer, 3) == positions

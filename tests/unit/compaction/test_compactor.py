@@ -1,0 +1,303 @@
+"""Compactions of a managed ledger in memory: interrupted at every durable step, dropped in the middle, beside trimming."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from tests.unit.compaction.entries import Said, batch, read, single
+
+from pybroker.clock import Clock
+from pybroker.compaction.compactor import Compactor
+from pybroker.compaction.view import first_at, read_view
+from pybroker.errors import StoreError
+from pybroker.managed_ledger.entry_cache import EntryCache
+from pybroker.managed_ledger.factory import LedgerLimits, ManagedLedgerFactory
+from pybroker.managed_ledger.info import CompactedInfo
+from pybroker.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerListener
+from pybroker.managed_ledger.retention import RetentionLimits
+from pybroker.metadata.memory import MemoryMetadataStore
+from pybroker.model.position import EARLIEST, Position
+from pybroker.storage.ledger_store import AppendRun, LedgerSummary
+from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
+
+PATH = "/managed-ledgers/t"
+CURSOR = "__compaction"
+LIMITS = LedgerLimits(max_entries_per_ledger=4, min_rollover_ms=0)
+
+
+class Crashed(StoreError):
+    """The process is gone: nothing that comes later happens."""
+
+
+class Countdown:
+    """How many durable steps are still done; None: all."""
+
+    def __init__(self) -> None:
+        self.left: int | None = None
+
+    def step(self) -> None:
+        if self.left is not None:
+            if not self.left:
+                raise Crashed("crashed")
+            self.left -= 1
+
+
+class Store(MemoryLedgerStore):
+    def __init__(self, countdown: Countdown) -> None:
+        super().__init__()
+        self._countdown = countdown
+
+    async def create_ledger(self) -> int:
+        self._countdown.step()
+        return await super().create_ledger()
+
+    def append(self, run: AppendRun) -> None:
+        self._countdown.step()
+        super().append(run)
+
+    async def seal(self, ledger_id: int) -> LedgerSummary:
+        self._countdown.step()
+        return await super().seal(ledger_id)
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        self._countdown.step()
+        await super().delete_ledger(ledger_id)
+
+
+class Metadata(MemoryMetadataStore):
+    def __init__(self, countdown: Countdown) -> None:
+        super().__init__()
+        self._countdown = countdown
+
+    async def put(self, path: str, value: bytes, expected_version: int | None = None) -> int:
+        self._countdown.step()
+        return await super().put(path, value, expected_version)
+
+
+class Listener(ManagedLedgerListener):
+    def __init__(self) -> None:
+        self.positions: list[Position] = []
+
+    def entries_added(self, runs: list[AppendRun]) -> None:
+        for run in runs:
+            self.positions += [Position(run.ledger_id, run.first_entry_id + i) for i in range(len(run.payloads))]
+
+    def append_failed(self, runs: list[AppendRun], error: StoreError) -> None:
+        raise error
+
+
+class World:
+    """What survives a crash, and the managed ledger that is open on it."""
+
+    def __init__(self) -> None:
+        self.countdown = Countdown()
+        self.store = Store(self.countdown)
+        self.cursor_store = MemoryCursorStore()
+        self.metadata = Metadata(self.countdown)
+        self.listener = Listener()
+        self.factory: ManagedLedgerFactory
+        self.ledger: ManagedLedger
+
+    async def open(self) -> None:
+        self.countdown.left = None
+        self.factory = ManagedLedgerFactory(
+            self.store, self.cursor_store, self.metadata, EntryCache(1 << 20), LIMITS, Clock(), 1, lambda _: 0
+        )
+        self.ledger = await self.factory.open(PATH)
+        self.ledger.listen(self.listener)
+        self.ledger.retention = RetentionLimits()
+        if CURSOR not in self.ledger.cursors:
+            start = self.ledger.position_before(EARLIEST)
+            await self.factory.create_cursor(self.ledger, CURSOR, start, {})
+
+    async def publish(self, *entries: bytes) -> None:
+        for entry in entries:
+            before = len(self.listener.positions)
+            self.ledger.append([entry], [1], len(entry), None)
+            await until(lambda before=before: len(self.listener.positions) > before)
+            await settle()
+
+    def compactor(self) -> Compactor:
+        return Compactor(self.ledger, self.store, Clock(), keeps_messages_without_key=False, read_timeout_s=10)
+
+    async def compact(self) -> None:
+        await self.compactor().run(self.ledger.last_confirmed)
+        await self.ledger.cursors[CURSOR].expire_to(Position(*self.view.horizon))
+
+    @property
+    def view(self) -> CompactedInfo:
+        assert self.ledger.compacted is not None
+        return self.ledger.compacted
+
+    async def seen(self) -> list[tuple[Position, Said]]:
+        """What a compacted read gives: the view, then what stands behind it."""
+        found = []
+        position = self.ledger.ledgers.first_position
+        if (view := self.ledger.compacted) is not None:
+            entries = await read_view(self.store, view, 0, 1000, 1 << 30) if view.entries else []
+            found = [(entry.position, said) for entry in entries for said in read(entry.payload).values()]
+            position = Position(view.horizon[0], view.horizon[1] + 1)
+        while self.ledger.ledgers.has_entry(position := self.ledger.ledgers.normalize(position)):
+            run = await self.ledger.read(position, 1, 0)
+            found += [(position, said) for said in read(run.payloads[0]).values()]
+            position = Position(position.ledger_id, position.entry_id + 1)
+        return found
+
+    async def values(self) -> dict[str, bytes]:
+        """As a table view has them."""
+        table: dict[str, bytes] = {}
+        for _, said in await self.seen():
+            assert said.key is not None
+            table.pop(said.key, None)
+            if said.value:
+                table[said.key] = said.value
+        return table
+
+    async def garbage(self) -> list[int]:
+        """Ledgers that hold something and that nobody names."""
+        await self.ledger.trim()
+        named = {*self.ledger.ledgers.ledger_ids(), *([self.view.ledger] if self.ledger.compacted else [])}
+        left = [ledger_id for ledger_id in await self.store.list_ledgers() if ledger_id not in named]
+        return [each for each in left if (await self.store.recover(each)).entry_count]
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+FIRST = [single(Said("a", b"1")), batch([Said("b", b"1"), Said("a", b"2"), Said("c", b"1")]), single(Said("c", b""))]
+SECOND = [single(Said("a", b"3")), *[single(Said(f"k{index % 3}", b"%d" % index)) for index in range(7)]]
+TABLE = {"b": b"1", "a": b"3", "k1": b"4", "k2": b"5", "k0": b"6"}
+
+
+async def compacted_once() -> World:
+    world = World()
+    await world.open()
+    await world.publish(*FIRST)
+    await world.compact()
+    await world.publish(*SECOND)
+    return world
+
+
+async def test_positions_stay_and_what_follows_the_horizon_comes_from_the_topic() -> None:
+    world = await compacted_once()
+    places = world.listener.positions
+    assert await world.seen() == [
+        (places[1], Said("b", b"1")),
+        (places[1], Said("a", b"2")),
+        *[(place, next(iter(read(entry).values()))) for place, entry in zip(places[3:], SECOND, strict=True)],
+    ]
+    await world.compact()
+    assert [place for place, _ in await world.seen()] == [places[1], places[3], *places[-3:]]
+    assert await world.values() == TABLE
+
+
+async def test_an_entry_of_the_view_is_found_by_its_position() -> None:
+    world = await compacted_once()
+    await world.compact()
+    places = [place for place, _ in await world.seen()]
+    for index, place in enumerate(places):
+        assert await first_at(world.store, world.view, place) == index
+        assert await first_at(world.store, world.view, Position(place.ledger_id, place.entry_id + 1)) == index + 1
+    assert await first_at(world.store, world.view, EARLIEST) == 0
+
+
+async def test_after_a_crash_at_any_step_there_is_the_old_view_or_the_new_one_and_nothing_else() -> None:
+    views = set()
+    for steps in range(100):
+        world = await compacted_once()
+        old = world.view
+        world.countdown.left = steps
+        try:
+            await world.compact()
+            await world.ledger.trim()
+        except Crashed:
+            is_over = False
+        else:
+            is_over = True
+        await settle()
+        await world.open()
+        await settle()
+        views.add(world.view == old)
+        assert await world.values() == TABLE, steps
+        assert not await world.garbage(), steps
+        await world.compact()
+        assert await world.values() == TABLE, steps
+        if is_over:
+            assert steps > 6
+            break
+    assert views == {True, False}
+
+
+async def test_the_ledgers_that_were_compacted_go_and_nothing_before() -> None:
+    world = await compacted_once()
+    before = world.ledger.ledgers.ledger_ids()
+    await world.ledger.trim()
+    assert world.ledger.ledgers.ledger_ids()[-3:] == before[-3:]
+    await world.compact()
+    await world.ledger.trim()
+    assert len(world.ledger.ledgers.ledger_ids()) < 3
+    assert await world.values() == TABLE
+    # Where the ledgers were, cursors begin in front of the view.
+    assert world.ledger.position_before(EARLIEST) == EARLIEST
+
+
+async def test_a_view_that_is_dropped_meanwhile_is_not_replaced() -> None:
+    world = await compacted_once()
+
+    async def interrupted(act: Callable[[], Awaitable[None]]) -> None:
+        compactor = world.compactor()
+        begin = world.ledger.begin_compacted
+
+        async def begin_and_act() -> int:
+            ledger_id = await begin()
+            await act()
+            return ledger_id
+
+        world.ledger.begin_compacted = begin_and_act  # type: ignore[method-assign]
+        with pytest.raises(StoreError):
+            await compactor.run(world.ledger.last_confirmed)
+
+    await interrupted(world.ledger.drop_compacted)
+    assert world.ledger.compacted is None
+    await settle()
+    assert not await world.garbage()
+
+
+async def test_a_compaction_that_is_cancelled_leaves_nothing_behind() -> None:
+    world = await compacted_once()
+    old = world.view
+    for turns in range(0, 60, 3):
+        task = asyncio.ensure_future(world.compactor().run(world.ledger.last_confirmed))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            break
+        assert world.view == old
+        await settle()
+        assert not await world.garbage()
+    assert await world.values() == TABLE
+
+
+async def test_everything_of_a_deleted_managed_ledger_goes_the_view_as_well() -> None:
+    world = await compacted_once()
+    await world.factory.delete(world.ledger)
+    assert await world.store.list_ledgers() == []
+
+
+async def test_a_large_entry_is_opened_and_left() -> None:
+    world = World()
+    await world.open()
+    large = b"x" * (2 << 20)
+    await world.publish(batch([Said("a", large), Said("b", large)]), single(Said("a", b"new")))
+    await world.compact()
+    assert await world.values() == {"b": large, "a": b"new"}
