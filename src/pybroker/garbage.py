@@ -5,7 +5,8 @@ survived two young collections is frozen at once, which costs nothing, and no au
 refers to any more is freed as ever. Left are cycles that were frozen while they were in use, such as topics that are unloaded. They
 are found by a collection of everything, which begins when the frozen objects have become half as many again, or as many were given
 up with their topics, and the process has next to nothing to do; or, in any case, when there are three times as many and a
-million more. So what waits to be freed is bounded, and a broker whose topics stay loaded pays for one such collection, when it is idle.
+million more. So what waits to be freed is bounded, and a broker whose topics stay loaded pays for one such collection, in a
+quiet moment.
 
 Owned by whoever runs the process: these settings are the whole interpreter's, so a broker inside of another program has none.
 """

@@ -118,6 +118,26 @@ async def test_a_body_that_never_ends_is_408(http: Served, monkeypatch: pytest.M
     assert (await exchange(http, head)).startswith(b"HTTP/1.1 408 ")
 
 
+@pytest.mark.parametrize("close", ["", "connection: close\r\n"])
+async def test_a_refusal_waits_for_the_body_that_is_coming(http: Served, close: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
+    try:
+        writer.write(f"PUT /nothing HTTP/1.1\r\nhost: x\r\n{close}content-length: 6\r\n\r\n123".encode())
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await reader.read(1)
+        writer.write(b"456")
+        async with asyncio.timeout(5):
+            assert (await reader.readline()).startswith(b"HTTP/1.1 404")
+    finally:
+        writer.close()
+
+
+async def test_a_client_that_asks_whether_to_send_its_body_is_refused_at_once(http: Served) -> None:
+    head = b"PUT /nothing HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\nconnection: close\r\ncontent-length: 6\r\n\r\n"
+    assert (await exchange(http, head)).startswith(b"HTTP/1.1 404")
+
+
 async def test_a_client_that_does_not_read_is_cut(http: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "WRITE_DEADLINE_S", 0.05)
     for index in range(2000):

@@ -8,6 +8,7 @@ the caller; only `/metrics` is served without credentials. Sockets and connectio
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 from email.utils import formatdate
@@ -21,7 +22,7 @@ from starlette.routing import BaseRoute, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from pybroker import logs
-from pybroker.admin.call import BROKER_KEY, IDENTITY_KEY, BadBody, ClientGone
+from pybroker.admin.call import BODY_DEADLINE_S, BROKER_KEY, IDENTITY_KEY, BadBody, ClientGone
 from pybroker.admin.request_limit import RequestLimit
 from pybroker.auth.authentication import Identity
 from pybroker.errors import AdminError, BrokerError, StoreError
@@ -54,7 +55,7 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "neither lifespan nor WebSocket is switched on"
-        answer = _Answer(scope, send)
+        answer = _Answer(scope, receive, send, self._broker.config.max_http_request_body_bytes)
         try:
             try:
                 # Routes match the path as it was sent: `%2F` in a name is no separator. A slash at the end says nothing.
@@ -66,7 +67,7 @@ class Application:
                 self._check_header_size(scope)
                 scope[BROKER_KEY] = self._broker
                 scope[IDENTITY_KEY] = self._authenticate(scope)
-                await self._router(scope, receive, answer.send)
+                await self._router(scope, answer.receive, answer.send)
             except ClientGone:
                 raise
             except Exception as error:  # noqa: BLE001  (the fault boundary of a request)
@@ -74,7 +75,7 @@ class Application:
                 if answer.started:
                     answer.abort()
                 else:
-                    await response(scope, receive, answer.send)
+                    await response(scope, answer.receive, answer.send)
         except ClientGone:
             answer.abort()
 
@@ -113,17 +114,32 @@ class Application:
 
 
 class _Answer:
-    """What goes back for one request: whether it began, and the deadline of each write."""
+    """What goes back for one request: whether it began, and the deadline of each write.
 
-    def __init__(self, scope: Scope, send: Send) -> None:
+    What must hold: no answer begins while a body within the limit is still coming, as the connection may close behind the
+    answer: bytes that come then reset it, and the client never sees why it was refused.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, max_body_bytes: int) -> None:
         self.started = False
+        self._has_body_left = True
+        self._waits_to_be_asked = any(name == b"expect" for name, _ in scope["headers"])
+        self._max_body_bytes = max_body_bytes
+        self._receive = receive
         self._send = send
         self._transport: asyncio.Transport = scope["state"][TRANSPORT_KEY]
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._has_body_left = message["type"] == "http.request" and message.get("more_body", False)
+        return message
 
     async def send(self, message: Message) -> None:
         if self._transport.is_closing():
             raise ClientGone
         if message["type"] == "http.response.start":
+            if not self._waits_to_be_asked and message["status"] not in CLOSING_STATUSES:
+                await self._pass_over_body()
             self.started = True
             date = (b"date", formatdate(time.time(), usegmt=True).encode())
             message = {**message, "headers": [date, *message["headers"]]}
@@ -133,6 +149,13 @@ class _Answer:
                 await self._send(message)
         except TimeoutError as error:
             raise ClientGone from error
+
+    async def _pass_over_body(self) -> None:
+        passed_bytes = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BODY_DEADLINE_S):
+                while self._has_body_left and passed_bytes <= self._max_body_bytes:
+                    passed_bytes += len((await self.receive()).get("body", b""))
 
     def abort(self) -> None:
         self._transport.abort()

@@ -69,7 +69,9 @@ def mode_name(options: KeySharedOptions) -> str:
 def require_same_options(asked: KeySharedOptions, connected: KeySharedOptions) -> None:
     """Raises ConsumerBusy for another mode or flag than that of the connected consumers."""
     if (asked.ranges is None) != (connected.ranges is None):
-        raise ConsumerBusy(f"Subscription is of Key_Shared mode {mode_name(connected)} while its consumers are connected")
+        raise ConsumerBusy(
+            f"Subscription is of Key_Shared mode {mode_name(connected)} while its consumers are connected"
+        )
     if asked.allow_out_of_order_delivery != connected.allow_out_of_order_delivery:
         allowed = "allowed" if connected.allow_out_of_order_delivery else "not allowed"
         raise ConsumerBusy(f"Out-of-order delivery is {allowed} for the connected consumers of the subscription")

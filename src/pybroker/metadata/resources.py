@@ -93,11 +93,6 @@ class Resources:
             if self.namespace(namespace) is None:
                 await self.create_namespace(namespace, NamespacePolicies())
 
-    @property
-    def local_cluster(self) -> str:
-        """The cluster of this broker."""
-        return self._local_cluster
-
     def clusters(self) -> dict[str, ClusterData]:
         """All clusters by name."""
         return self._clusters

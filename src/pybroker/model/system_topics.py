@@ -48,11 +48,6 @@ def is_heartbeat_namespace(namespace: NamespaceName) -> bool:
     return namespace.tenant == SYSTEM_NAMESPACE.tenant and _HEARTBEAT.fullmatch(namespace.local_name) is not None
 
 
-def is_health_check(name: TopicName) -> bool:
-    """Whether a broker writes `name` to prove that it works."""
-    return name.local_name == HEALTH_CHECK and is_heartbeat_namespace(name.namespace)
-
-
 def is_transaction_internal(name: TopicName) -> bool:
     """Whether only the broker may make `name`: its transactions rest there."""
     if name.local_name.endswith(PENDING_ACK_SUFFIX):

@@ -45,7 +45,6 @@ def test_a_topic_of_users_is_no_system_topic(name: str) -> None:
     topic = TopicName.parse(name)
     assert not system_topics.is_system_topic(topic)
     assert not system_topics.is_transaction_internal(topic)
-    assert not system_topics.is_health_check(topic)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +69,6 @@ def test_only_the_broker_may_make_what_transactions_rest_in(name: str, is_intern
 def test_a_broker_tries_itself_in_a_namespace_of_its_address() -> None:
     topic = system_topics.health_check("broker.example:8080")
     assert str(topic) == "persistent://pulsar/broker.example:8080/healthcheck"
-    assert system_topics.is_health_check(topic)
     assert system_topics.is_heartbeat_namespace(topic.namespace)
 
 
