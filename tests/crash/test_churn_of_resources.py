@@ -257,9 +257,9 @@ def put_away(broker: BrokerProcess, namespace: str, topic: str) -> None:
     assert not [each for each in listed(broker, f"/persistent/{namespace}") if f"/{topic}" in each.removesuffix(topic)]
 
 
+@pytest.mark.long
 def test_what_was_answered_is_what_is_listed_after_kills(broker: BrokerProcess) -> None:
-    seed = int(os.environ.get("CHURN_SEED", random.randrange(1 << 32)))
-    print(f"CHURN_SEED={seed}")
+    seed = int(os.environ.get("CHURN_SEED", "1"))
     assert call(f"{broker.http_url}/admin/v2/persistent/public/default/steady", "PUT").status == 204
     churns = [Churn(broker, number, seed) for number in range(THREADS)]
     moment = random.Random(seed)

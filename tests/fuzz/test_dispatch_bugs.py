@@ -13,6 +13,7 @@ from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, ReadPlan, Redelivery
 from pybroker.dispatch.failover import FailoverDispatcher
 from pybroker.dispatch.pending_acks import PendingAcks
+from pybroker.dispatch.priority_levels import PriorityLevels
 from pybroker.dispatch.replay import RedeliveryCounts, ReplaySet
 from pybroker.dispatch.shared import SharedDispatcher
 from pybroker.dispatch.single_active import SingleActiveDispatcher
@@ -85,11 +86,11 @@ def full_connections_are_written_to(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_worst_level_comes_first(patch: pytest.MonkeyPatch) -> None:
-    def take_turn(self: SharedDispatcher) -> ConsumerState | None:
-        chosen = [level.take_turn() for level in reversed(self._levels)] if not self.blocked else []
+    def take_turn(self: PriorityLevels) -> ConsumerState | None:
+        chosen = [level.take_turn() for level in reversed(self._levels)]
         return next((consumer for consumer in chosen if consumer is not None), None)
 
-    patch.setattr(SharedDispatcher, "_take_turn", take_turn)
+    patch.setattr(PriorityLevels, "take_turn", take_turn)
 
 
 def redeliveries_are_not_counted(patch: pytest.MonkeyPatch) -> None:

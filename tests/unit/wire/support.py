@@ -142,7 +142,7 @@ def _expected_send(command: pb.CommandSend, tail: bytes) -> Item:
         if int.from_bytes(tail[2:6], "big") != crc32c(tail[6:]):
             return ("refused", *ids, "ChecksumError")
         start = 6
-    if command.marker or command.txnid_least_bits or command.txnid_most_bits:
+    if command.txnid_least_bits or command.txnid_most_bits:
         return ("refused", *ids, "NotAllowedError")
     size = int.from_bytes(tail[start : start + 4], "big")
     read = pb.MessageMetadata.FromString(tail[start + 4 : start + 4 + size])
