@@ -1,5 +1,6 @@
 """One broker for each test module, and official clients on it."""
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -46,6 +47,12 @@ def new_client(url: str, **options: object) -> pulsar.Client:
     """A client that logs warnings and errors only."""
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn)
     return pulsar.Client(url, operation_timeout_seconds=20, logger=logger, **options)
+
+
+def close_after_kill(client: pulsar.Client) -> None:
+    """Close a client whose broker was killed: it may find that out just then, and says so."""
+    with contextlib.suppress(pulsar.PulsarException):
+        client.close()
 
 
 def receive_all(consumer: pulsar.Consumer, count: int, timeout_ms: int = 10_000) -> list[pulsar.Message]:

@@ -1,13 +1,12 @@
 """`kill -9` with deduplication on: whoever sends again what was not receipted, or everything, stores each message once."""
 
-import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pulsar
 import pytest
-from tests.clients.conftest import new_client
+from tests.clients.conftest import close_after_kill, new_client
 from tests.support.broker_process import BrokerProcess
 
 TOPIC = "persistent://public/default/t"
@@ -54,7 +53,7 @@ def test_a_producer_that_sends_everything_again_after_each_kill_stores_it_once(b
         if cycle < KILLS:
             receipts.wait_for((cycle + 1) * COUNT // (KILLS + 2))
             broker.kill()
-            abandon(client)
+            close_after_kill(client)
             broker.start()
         else:
             receipts.wait_for(COUNT)
@@ -91,7 +90,7 @@ def test_a_new_producer_of_the_same_name_goes_on_behind_what_was_stored(broker: 
     for index in range(10):
         producer.send(str(index).encode())
     broker.kill()
-    abandon(client)
+    close_after_kill(client)
     broker.start()
     client = new_client(broker.url)
     producer = client.create_producer(TOPIC, "fixed")
@@ -100,12 +99,6 @@ def test_a_new_producer_of_the_same_name_goes_on_behind_what_was_stored(broker: 
         producer.send(str(index).encode())
     client.close()
     assert_stored_once(broker, 20)
-
-
-def abandon(client: pulsar.Client) -> None:
-    """Close it although its broker is gone, which it may report."""
-    with contextlib.suppress(pulsar.PulsarException):
-        client.close()
 
 
 def assert_stored_once(broker: BrokerProcess, count: int) -> None:

@@ -12,7 +12,7 @@ from statistics import median
 
 import pulsar
 import pytest
-from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all
+from tests.clients.conftest import assert_nothing_arrives, close_after_kill, new_client, receive_all
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_client import RawClient
 
@@ -214,7 +214,7 @@ def test_a_start_on_a_full_disk_serves_what_is_there(broker: BrokerProcess, file
         producer.send(body(number))
     ballast.leave(4 * MIB)
     broker.kill()
-    client.close()
+    close_after_kill(client)
     broker.start()
     client = new_client(broker.url)
     consumer = client.subscribe(TOPIC, "s")

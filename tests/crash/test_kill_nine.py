@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pulsar
 import pytest
-from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all
+from tests.clients.conftest import assert_nothing_arrives, close_after_kill, new_client, receive_all
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_client import RawClient
 
@@ -36,7 +36,7 @@ def test_of_200_messages_the_100_unacknowledged_come_again(broker: BrokerProcess
             consumer.acknowledge(message)
     time.sleep(ACK_FLUSH_S)
     broker.kill()
-    client.close()
+    close_after_kill(client)
     broker.start()
     client = new_client(broker.url)
     consumer = client.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared)
@@ -66,7 +66,7 @@ def test_everything_receipted_under_load_survives_three_kills(broker: BrokerProc
             producer.send_async(body, lambda result, message_id, body=body: sent(result, message_id, body))
         assert enough.wait(20)
         broker.kill()
-        client.close()
+        close_after_kill(client)
         broker.start()
         client = new_client(broker.url)
     consumer = client.subscribe(TOPIC, "s", receiver_queue_size=5000)

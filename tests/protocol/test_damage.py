@@ -31,7 +31,7 @@ def segment_of(broker: BrokerProcess) -> Path:
 def damage_entry(path: Path) -> None:
     """Flip a bit in the payload of m4."""
     data = bytearray(path.read_bytes())
-    data[data.rindex(b"m4") + 1] ^= 1
+    data[data.rindex(b"m4", 0, data.rindex(b"m9")) + 1] ^= 1  # what describes them is behind all of them
     path.write_bytes(bytes(data))
 
 
