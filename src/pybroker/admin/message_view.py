@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pybroker.admin.time_text import iso_text
 from pybroker.errors import AdminError, ProtocolViolation
@@ -87,81 +87,21 @@ def _headers(
     if added.index is not None:
         yield "X-Pulsar-Broker-Entry-METADATA-index", str(added.index)
     yield "X-Pulsar-publish-time", iso_text(_signed(metadata.publish_time))
-    if metadata.HasField("event_time"):
-        yield "X-Pulsar-event-time", iso_text(_signed(metadata.event_time))
-    if metadata.HasField("deliver_at_time"):
-        yield "X-Pulsar-deliver-at-time", iso_text(metadata.deliver_at_time)
     if metadata.HasField("num_messages_in_batch"):
-        yield "X-Pulsar-num-batch-message", str(metadata.num_messages_in_batch)
         yield "X-Pulsar-batch-size", str(around_metadata_bytes)
-    if metadata.HasField("null_value"):
-        yield "X-Pulsar-null-value", _flag(metadata.null_value)
     if metadata.HasField("num_chunks_from_msg"):
         yield "X-Pulsar-PROPERTY-TOTAL-CHUNKS", str(metadata.num_chunks_from_msg)
         yield "X-Pulsar-PROPERTY-CHUNK-ID", str(metadata.chunk_id)
     yield "X-Pulsar-Is-Encrypted", _flag(bool(metadata.encryption_keys))
     yield "X-Pulsar-producer-name", metadata.producer_name
     yield "X-Pulsar-sequence-id", str(_signed(metadata.sequence_id))
-    yield from _replication_headers(metadata)
-    yield from _key_headers(metadata)
-    yield from _content_headers(metadata)
-    yield from _chunk_headers(metadata)
-    yield from _transaction_headers(metadata)
-
-
-def _replication_headers(metadata: MessageMetadata) -> Iterator[tuple[str, str]]:
-    if metadata.HasField("replicated_from"):
-        yield "X-Pulsar-replicated-from", metadata.replicated_from
     for cluster in metadata.replicate_to:
         yield "X-Pulsar-replicated-to", cluster
-    if metadata.HasField("marker_type"):
-        yield "X-Pulsar-marker-type", str(metadata.marker_type)
-
-
-def _key_headers(metadata: MessageMetadata) -> Iterator[tuple[str, str]]:
-    if metadata.HasField("partition_key"):
-        yield "X-Pulsar-partition-key", metadata.partition_key
-    if metadata.HasField("partition_key_b64_encoded"):
-        yield "X-Pulsar-partition-key-b64-encoded", _flag(metadata.partition_key_b64_encoded)
-    if metadata.HasField("ordering_key"):
-        yield "X-Pulsar-Base64-ordering-key", _base64(metadata.ordering_key)
-    if metadata.HasField("null_partition_key"):
-        yield "X-Pulsar-null-partition-key", _flag(metadata.null_partition_key)
-
-
-def _content_headers(metadata: MessageMetadata) -> Iterator[tuple[str, str]]:
-    if metadata.HasField("compression"):
-        yield "X-Pulsar-compression", compression_name(metadata.compression)
-    if metadata.HasField("uncompressed_size"):
-        yield "X-Pulsar-uncompressed-size", str(metadata.uncompressed_size)
-    if metadata.HasField("encryption_algo"):
-        yield "X-Pulsar-encryption-algo", metadata.encryption_algo
     for key in metadata.encryption_keys:
         yield "X-Pulsar-Base64-encryption-keys", _base64(key.SerializeToString())
-    if metadata.HasField("encryption_param"):
-        yield "X-Pulsar-Base64-encryption-param", _base64(metadata.encryption_param)
-    if metadata.HasField("schema_version"):
-        yield "X-Pulsar-Base64-schema-version", _base64(metadata.schema_version)
-
-
-def _chunk_headers(metadata: MessageMetadata) -> Iterator[tuple[str, str]]:
-    if metadata.HasField("highest_sequence_id"):
-        yield "X-Pulsar-highest-sequence-id", str(_signed(metadata.highest_sequence_id))
-    if metadata.HasField("uuid"):
-        yield "X-Pulsar-uuid", metadata.uuid
-    if metadata.HasField("num_chunks_from_msg"):
-        yield "X-Pulsar-num-chunks-from-msg", str(metadata.num_chunks_from_msg)
-    if metadata.HasField("total_chunk_msg_size"):
-        yield "X-Pulsar-total-chunk-msg-size", str(metadata.total_chunk_msg_size)
-    if metadata.HasField("chunk_id"):
-        yield "X-Pulsar-chunk-id", str(metadata.chunk_id)
-
-
-def _transaction_headers(metadata: MessageMetadata) -> Iterator[tuple[str, str]]:
-    if metadata.HasField("txnid_least_bits"):
-        yield "X-Pulsar-txnid-least-bits", str(_signed(metadata.txnid_least_bits))
-    if metadata.HasField("txnid_most_bits"):
-        yield "X-Pulsar-txnid-most-bits", str(_signed(metadata.txnid_most_bits))
+    for field, name, text in _OPTIONAL:
+        if metadata.HasField(field):
+            yield f"X-Pulsar-{name}", text(getattr(metadata, field))
     if metadata.HasField("txnid_least_bits") and metadata.HasField("txnid_most_bits"):
         yield "X-Pulsar-txn-aborted", "false"
     # Every message that is stored is one that readers may see.
@@ -184,3 +124,38 @@ def _base64(value: bytes) -> str:
 def _one_line(value: str) -> str:
     """`value` as a header can hold it: a question mark for what is not Latin-1, a blank for control characters, none around."""
     return value.encode("latin-1", "replace").decode("latin-1").translate(_BLANKS).strip()
+
+
+def _signed_text(value: int) -> str:
+    return str(_signed(value))
+
+
+def _time_text(value: int) -> str:
+    return iso_text(_signed(value))
+
+
+_OPTIONAL: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("event_time", "event-time", _time_text),
+    ("deliver_at_time", "deliver-at-time", _time_text),
+    ("num_messages_in_batch", "num-batch-message", str),
+    ("null_value", "null-value", _flag),
+    ("replicated_from", "replicated-from", str),
+    ("marker_type", "marker-type", str),
+    ("partition_key", "partition-key", str),
+    ("partition_key_b64_encoded", "partition-key-b64-encoded", _flag),
+    ("ordering_key", "Base64-ordering-key", _base64),
+    ("null_partition_key", "null-partition-key", _flag),
+    ("compression", "compression", compression_name),
+    ("uncompressed_size", "uncompressed-size", str),
+    ("encryption_algo", "encryption-algo", str),
+    ("encryption_param", "Base64-encryption-param", _base64),
+    ("schema_version", "Base64-schema-version", _base64),
+    ("highest_sequence_id", "highest-sequence-id", _signed_text),
+    ("uuid", "uuid", str),
+    ("num_chunks_from_msg", "num-chunks-from-msg", str),
+    ("total_chunk_msg_size", "total-chunk-msg-size", str),
+    ("chunk_id", "chunk-id", str),
+    ("txnid_least_bits", "txnid-least-bits", _signed_text),
+    ("txnid_most_bits", "txnid-most-bits", _signed_text),
+)
+"""Fields that give a header where they are set: the field, the header behind its prefix, the value as text."""

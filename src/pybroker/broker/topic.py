@@ -157,17 +157,8 @@ class Topic(TopicBase, ManagedLedgerListener):
             self._refused_producers.discard(producer.name)
             raise ProducerBlockedQuotaExceededException(refusal)
 
-    def publish(self, producer: Producer, run: SendRun) -> None:
-        """Store a run of messages; they are answered once they are durable."""
-        if self.is_fenced or producer.is_closed:
-            self._refuse(producer, run, PersistenceError(f"producer {producer.name} is being closed"))
-            return
-        if self._publish_checks is not None:
-            run, refused = self._publish_checks.split(run)
-            for part, error in refused:
-                self._refuse(producer, part, error)
-            if not run.payloads:
-                return
+    def _accept(self, producer: Producer, run: SendRun) -> None:
+        """Store it; it is answered once it is durable."""
         known = self.deduplication.known
         if known is None:
             self.append(producer, run, None)

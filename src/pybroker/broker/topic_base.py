@@ -13,7 +13,7 @@ from pybroker.broker import publish_throttle, topic_limits
 from pybroker.broker.producer_places import ProducerPlaces
 from pybroker.broker.publish_checks import publish_checks
 from pybroker.broker.subscribe_limit import SubscribeLimit
-from pybroker.errors import BrokerError, NotAllowedError, ServiceNotReady
+from pybroker.errors import BrokerError, NotAllowedError, PersistenceError, ServiceNotReady
 from pybroker.model.effective_policies import EffectivePolicies
 from pybroker.model.stats import LedgerCounters, TopicCounters
 from pybroker.model.system_topics import is_system_topic
@@ -129,9 +129,22 @@ class TopicBase(ABC):
         """What a producer of this name has published last; -1 when nothing is known of it."""
         return -1
 
-    @abstractmethod
     def publish(self, producer: Producer, run: SendRun) -> None:
         """Take a run of messages; the producer's peer is answered for each, now or later."""
+        if self.is_fenced or producer.is_closed:
+            self._refuse(producer, run, PersistenceError(f"producer {producer.name} is being closed"))
+            return
+        if self._publish_checks is not None:
+            run, refused = self._publish_checks.split(run)
+            for part, error in refused:
+                self._refuse(producer, part, error)
+            if not run.payloads:
+                return
+        self._accept(producer, run)
+
+    @abstractmethod
+    def _accept(self, producer: Producer, run: SendRun) -> None:
+        """Take a run that nothing speaks against."""
 
     def _refuse(self, producer: Producer, run: SendRun, error: BrokerError) -> None:
         self.counters.publish_errors += len(run.payloads)

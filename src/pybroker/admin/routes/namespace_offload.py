@@ -5,6 +5,8 @@ The thresholds have calls of their own, and are kept in the one document of the 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -16,23 +18,41 @@ from pybroker.model.names import NamespaceName
 from pybroker.model.offload_policies import OffloadPolicies
 from pybroker.model.policies import NamespacePolicies
 
-IN_BYTES = "managedLedgerOffloadThresholdInBytes"
-IN_SECONDS = "managedLedgerOffloadThresholdInSeconds"
-LAG_MS = "managedLedgerOffloadDeletionLagInMillis"
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """One member of the policy with calls of its own."""
+
+    path: str
+    member: str
+    namespace_field: str
+    """Where it was kept before there was the policy: what holds without a value of the policy's own."""
+    is_answered_empty: bool = False
+    """Whether setting it answers 200 instead of 204."""
+
+
+THRESHOLDS = (
+    Threshold("offloadThreshold", "managedLedgerOffloadThresholdInBytes", "offload_threshold"),
+    Threshold(
+        "offloadThresholdInSeconds",
+        "managedLedgerOffloadThresholdInSeconds",
+        "offload_threshold_in_seconds",
+        is_answered_empty=True,
+    ),
+    Threshold("offloadDeletionLagMs", "managedLedgerOffloadDeletionLagInMillis", "offload_deletion_lag_ms"),
+)
+DELETION_LAG = THRESHOLDS[-1]
 
 
 def routes() -> list[Route]:
+    calls = [ThresholdCalls(each) for each in THRESHOLDS]
     return [
         route("GET", NAMESPACE + "/offloadPolicies", get_offload),
         route("POST", NAMESPACE + "/offloadPolicies", set_offload, body=OffloadPolicies),
         route("DELETE", NAMESPACE + "/removeOffloadPolicies", remove_offload),
-        route("GET", NAMESPACE + "/offloadThreshold", get_threshold),
-        route("PUT", NAMESPACE + "/offloadThreshold", set_threshold, body=int),
-        route("GET", NAMESPACE + "/offloadThresholdInSeconds", get_threshold_in_seconds),
-        route("PUT", NAMESPACE + "/offloadThresholdInSeconds", set_threshold_in_seconds, body=int),
-        route("GET", NAMESPACE + "/offloadDeletionLagMs", get_deletion_lag),
-        route("PUT", NAMESPACE + "/offloadDeletionLagMs", set_deletion_lag, body=int),
-        route("DELETE", NAMESPACE + "/offloadDeletionLagMs", remove_deletion_lag),
+        *(route("GET", f"{NAMESPACE}/{each.threshold.path}", each.get) for each in calls),
+        *(route("PUT", f"{NAMESPACE}/{each.threshold.path}", each.set, body=int) for each in calls),
+        route("DELETE", f"{NAMESPACE}/{DELETION_LAG.path}", calls[-1].unset),
     ]
 
 
@@ -63,64 +83,36 @@ async def remove_offload(call: Call) -> Response:
     return no_content()
 
 
-async def get_threshold(call: Call) -> Response:
-    """-1: never by size."""
-    policies = _policies(call)
-    own = _member(policies, IN_BYTES)
-    return json_response(policies.offload_threshold if own is None else own)
+class ThresholdCalls:
+    """The calls of one threshold."""
 
+    def __init__(self, threshold: Threshold) -> None:
+        self.threshold = threshold
 
-async def set_threshold(call: Call) -> Response:
-    await _set(call, IN_BYTES)
-    return no_content()
+    async def get(self, call: Call) -> Response:
+        """What is set; -1 for never, nothing where nothing is set and there is no such value."""
+        policies = _policies(call)
+        own = getattr(policies.offload_policies, self.threshold.member, None)
+        shown = getattr(policies, self.threshold.namespace_field) if own is None else own
+        return empty_ok() if shown is None else json_response(shown)
 
+    async def set(self, call: Call) -> Response:
+        """Any number."""
+        namespace = administered_namespace(call)
+        await self._store(call, namespace, await call.json(Long))
+        return empty_ok() if self.threshold.is_answered_empty else no_content()
 
-async def get_threshold_in_seconds(call: Call) -> Response:
-    """-1: never by age."""
-    policies = _policies(call)
-    own = _member(policies, IN_SECONDS)
-    return json_response(policies.offload_threshold_in_seconds if own is None else own)
+    async def unset(self, call: Call) -> Response:
+        """Back to what holds without a value."""
+        await self._store(call, administered_namespace(call), None)
+        return no_content()
 
+    async def _store(self, call: Call, namespace: NamespaceName, value: int | None) -> None:
+        def change(policies: NamespacePolicies) -> None:
+            policies.offload_policies = policies.offload_policies or OffloadPolicies()
+            setattr(policies.offload_policies, self.threshold.member, value)
 
-async def set_threshold_in_seconds(call: Call) -> Response:
-    await _set(call, IN_SECONDS)
-    return empty_ok()
-
-
-async def get_deletion_lag(call: Call) -> Response:
-    """How long a ledger stays here after it was moved."""
-    policies = _policies(call)
-    own = _member(policies, LAG_MS)
-    shown = policies.offload_deletion_lag_ms if own is None else own
-    return empty_ok() if shown is None else json_response(shown)
-
-
-async def set_deletion_lag(call: Call) -> Response:
-    await _set(call, LAG_MS)
-    return no_content()
-
-
-async def remove_deletion_lag(call: Call) -> Response:
-    await _store(call, administered_namespace(call), LAG_MS, None)
-    return no_content()
-
-
-async def _set(call: Call, member: str) -> None:
-    namespace = administered_namespace(call)
-    await _store(call, namespace, member, await call.json(Long))
-
-
-async def _store(call: Call, namespace: NamespaceName, member: str, value: int | None) -> None:
-    def change(policies: NamespacePolicies) -> None:
-        policies.offload_policies = policies.offload_policies or OffloadPolicies()
-        setattr(policies.offload_policies, member, value)
-
-    await call.resources.update_namespace(namespace, change)
-
-
-def _member(policies: NamespacePolicies, member: str) -> int | None:
-    value: int | None = getattr(policies.offload_policies, member, None)
-    return value
+        await call.resources.update_namespace(namespace, change)
 
 
 def _policies(call: Call) -> NamespacePolicies:

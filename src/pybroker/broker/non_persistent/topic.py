@@ -19,7 +19,7 @@ from pybroker.broker.producer import Producer
 from pybroker.broker.publish_checks import rows
 from pybroker.broker.topic_base import TopicBase
 from pybroker.dispatch.non_persistent import ENTRY_ID
-from pybroker.errors import PersistenceError, ServiceNotReady
+from pybroker.errors import ServiceNotReady
 from pybroker.model.events import SendRun
 from pybroker.model.stats import LedgerCounters
 
@@ -53,16 +53,7 @@ class NonPersistentTopic(TopicBase):
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
-    def publish(self, producer: Producer, run: SendRun) -> None:
-        if self.is_fenced or producer.is_closed:
-            self._refuse(producer, run, PersistenceError(f"producer {producer.name} is being closed"))
-            return
-        if self._publish_checks is not None:
-            run, refused = self._publish_checks.split(run)
-            for part, error in refused:
-                self._refuse(producer, part, error)
-            if not run.payloads:
-                return
+    def _accept(self, producer: Producer, run: SendRun) -> None:
         count = len(run.payloads)
         taken = producer.peer.admit_not_stored(count)
         if taken < count:
