@@ -93,3 +93,14 @@ async def test_every_subscription_gets_every_message() -> None:
         positions = await broker.publish(topic, 5)
         await broker.until(lambda: all(len(peer.delivered) == 5 for peer in peers))
         assert [peer.delivered for peer in peers] == [positions, positions]
+
+
+async def test_subscriptions_of_every_type_on_one_topic_each_get_every_message() -> None:
+    async with memory_broker(active_consumer_failover_delay_time_millis=0) as broker:
+        topic = await broker.topic(NAME)
+        peers = {kind: RecordingPeer() for kind in ("Exclusive", "Failover", "Shared", "Key_Shared")}
+        for kind, peer in peers.items():
+            await broker.consumer(topic, kind, peer, kind)
+        positions = await broker.publish(topic, 40, KEYS)
+        await broker.until(lambda: all(len(peer.delivered) == 40 for peer in peers.values()))
+        assert all(peer.delivered == positions for peer in peers.values())
