@@ -1,17 +1,17 @@
 """`pulsar-admin` of the published jars against any broker: many commands in one Java process.
 
-The class path is the one that the `baseline` script resolved for its own `admin` command (`baseline setup`, once). Needs Java 17.
+Needs Java 17 and the class path of `tests/support/java.py`.
 """
 
 import base64
-import os
 import pathlib
 import subprocess
 from dataclasses import dataclass
 from typing import Self
 
+from tests.support.java import java_command
+
 _LINES = pathlib.Path(__file__).with_name("AdminLines.java")
-_JAVA_OPTIONS = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dpulsar.log.level=error")
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class PulsarAdmin:
     """Owns one Java process, from `with` to its end."""
 
     def __init__(self, http_url: str) -> None:
-        self._command = ["java", *_JAVA_OPTIONS, "-cp", _class_path(), str(_LINES), http_url]
+        self._command = java_command(_LINES, http_url)
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
@@ -49,8 +49,3 @@ class PulsarAdmin:
             raise RuntimeError(f"pulsar-admin ended at {arguments}")
         code, output, errors = line.split(" ")
         return AdminAnswer(code == "0", base64.b64decode(output).decode(), base64.b64decode(errors).decode())
-
-
-def _class_path() -> str:
-    home = pathlib.Path(os.environ.get("PULSAR_BASELINE_HOME", pathlib.Path.home() / ".cache/pulsar-baseline"))
-    return (home / "tools/cp.txt").read_text().strip()
