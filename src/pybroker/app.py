@@ -29,6 +29,7 @@ from pybroker.errors import AdminError, InvalidTopicName, StoreError
 from pybroker.garbage import GarbagePolicy
 from pybroker.managed_ledger.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import LedgerLimits, ManagedLedgerFactory
+from pybroker.managed_ledger.leftovers import delete_leftovers
 from pybroker.metadata.measured import MeasuredMetadataStore
 from pybroker.metadata.memory import MemoryMetadataStore
 from pybroker.metadata.resources import Resources
@@ -148,6 +149,7 @@ class Broker:
         except (AdminError, InvalidTopicName) as error:
             raise ConfigError(f"clusterName or bootstrapNamespaces cannot be used: {error}") from error
         ledger_store, cursor_store = await self._open_storage()
+        earlier_ledger_ids = await ledger_store.list_ledgers()
         ledgers = ManagedLedgerFactory(
             ledger_store,
             cursor_store,
@@ -175,6 +177,7 @@ class Broker:
         await self.listener.start()
         await self.http.start()
         self.service.ready = True
+        self._tasks.start(delete_leftovers(ledger_store, metadata, earlier_ledger_ids), "leftovers")
 
     def own_collector(self) -> None:
         """Let this broker, which has been started and is alone in its process, say when cyclic garbage is collected."""

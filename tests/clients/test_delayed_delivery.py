@@ -217,10 +217,12 @@ def test_a_message_that_waits_for_an_hour_keeps_its_own_ledger_and_no_other(tmp_
         producer = client.create_producer(topic, batching_enabled=False)
         producer.send(b"late", deliver_after=timedelta(hours=1))
         for part in range(20):
+            newest = ledgers_of(broker, topic)[-1]["ledgerId"]
             for index in range(100):
                 producer.send_async(b"now %d" % (100 * part + index), lambda *_: None)
             for message in receive_all(consumer, 100):
                 consumer.acknowledge(message)
+            until(lambda newest=newest: ledgers_of(broker, topic)[-1]["ledgerId"] > newest)
         until(lambda: len(ledgers_of(broker, topic)) <= 3)
         first, *rest = ledgers_of(broker, topic)
         assert first["entries"] >= 100, "the one that holds the delayed message"

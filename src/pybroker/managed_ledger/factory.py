@@ -25,6 +25,7 @@ from pybroker.managed_ledger.info import (
     delayed_record_id,
 )
 from pybroker.managed_ledger.ledger_list import LedgerList
+from pybroker.managed_ledger.leftovers import named_ledger_ids
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.metadata.store import NOT_EXISTING, MetadataStore
@@ -219,9 +220,7 @@ class ManagedLedgerFactory:
         for cursor in info.cursors.values():
             for record_id in cursor.record_ids:
                 await self.cursor_store.delete(record_id)
-        ledgers = LedgerList.decode(bytes(info.ledgers), 0)
-        compacted = () if info.compacted is None else (info.compacted.ledger,)
-        for ledger_id in (*ledgers.ledger_ids(), *info.trimmed, *compacted):
+        for ledger_id in named_ledger_ids(info):
             self.cache.drop_ledger(ledger_id)
             await self.store.delete_ledger(ledger_id)
         await self.metadata.delete(path)

@@ -19,9 +19,8 @@ from pybroker.data_directory import DataDirectoryInUse, DataDirectoryLock
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.info import ManagedLedgerInfo, decode_info
 from pybroker.managed_ledger.ledger_list import LedgerList
-from pybroker.metadata.paths import MANAGED_LEDGERS
+from pybroker.managed_ledger.leftovers import managed_ledger_documents
 from pybroker.metadata.sqlite import SqliteMetadataStore
-from pybroker.metadata.store import MetadataStore
 from pybroker.storage.disk import Disk
 from pybroker.storage.journal_files import parse_journal_file_name
 from pybroker.storage.segments import parse_segment_name
@@ -29,8 +28,6 @@ from pybroker.storage.start_up import StoreDirectories
 
 METADATA_FILE = "metadata.db"
 LOG_SUFFIX = "-wal"
-# Tenant, namespace, domain and topic below the root.
-_TOPIC_DEPTH = 4
 
 
 class NotUsable(Exception):
@@ -123,17 +120,6 @@ async def _load_values(path: Path) -> list[tuple[str, bytes]]:
     """Every managed ledger's path and document."""
     store = await SqliteMetadataStore.open(path)
     try:
-        return await _values_below(store, MANAGED_LEDGERS, _TOPIC_DEPTH)
+        return [document async for document in managed_ledger_documents(store)]
     finally:
         await store.close()
-
-
-async def _values_below(store: MetadataStore, path: str, depth: int) -> list[tuple[str, bytes]]:
-    found: list[tuple[str, bytes]] = []
-    for name in await store.children(path):
-        child = f"{path}/{name}"
-        if depth > 1:
-            found += await _values_below(store, child, depth - 1)
-        elif (value := await store.get(child)) is not None:
-            found.append((child, value.value))
-    return found

@@ -16,6 +16,7 @@ from pybroker.dispatch.delayed_record import stored_runs
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.info import delayed_record_id
+from pybroker.managed_ledger.leftovers import named_ledger_ids
 from pybroker.model.position import Position
 from pybroker.storage.checkpoint import Moved
 from pybroker.storage.disk import DiskFile
@@ -194,9 +195,7 @@ class Verifier:
             return
         named: set[int] = set()
         for topic in topics:
-            named.update(topic.ledgers.ledger_ids(), topic.info.trimmed)
-            if topic.info.compacted is not None:
-                named.add(topic.info.compacted.ledger)
+            named.update(named_ledger_ids(topic.info))
             if not topic.info.deleted:
                 self._verify_ledger_list(topic, segments)
         for ledger_id in sorted((segments.keys() | self._state.extents.keys()) - named - self._state.deleted):
