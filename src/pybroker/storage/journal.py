@@ -5,12 +5,12 @@ Operation: the loop puts runs and records into a queue; the writer takes what is
 `max_batch_bytes`, writes it as one batch and hands the whole batch back by one `call_soon_threadsafe`.
 What must always hold: a completion without error means that the batch is as durable as `sync_data` promises; batches are
 written in queue order and their sequence numbers have no gaps; after an append of a ledger was refused, no later one of it
-is written.
+is written, nor one of another ledger that its listener made before it was told.
 Failure: what finds no room is refused, and the journal goes on: first the runs, then, if what was reserved for them does not
 help either, the other records. Any other error of a write is told to `on_fatal`, once, on the loop; nothing is completed
 after it, and nothing retried, because a retried sync can report success for bytes that are gone.
 
-Concurrency: `put`, `mark` and `forget_fenced` on the loop; everything with "writer" in its comment on the writer thread.
+Concurrency: `put` and `forget_fenced` on the loop; everything with "writer" in its comment on the writer thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pybroker.storage.layout.journal import (
     encode_append,
     encode_batch_header,
 )
-from pybroker.storage.ledger_store import AppendRun
+from pybroker.storage.ledger_store import AppendListener, AppendRun
 from pybroker.storage.stats import StoreStats
 
 _T = TypeVar("_T")
@@ -66,7 +66,16 @@ class JournalMark:
         self.sequence = -1
 
 
-JournalItem = AppendRun | JournalRecord | JournalMark
+class ListenersTold:
+    """A place in the journal: whatever `listeners` append behind it they append knowing that earlier runs were refused."""
+
+    __slots__ = ("listeners",)
+
+    def __init__(self, listeners: set[AppendListener]) -> None:
+        self.listeners = listeners
+
+
+JournalItem = AppendRun | JournalRecord | JournalMark | ListenersTold
 
 
 class JournalBatch:
@@ -89,7 +98,7 @@ class JournalBatch:
         self.parts: list[bytes | array[int]] = []
         self.runs: list[AppendRun] = []
         self.records: list[JournalRecord] = []
-        self.fenced_runs: list[AppendRun] = []  # refused, because an earlier append of their ledger was
+        self.fenced_runs: list[AppendRun] = []  # refused, because an earlier append of their ledger or listener was
         self.refused_runs: list[AppendRun] = []
         self.refused_records: list[JournalRecord] = []
         self.error: StorageFull | None = None  # why there are refused ones
@@ -126,6 +135,7 @@ class Journal:
         self._queue: SimpleQueue[JournalItem | None] = SimpleQueue()
         self._submitted_s = 0.0
         self._fenced: set[int] = set()
+        self._fenced_listeners: set[AppendListener] = set()  # writer
         self._file = setup.files.current
         self._start()
 
@@ -180,7 +190,7 @@ class Journal:
         size_bytes = 0
         while True:
             if type(item) is AppendRun:
-                if self._fenced and item.ledger_id in self._fenced:
+                if (self._fenced or self._fenced_listeners) and self._is_fenced(item):
                     batch.fenced_runs.append(item)
                 else:
                     batch.runs.append(item)
@@ -194,6 +204,8 @@ class Journal:
                 # The batch ends here: its sequence number must tell before from after.
                 batch.mark = item
                 return True
+            elif type(item) is ListenersTold:
+                self._fenced_listeners -= item.listeners
             else:
                 return False
             if size_bytes >= self._max_batch_bytes:
@@ -202,6 +214,13 @@ class Journal:
                 item = self._queue.get_nowait()
             except Empty:
                 return True
+
+    def _is_fenced(self, run: AppendRun) -> bool:
+        """Writer: whether an earlier run was refused and this one must be too."""
+        if run.listener in self._fenced_listeners:
+            self._fenced.add(run.ledger_id)  # what comes later would leave a gap
+            return True
+        return run.ledger_id in self._fenced
 
     def _write(self, batch: JournalBatch) -> None:
         """Writer: put the batch on disk, or refuse what finds no room."""
@@ -263,6 +282,7 @@ class Journal:
         batch.error = StorageFull(f"the journal cannot be written: {error.strerror}")
         batch.error.__cause__ = error
         self._fenced.update(run.ledger_id for run in batch.runs)
+        self._fenced_listeners.update(run.listener for run in batch.runs)
         batch.refused_runs, batch.runs = batch.runs, []
         batch.parts = [record.data for record in batch.records]
 

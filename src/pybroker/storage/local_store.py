@@ -31,7 +31,7 @@ from pybroker.storage.checkpointer import Checkpointer
 from pybroker.storage.cursor_shelf import CursorShelf, merge
 from pybroker.storage.cursor_store import CursorDone, CursorOwner, CursorStore
 from pybroker.storage.disk import Disk
-from pybroker.storage.journal import JournalBatch, JournalMark, JournalRecord, JournalSetup
+from pybroker.storage.journal import JournalBatch, JournalMark, JournalRecord, JournalSetup, ListenersTold
 from pybroker.storage.journal_direct import open_journal
 from pybroker.storage.layout.journal import (
     CursorRecord,
@@ -244,13 +244,14 @@ class LocalStore(LedgerStore, CursorStore):
             stats.submit_to_completion_max_s = max(stats.submit_to_completion_max_s, took_s)
         if batch.error is not None:
             stats.journal_refused_batches += 1
-            # First, so that whoever is told of a refusal finds that no append is taken now.
+            # First, so that whoever is told of a refusal finds that no append is taken now, and what is held is refused.
             self._space.decide()
         self._complete_runs(batch.runs, None)
         if batch.refused_runs:
             self._complete_runs(batch.refused_runs, batch.error)
+            self._journal.put(ListenersTold({run.listener for run in batch.refused_runs}))
         if batch.fenced_runs:
-            self._complete_runs(batch.fenced_runs, LedgerFenced("an earlier append of this ledger was refused"))
+            self._complete_runs(batch.fenced_runs, LedgerFenced("an earlier append was refused"))
         for record in batch.records:
             if record.done is not None:
                 self._guard(record.done, None)

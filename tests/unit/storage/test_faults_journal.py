@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from tests.unit.storage.faults import NO_SPACE, WRITERS, Gate, World, fails, power_fails, turns, world
-from tests.unit.storage.stores import read_all
+from tests.unit.storage.stores import Listener, read_all
 
 from pybroker.errors import LedgerFenced, StorageFull, StoreError
 from pybroker.storage.fault_disk import PartialWrite
@@ -71,6 +71,43 @@ async def test_no_room_for_a_batch_refuses_its_entries_and_goes_on_when_there_is
     again = await it.again(Random(2))
     assert await read_all(again.store, full) == [b"kept"]
     assert await read_all(again.store, other) == [b"goes on"]
+    await again.store.close()
+
+
+@both_writers
+async def test_what_the_same_appender_had_under_way_in_its_next_ledger_is_refused_too(writes_direct: bool) -> None:
+    """A producer's messages stay in order: none becomes durable behind one that was refused before its sender knew."""
+    it = await world(writes_direct=writes_direct)
+    left, entered, unconcerned, last = [await it.store.create_ledger() for _ in range(4)]
+    other = Listener()
+    slow = Gate("write_durably")
+    is_full = True
+
+    def plan(operation: str, name: str) -> None:
+        nonlocal is_full
+        slow(operation, name)
+        if operation == "write_durably" and is_full:
+            is_full = False
+            raise OSError(errno.ENOSPC, "no space")
+
+    it.disk.plan = plan
+    it.listener.append(it.store, left, 0, [b"refused"])
+    await slow.reached()
+    it.listener.append(it.store, entered, 0, [b"behind it"])
+    other.append(it.store, unconcerned, 0, [b"kept"])
+    slow.open()
+    await it.listener.settled()
+    await other.settled()
+    await it.has_space()
+    await it.append(entered, 1, b"would leave a gap")
+    await it.append(last, 0, b"goes on")
+    assert [type(error) for error in it.listener.errors] == [StorageFull, LedgerFenced, LedgerFenced]
+    assert other.errors == []
+    again = await it.again(Random(5))
+    assert await read_all(again.store, left) == []
+    assert await read_all(again.store, entered) == []
+    assert await read_all(again.store, unconcerned) == [b"kept"]
+    assert await read_all(again.store, last) == [b"goes on"]
     await again.store.close()
 
 
