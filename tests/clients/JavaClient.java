@@ -1,8 +1,13 @@
 import com.google.protobuf.Timestamp;
 import java.nio.charset.StandardCharsets;
+import java.security.KeyPair;
+import java.security.KeyPairGenerator;
+import java.util.ArrayList;
+import java.util.Base64;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
@@ -10,11 +15,15 @@ import java.util.concurrent.TimeUnit;
 import java.util.regex.Pattern;
 import org.apache.pulsar.client.admin.LongRunningProcessStatus;
 import org.apache.pulsar.client.admin.PulsarAdmin;
+import org.apache.pulsar.client.admin.PulsarAdminException;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.ConsumerBuilder;
+import org.apache.pulsar.client.api.ConsumerCryptoFailureAction;
+import org.apache.pulsar.client.api.CryptoKeyReader;
 import org.apache.pulsar.client.api.DeadLetterPolicy;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
+import org.apache.pulsar.client.api.MessageRoutingMode;
 import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.ProducerAccessMode;
 import org.apache.pulsar.client.api.ProducerBuilder;
@@ -28,6 +37,9 @@ import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.SubscriptionType;
 import org.apache.pulsar.client.api.TableView;
 import org.apache.pulsar.client.api.schema.GenericRecord;
+import org.apache.pulsar.client.impl.DefaultCryptoKeyReader;
+import org.apache.pulsar.common.policies.data.ClusterData;
+import org.apache.pulsar.common.policies.data.TenantInfo;
 import org.apache.pulsar.common.schema.KeyValue;
 import org.apache.pulsar.common.schema.KeyValueEncodingType;
 import org.apache.pulsar.common.schema.SchemaType;
@@ -99,6 +111,16 @@ public class JavaClient {
         checks.put("producer_waits_for_exclusive", this::producerWaitsForExclusive);
         checks.put("exclusive_producer_with_fencing", this::exclusiveProducerWithFencing);
         checks.put("pattern_watch", this::patternWatch);
+        checks.put("seek_inside_of_batches", this::seekInsideOfBatches);
+        checks.put("chunk_ids", this::chunkIds);
+        checks.put("reader_asks_for_more", this::readerAsksForMore);
+        checks.put("retry_letters", this::retryLetters);
+        checks.put("encrypted", this::encrypted);
+        checks.put("unloaded_under_load", this::unloadedUnderLoad);
+        checks.put("new_partitions", this::newPartitions);
+        checks.put("lookup_over_http", this::lookupOverHttp);
+        checks.put("odd_names", this::oddNames);
+        checks.put("admin_of_namespaces", this::adminOfNamespaces);
         return checks;
     }
 
@@ -304,6 +326,239 @@ public class JavaClient {
                 equal("after", received(consumer).getValue());
             }
         }
+    }
+
+    private void seekInsideOfBatches(String topic) throws Exception {
+        List<MessageId> ids = sendOneBatch(topic, 6);
+        for (boolean isInclusive : new boolean[] {false, true}) {
+            for (SubscriptionType type : SubscriptionType.values()) {
+                ConsumerBuilder<String> builder = consumer(topic, Schema.STRING)
+                        .subscriptionName(type.name() + isInclusive).subscriptionType(type);
+                try (Consumer<String> consumer = (isInclusive ? builder.startMessageIdInclusive() : builder).subscribe()) {
+                    consumer.seek(ids.get(3));
+                    equal(isInclusive ? "3" : "4", received(consumer).getValue());
+                    consumer.seek(partition -> ids.get(1));
+                    equal(isInclusive ? "1" : "2", received(consumer).getValue());
+                    consumer.seek(0);
+                    equal("0", received(consumer).getValue());
+                }
+            }
+        }
+    }
+
+    /** A message in chunks is known by its first and its last one. */
+    private void chunkIds(String topic) throws Exception {
+        List<MessageId> ids = new ArrayList<>();
+        try (Producer<byte[]> producer =
+                producer(topic, Schema.BYTES).enableChunking(true).chunkMaxMessageSize(1_000).create()) {
+            for (int size = 2_500; size < 2_505; size++) {
+                ids.add(producer.send(new byte[size]));
+            }
+        }
+        try (Reader<byte[]> behind = client.newReader().topic(topic).startMessageId(ids.get(2)).create();
+                Reader<byte[]> at =
+                        client.newReader().topic(topic).startMessageId(ids.get(2)).startMessageIdInclusive().create()) {
+            equal(2_503, behind.readNext(TIMEOUT_S, TimeUnit.SECONDS).getData().length);
+            equal(2_502, at.readNext(TIMEOUT_S, TimeUnit.SECONDS).getData().length);
+            at.seek(ids.get(0));
+            equal(2_500, at.readNext(TIMEOUT_S, TimeUnit.SECONDS).getData().length);
+        }
+        equal(ids.get(4), MessageId.fromByteArray(ids.get(4).toByteArray()));
+    }
+
+    private void readerAsksForMore(String topic) throws Exception {
+        try (Reader<String> early = client.newReader(Schema.STRING).topic(topic).startMessageId(MessageId.earliest).create()) {
+            equal(false, early.hasMessageAvailable());
+            List<MessageId> ids = sendOneBatch(topic, 3);
+            equal(true, early.hasMessageAvailable());
+            early.seek(ids.get(1));
+            equal("2", early.readNext(TIMEOUT_S, TimeUnit.SECONDS).getValue());
+            equal(false, early.hasMessageAvailable());
+            early.seek(MessageId.latest);
+            equal(false, early.hasMessageAvailable());
+            early.seek(MessageId.earliest);
+            equal(true, early.hasMessageAvailable());
+            equal(ids.get(2), early.getLastMessageIds().get(0));
+        }
+        try (Reader<String> later = client.newReader(Schema.STRING).topic(topic).startMessageId(MessageId.latest)
+                .startMessageIdInclusive().create()) {
+            equal(true, later.hasMessageAvailable());
+        }
+    }
+
+    private void retryLetters(String topic) throws Exception {
+        DeadLetterPolicy policy = DeadLetterPolicy.builder().maxRedeliverCount(1).retryLetterTopic(topic + "-again")
+                .deadLetterTopic(topic + "-dead").initialSubscriptionName("looked-at").build();
+        try (Consumer<First.Order> consumer = consumer(topic, Schema.AVRO(First.Order.class))
+                        .subscriptionType(SubscriptionType.Shared).enableRetry(true).deadLetterPolicy(policy).subscribe();
+                Producer<First.Order> producer = producer(topic, Schema.AVRO(First.Order.class)).create()) {
+            producer.newMessage().key(KEY).eventTime(7).value(firstOrder("poison")).send();
+            for (int delivery = 0; delivery < 2; delivery++) {
+                Message<First.Order> message = consumer.receive(TIMEOUT_S, TimeUnit.SECONDS);
+                equal("poison", message.getValue().id);
+                equal(KEY, message.getKey());
+                equal(delivery == 0 ? "null" : "1", String.valueOf(message.getProperty("RECONSUMETIMES")));
+                consumer.reconsumeLater(message, Map.of("why", "test"), 100, TimeUnit.MILLISECONDS);
+            }
+            try (Consumer<First.Order> dead =
+                    consumer(topic + "-dead", Schema.AVRO(First.Order.class)).subscriptionName("looked-at").subscribe()) {
+                equal("poison", received(dead).getValue().id);
+            }
+        }
+    }
+
+    private void encrypted(String topic) throws Exception {
+        KeyPairGenerator generator = KeyPairGenerator.getInstance("RSA");
+        generator.initialize(2_048);
+        KeyPair pair = generator.generateKeyPair();
+        CryptoKeyReader keys = DefaultCryptoKeyReader.builder()
+                .defaultPublicKey(pem("PUBLIC", pair.getPublic().getEncoded()))
+                .defaultPrivateKey(pem("PRIVATE", pair.getPrivate().getEncoded())).build();
+        String value = "secret".repeat(500);
+        try (Consumer<String> reads = consumer(topic, Schema.STRING).cryptoKeyReader(keys).subscribe();
+                Consumer<String> drops = consumer(topic, Schema.STRING).subscriptionName("drops")
+                        .cryptoFailureAction(ConsumerCryptoFailureAction.DISCARD).subscribe();
+                Consumer<byte[]> takes = consumer(topic, Schema.BYTES).subscriptionName("takes")
+                        .cryptoFailureAction(ConsumerCryptoFailureAction.CONSUME).subscribe();
+                Producer<String> whole = producer(topic, Schema.STRING).addEncryptionKey(KEY).cryptoKeyReader(keys).create();
+                Producer<String> chunked = producer(topic, Schema.STRING).addEncryptionKey(KEY).cryptoKeyReader(keys)
+                        .enableChunking(true).chunkMaxMessageSize(1_000).create()) {
+            whole.send(value);
+            equal(true, received(takes).getEncryptionCtx().isPresent());
+            chunked.send(value);
+            equal(value, received(reads).getValue());
+            equal(value, received(reads).getValue());
+            equal(true, drops.receive(300, TimeUnit.MILLISECONDS) == null);
+        }
+    }
+
+    private static String pem(String kind, byte[] key) {
+        String lines = Base64.getMimeEncoder().encodeToString(key);
+        String text = "-----BEGIN " + kind + " KEY-----\n" + lines + "\n-----END " + kind + " KEY-----\n";
+        return "data:application/x-pem-file;base64," + Base64.getEncoder().encodeToString(text.getBytes());
+    }
+
+    private void unloadedUnderLoad(String topic) throws Exception {
+        int count = 2_000;
+        List<CompletableFuture<MessageId>> sent = new ArrayList<>();
+        try (Consumer<String> consumer =
+                        consumer(topic, Schema.STRING).subscriptionType(SubscriptionType.Key_Shared).subscribe();
+                Producer<String> producer = client.newProducer(Schema.STRING).topic(topic).maxPendingMessages(count)
+                        .batchingMaxPublishDelay(1, TimeUnit.MILLISECONDS).create()) {
+            for (int number = 0; number < count; number++) {
+                sent.add(producer.newMessage().key(KEY + number % 7).value("" + number).sendAsync());
+                if (number % 800 == 400) {
+                    admin.topics().unload(topic);
+                }
+            }
+            MessageId before = MessageId.earliest;
+            for (CompletableFuture<MessageId> each : sent) {
+                MessageId id = each.get(TIMEOUT_S, TimeUnit.SECONDS);
+                equal(true, before.compareTo(id) < 0);
+                before = id;
+            }
+            Set<String> values = new HashSet<>();
+            while (values.size() < count) {
+                values.add(received(consumer).getValue());
+            }
+        }
+    }
+
+    private void newPartitions(String topic) throws Exception {
+        admin.topics().createPartitionedTopic(topic, 1);
+        try (Consumer<String> consumer = consumer(topic, Schema.STRING)
+                .subscriptionInitialPosition(SubscriptionInitialPosition.Latest)
+                .autoUpdatePartitionsInterval(1, TimeUnit.SECONDS).subscribe()) {
+            admin.topics().updatePartitionedTopic(topic, 3);
+            try (Producer<String> producer = producer(topic, Schema.STRING)
+                    .messageRoutingMode(MessageRoutingMode.RoundRobinPartition).create()) {
+                for (int number = 0; number < 6; number++) {
+                    producer.send("" + number);
+                }
+            }
+            Set<String> values = new HashSet<>();
+            while (values.size() < 6) {
+                values.add(received(consumer).getValue());
+            }
+        }
+        equal(3, client.getPartitionsForTopic(topic).get().size());
+    }
+
+    private void lookupOverHttp(String topic) throws Exception {
+        try (PulsarClient http = PulsarClient.builder().serviceUrl(admin.getServiceUrl()).build();
+                Producer<First.Order> producer = http.newProducer(Schema.JSON(First.Order.class)).topic(topic).create();
+                Consumer<GenericRecord> consumer = http.newConsumer(Schema.AUTO_CONSUME())
+                        .topicsPattern(topic.replace("persistent://", "") + ".*").subscriptionName("all")
+                        .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest).subscribe()) {
+            producer.send(firstOrder("over http"));
+            equal("over http", received(consumer).getValue().getField("id"));
+        }
+    }
+
+    private void oddNames(String topic) throws Exception {
+        for (String name : List.of("a/b", "with space", "a+b", "per%cent", "per%2F", "\u65e5\u672c", "a?b#c&d", "\\:")) {
+            String local = topic + name.replace("/", "-");
+            try (Producer<String> producer = producer(local, Schema.STRING).create();
+                    Consumer<String> consumer = consumer(local, Schema.STRING).subscriptionName(name).subscribe()) {
+                producer.send(name);
+                equal(name, received(consumer).getValue());
+            }
+            admin.topics().resetCursor(local, name, MessageId.earliest);
+            equal(1, admin.topics().peekMessages(local, name, 1).size());
+            admin.topics().skipAllMessages(local, name);
+            equal(List.of(name), admin.topics().getSubscriptions(local));
+            admin.topics().deleteSubscription(local, name);
+            admin.topics().delete(local);
+        }
+        try {
+            consumer(topic, Schema.STRING).subscriptionName("pulsar.repl.x").subscribe();
+            throw new AssertionError("a name of the broker's own was given away");
+        } catch (PulsarClientException.ProducerBusyException reserved) {
+            equal(true, reserved.getMessage().contains("reserved"));
+        }
+    }
+
+    /** What the admin client says in ways of its own. */
+    private void adminOfNamespaces(String topic) throws Exception {
+        String namespace = "public/java-admin";
+        admin.namespaces().createNamespace(namespace, 4);
+        admin.namespaces().setNamespaceAntiAffinityGroup(namespace, "apart");
+        equal("apart", admin.namespaces().getNamespaceAntiAffinityGroup(namespace));
+        try (Producer<String> producer =
+                producer("non-persistent://" + namespace + "/listed", Schema.STRING).create()) {
+            String bundle = admin.lookups().getBundleRange(producer.getTopic());
+            equal(List.of(producer.getTopic()), admin.nonPersistentTopics().getListInBundle(namespace, bundle));
+        }
+        try {
+            admin.clusters().createCluster("java-east", ClusterData.builder().serviceUrl("east").build());
+            throw new AssertionError("a cluster without a URL was made");
+        } catch (PulsarAdminException refused) {
+            equal(400, refused.getStatusCode());
+        }
+        try {
+            admin.tenants().createTenant("java-tenant", TenantInfo.builder().adminRoles(Set.of(" boss"))
+                    .allowedClusters(Set.of("standalone")).build());
+            throw new AssertionError("a role with a space was taken");
+        } catch (PulsarAdminException.PreconditionFailedException refused) {
+            equal(412, refused.getStatusCode());
+        }
+    }
+
+    /** Their ids; the values are numbers. */
+    private List<MessageId> sendOneBatch(String topic, int count) throws Exception {
+        List<CompletableFuture<MessageId>> sent = new ArrayList<>();
+        List<MessageId> ids = new ArrayList<>();
+        try (Producer<String> producer = client.newProducer(Schema.STRING).topic(topic)
+                .batchingMaxPublishDelay(TIMEOUT_S, TimeUnit.SECONDS).create()) {
+            for (int number = 0; number < count; number++) {
+                sent.add(producer.sendAsync("" + number));
+            }
+            producer.flush();
+            for (CompletableFuture<MessageId> each : sent) {
+                ids.add(each.get());
+            }
+        }
+        return ids;
     }
 
     /** Each message is an entry, and fails soon. */

@@ -9,6 +9,7 @@ from pathlib import Path
 import pulsar
 import pytest
 from tests.support.broker_process import BrokerProcess
+from tests.support.rest import Answer, call
 
 _serial = itertools.count(1)
 
@@ -49,6 +50,36 @@ def new_client(url: str, **options: object) -> pulsar.Client:
     return pulsar.Client(url, operation_timeout_seconds=20, logger=logger, **options)
 
 
+@contextlib.contextmanager
+def running_with_client(directory: Path, **settings: str) -> Iterator[tuple[BrokerProcess, pulsar.Client]]:
+    """A broker with these settings and a client of it."""
+    with BrokerProcess(directory, settings).running() as process:
+        client = new_client(process.url)
+        yield process, client
+        client.close()
+
+
+def path_of(topic: str) -> str:
+    """Where REST has a topic, below `/admin/v2`."""
+    return "/" + topic.replace("://", "/")
+
+
+def admin(broker: BrokerProcess, method: str, path: str, body: object = None) -> Answer:
+    """A call below `/admin/v2` that must succeed."""
+    answer = call(f"{broker.http_url}/admin/v2{path}", method, body=body)
+    assert answer.status < 300, answer
+    return answer
+
+
+def send_batch(client: pulsar.Client, topic: str, count: int) -> None:
+    """m0, m1, ... in one entry."""
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
+    for index in range(count):
+        producer.send_async(b"m%d" % index, lambda result, message_id: None)
+    producer.flush()
+    producer.close()
+
+
 def close_after_kill(client: pulsar.Client) -> None:
     """Close a client whose broker was killed: it may find that out just then, and says so."""
     with contextlib.suppress(pulsar.PulsarException):
@@ -58,6 +89,10 @@ def close_after_kill(client: pulsar.Client) -> None:
 def receive_all(consumer: pulsar.Consumer, count: int, timeout_ms: int = 10_000) -> list[pulsar.Message]:
     """The next `count` messages, not acknowledged."""
     return [consumer.receive(timeout_ms) for _ in range(count)]
+
+
+def texts(messages: list[pulsar.Message]) -> list[str]:
+    return [message.data().decode() for message in messages]
 
 
 def assert_nothing_arrives(consumer: pulsar.Consumer, within_ms: int = 300) -> None:

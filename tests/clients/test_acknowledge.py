@@ -7,7 +7,7 @@ from typing import Any
 
 import pulsar
 import pytest
-from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all
+from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all, send_batch
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_client import NOTHING, RawClient, Type, connected
 
@@ -136,14 +136,6 @@ def test_an_acks_receipt_holds_over_a_crash(own_broker: BrokerProcess, topic: st
 
 
 # --- parts of batches ------------------------------------------------------------------------------------------------------
-
-
-def send_batch(client: pulsar.Client, topic: str, count: int) -> None:
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
-    for index in range(count):
-        producer.send_async(b"m%d" % index, lambda result, message_id: None)
-    producer.flush()
-    producer.close()
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,10 @@
 """Dead letters and retries as clients make them: the broker counts deliveries, and creates what they ask for or nothing."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pulsar
 import pytest
-from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all
+from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all, running_with_client
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_client import RawClient, Type
 from tests.support.rest import call
@@ -16,14 +14,6 @@ from pybroker.wire import pulsar_api_pb2 as pb
 EARLIEST = pulsar.InitialPosition.Earliest
 SHARED, KEY_SHARED = pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared
 MAX_REDELIVERIES = 2
-
-
-@contextmanager
-def running(directory: Path, **settings: str) -> Iterator[tuple[BrokerProcess, pulsar.Client]]:
-    with BrokerProcess(directory, settings).running() as process:
-        client = new_client(process.url)
-        yield process, client
-        client.close()
 
 
 def subscribe(client: pulsar.Client, topic: str, kind: pulsar.ConsumerType = SHARED, **policy: str) -> pulsar.Consumer:
@@ -145,7 +135,7 @@ def test_deliveries_count_on_when_the_consumer_crashed(own_broker: BrokerProcess
 
 
 def test_an_initial_subscription_needs_the_right_to_be_made(tmp_path: Path, topic: str) -> None:
-    with running(tmp_path, allowAutoSubscriptionCreation="false") as (broker, client):
+    with running_with_client(tmp_path, allowAutoSubscriptionCreation="false") as (broker, client):
         raw = RawClient(broker.url)
         raw.connect()
         refused = raw.open_producer(topic, 1, initial_subscription_name="keeper")
@@ -172,7 +162,7 @@ def test_an_initial_subscription_begins_in_front_of_the_first_message(broker: Br
 
 def test_asking_about_topics_creates_none(tmp_path: Path, topic: str) -> None:
     """A Java consumer with a retry policy asks about its retry and dead-letter topics before it needs them."""
-    with running(tmp_path) as (broker, client):
+    with running_with_client(tmp_path) as (broker, client):
         consumer = subscribe(client, topic)
         raw = RawClient(broker.url)
         raw.connect()

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pulsar
 import pytest
-from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all, until
+from tests.clients.conftest import admin, assert_nothing_arrives, new_client, path_of, receive_all, texts, until
 from tests.support.broker_process import BrokerProcess
-from tests.support.rest import Answer, call
 
 TICK_MS = 200
 SETTINGS = {"delayedDeliveryTickTimeMillis": str(TICK_MS), "retentionCheckIntervalInSeconds": "1"}
@@ -44,14 +43,9 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def admin(broker: BrokerProcess, method: str, path: str, body: object = None) -> Answer:
-    answer = call(f"{broker.http_url}/admin/v2{path}", method, body=body)
-    assert answer.status < 300, answer
-    return answer
-
-
-def path_of(topic: str) -> str:
-    return "/" + topic.replace("://", "/")
+def unacked_count(broker: BrokerProcess, topic: str) -> int:
+    stats = admin(broker, "GET", f"{path_of(topic)}/stats").json
+    return int(stats["subscriptions"]["sub"]["unackedMessages"])
 
 
 def delayed_count(broker: BrokerProcess, topic: str) -> int:
@@ -65,10 +59,6 @@ def subscribe(client: pulsar.Client, topic: str, kind: pulsar.ConsumerType) -> p
     return client.subscribe(
         topic, "sub", consumer_type=kind, initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=1000
     )
-
-
-def texts(messages: list[pulsar.Message]) -> list[str]:
-    return [message.data().decode() for message in messages]
 
 
 @pytest.mark.parametrize("kind", SHARED_TYPES)
@@ -104,7 +94,7 @@ def test_strict_times_are_never_early(strict_broker: BrokerProcess, topic: str) 
     client = new_client(strict_broker.url)
     consumer = subscribe(client, topic, pulsar.ConsumerType.Shared)
     producer = client.create_producer(topic)
-    start_ms = now_ms() + 500
+    start_ms = now_ms() + 2000  # All are sent before the first one is due.
     due_times_ms = [start_ms + 70 * index for index in range(20)]
     for due_ms in reversed(due_times_ms):
         producer.send(str(due_ms).encode(), deliver_at=due_ms)
@@ -277,13 +267,16 @@ def test_skipped_messages_are_not_delivered_when_they_are_due(
     assert_nothing_arrives(consumer, 1500)
 
 
-def test_due_messages_wait_for_permits_and_for_consumers(client: pulsar.Client, topic: str) -> None:
+def test_due_messages_wait_for_permits_and_for_consumers(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
     consumer = client.subscribe(topic, "sub", consumer_type=pulsar.ConsumerType.Shared, receiver_queue_size=1)
     producer = client.create_producer(topic)
     for index in range(5):
         producer.send(f"{index}".encode(), deliver_after=timedelta(milliseconds=600))
+    due_ms = now_ms() + 600
     consumer.close()
-    time.sleep(1)
+    until(lambda: now_ms() > due_ms)
     consumer = client.subscribe(topic, "sub", consumer_type=pulsar.ConsumerType.Shared, receiver_queue_size=1)
-    time.sleep(0.5)
+    until(lambda: unacked_count(broker, topic) > 0)
     assert texts(receive_all(consumer, 5)) == ["0", "1", "2", "3", "4"]

@@ -5,21 +5,12 @@ from concurrent.futures import Future, wait
 
 import pulsar
 import pytest
-from tests.clients.conftest import new_client, receive_all
+from tests.clients.conftest import admin, new_client, path_of, receive_all
 from tests.support.broker_process import BrokerProcess
 from tests.support.rest import call
 
 EARLIEST = pulsar.InitialPosition.Earliest
 MESSAGES = 60
-
-
-def admin(broker: BrokerProcess, method: str, path: str, body: object = None) -> None:
-    answer = call(f"{broker.http_url}/admin/v2{path}", method, body=body)
-    assert answer.status < 300, answer
-
-
-def path_of(topic: str) -> str:
-    return "/" + topic.replace("://", "/")
 
 
 def send_all(producer: pulsar.Producer, count: int) -> list[Future[pulsar.Result]]:

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import pulsar
 import pytest
-from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all, until
+from tests.clients.conftest import assert_nothing_arrives, new_client, path_of, receive_all, until
 from tests.support.broker_process import BrokerProcess
 from tests.support.rest import Answer, call
 
@@ -25,10 +25,6 @@ def rest(broker: BrokerProcess, method: str, path: str, body: object = None) -> 
     answer = call(f"{broker.http_url}/admin/v2{path}", method, body=body)
     assert answer.status < 300, answer
     return answer
-
-
-def path_of(topic: str) -> str:
-    return "/" + topic.replace("://", "/")
 
 
 def partitions_of(topic: str, count: int = PARTITIONS) -> list[str]:

@@ -1,13 +1,11 @@
 """Dispatch rates as clients meet them. Times are checked from below, where they must hold; from above only loosely."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pulsar
 import pytest
-from tests.clients.conftest import new_client, receive_all
+from tests.clients.conftest import admin, path_of, receive_all, running_with_client
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_client import RawClient, Type
 from tests.support.rest import call
@@ -16,15 +14,6 @@ EARLIEST = pulsar.InitialPosition.Earliest
 # Ten at once, ten more each second: 25 messages take one and a half seconds.
 TEN_A_SECOND = {"dispatchThrottlingRateInMsg": 10, "ratePeriodInSecond": 1}
 MESSAGES, EXPECTED_S = 25, 1.4
-
-
-def admin(broker: BrokerProcess, method: str, path: str, body: object = None) -> None:
-    answer = call(f"{broker.http_url}/admin/v2{path}", method, body=body)
-    assert answer.status < 300, answer
-
-
-def path_of(topic: str) -> str:
-    return "/" + topic.replace("://", "/")
 
 
 def fill(
@@ -42,14 +31,6 @@ def seconds_to_receive(consumer: pulsar.Consumer, count: int = MESSAGES) -> floa
     for message in receive_all(consumer, count):
         consumer.acknowledge(message)
     return time.monotonic() - started_s
-
-
-@contextmanager
-def running(directory: Path, **settings: str) -> Iterator[tuple[BrokerProcess, pulsar.Client]]:
-    with BrokerProcess(directory, settings).running() as process:
-        client = new_client(process.url)
-        yield process, client
-        client.close()
 
 
 @pytest.mark.parametrize("policy", ["dispatchRate", "subscriptionDispatchRate"])
@@ -115,7 +96,7 @@ def test_what_is_sent_again_counts_as_well(broker: BrokerProcess, topic: str) ->
 
 
 def test_a_namespaces_rate_holds_for_its_topics(tmp_path: Path, topic: str) -> None:
-    with running(tmp_path) as (broker, client):
+    with running_with_client(tmp_path) as (broker, client):
         fill(client, topic)
         consumer = client.subscribe(topic, "s", initial_position=EARLIEST, receiver_queue_size=1)
         consumer.receive(10_000)
@@ -127,7 +108,7 @@ def test_the_configurations_rates_hold_where_nothing_else_is_set(tmp_path: Path,
     for index, key in enumerate(("", "PerTopic", "PerSubscription")):
         directory = tmp_path / str(index)
         directory.mkdir()
-        with running(directory, **{f"dispatchThrottlingRate{key}InMsg": "10"}) as (_, client):
+        with running_with_client(directory, **{f"dispatchThrottlingRate{key}InMsg": "10"}) as (_, client):
             fill(client, topic)
             consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
             assert seconds_to_receive(consumer) >= EXPECTED_S
@@ -135,7 +116,7 @@ def test_the_configurations_rates_hold_where_nothing_else_is_set(tmp_path: Path,
 
 def test_a_batch_counts_as_one_if_the_configuration_says_so(tmp_path: Path, topic: str) -> None:
     settings = {"dispatchThrottlingRatePerTopicInMsg": "10", "dispatchThrottlingOnBatchMessageEnabled": "true"}
-    with running(tmp_path, **settings) as (_, client):
+    with running_with_client(tmp_path, **settings) as (_, client):
         fill(client, topic, 100, batched=True)
         fill(client, topic, 100, batched=True)
         consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
@@ -144,7 +125,7 @@ def test_a_batch_counts_as_one_if_the_configuration_says_so(tmp_path: Path, topi
 
 def test_consumers_that_keep_up_are_left_alone_if_the_configuration_says_so(tmp_path: Path, topic: str) -> None:
     settings = {"dispatchThrottlingRatePerTopicInMsg": "1", "dispatchThrottlingOnNonBacklogConsumerEnabled": "false"}
-    with running(tmp_path, **settings) as (_, client):
+    with running_with_client(tmp_path, **settings) as (_, client):
         consumer = client.subscribe(topic, "s")
         fill(client, topic, 50)
         assert seconds_to_receive(consumer, 50) < 10

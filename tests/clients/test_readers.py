@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pulsar
 import pytest
-from tests.clients.conftest import new_client
-from tests.clients.test_seek import admin, numbers, send, send_batch, texts
+from tests.clients.conftest import new_client, send_batch, texts
+from tests.clients.test_seek import admin, numbers, send
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_client import Type, connected
 from tests.support.rest import call

@@ -6,10 +6,9 @@ from typing import Any
 
 import pulsar
 import pytest
-from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all, until
+from tests.clients.conftest import admin, assert_nothing_arrives, new_client, path_of, receive_all, texts, until
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_client import RawClient, Type
-from tests.support.rest import Answer, call
 
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -32,16 +31,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield process
 
 
-def admin(broker: BrokerProcess, method: str, path: str, body: object = None) -> Answer:
-    answer = call(f"{broker.http_url}/admin/v2{path}", method, body=body)
-    assert answer.status < 300, answer
-    return answer
-
-
-def path_of(topic: str) -> str:
-    return "/" + topic.replace("://", "/")
-
-
 def internal_stats(broker: BrokerProcess, topic: str) -> Any:
     return admin(broker, "GET", f"{path_of(topic)}/internalStats").json
 
@@ -56,10 +45,6 @@ def send(client: pulsar.Client, topic: str, count: int, first: int = 0) -> None:
     for index in range(first, first + count):
         producer.send(b"m-%d" % index)
     producer.close()
-
-
-def texts(messages: list[pulsar.Message]) -> list[str]:
-    return [message.data().decode() for message in messages]
 
 
 # --- retention -----------------------------------------------------------------------------------------------------------

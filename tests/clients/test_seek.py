@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pulsar
 import pytest
-from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all
+from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all, send_batch, texts
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_client import Type, connected, encode, frame
 from tests.support.rest import call
@@ -20,19 +20,6 @@ def send(client: pulsar.Client, topic: str, count: int, first: int = 0) -> list[
     ids = [producer.send(b"m%d" % index) for index in range(first, first + count)]
     producer.close()
     return ids
-
-
-def send_batch(client: pulsar.Client, topic: str, count: int) -> None:
-    """All in one entry."""
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
-    for index in range(count):
-        producer.send_async(b"m%d" % index, lambda result, message_id: None)
-    producer.flush()
-    producer.close()
-
-
-def texts(messages: list[pulsar.Message]) -> list[str]:
-    return [message.data().decode() for message in messages]
 
 
 def numbers(first: int, end: int) -> list[str]:

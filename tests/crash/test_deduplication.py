@@ -1,8 +1,6 @@
 """`kill -9` with deduplication on: whoever sends again what was not receipted, or everything, stores each message once."""
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pulsar
 import pytest
@@ -14,13 +12,6 @@ COUNT = 4000
 KILLS = 3
 # Snapshots while messages come, as many as there can be: some kills meet one half done.
 SETTINGS = {"brokerDeduplicationEnabled": "true", "brokerDeduplicationEntriesInterval": "50"}
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(tmp_path, SETTINGS).start()
-    yield process
-    process.stop()
 
 
 class Receipts:

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pulsar
@@ -16,13 +15,6 @@ from pybroker.wire import pulsar_api_pb2 as pb
 ACK_FLUSH_S = 1.1  # acknowledgements without a receipt are durable within a second
 
 TOPIC = "persistent://public/default/t"
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(tmp_path).start()
-    yield process
-    process.stop()
 
 
 def test_of_200_messages_the_100_unacknowledged_come_again(broker: BrokerProcess) -> None:

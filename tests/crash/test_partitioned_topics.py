@@ -2,12 +2,9 @@
 
 import threading
 import urllib.error
-from collections.abc import Iterator
 from http.client import HTTPException
-from pathlib import Path
 
 import pulsar
-import pytest
 from tests.clients.conftest import new_client
 from tests.support.broker_process import BrokerProcess
 from tests.support.rest import Answer, call
@@ -15,13 +12,6 @@ from tests.support.rest import Answer, call
 NAMESPACE = "/persistent/public/default"
 PARTITIONS = 20
 ENOUGH = 4  # topics of one cycle that are answered before the kill
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(tmp_path).start()
-    yield process
-    process.stop()
 
 
 def rest(broker: BrokerProcess, method: str, path: str, body: object = None) -> Answer:

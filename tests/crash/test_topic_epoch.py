@@ -1,9 +1,5 @@
 """`kill -9`: the epoch of a topic is there after it, so that who lost the topic before is still known to be too late."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_client import RawClient, Type
 from tests.support.rest import call
@@ -14,13 +10,6 @@ TOPIC = "persistent://public/default/t"
 EXCLUSIVE = pb.ProducerAccessMode.Exclusive
 FENCING = pb.ProducerAccessMode.ExclusiveWithFencing
 TAKE_OVERS = 5
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(tmp_path).start()
-    yield process
-    process.stop()
 
 
 def test_each_epoch_that_a_producer_was_told_survives_a_kill_right_after_it(broker: BrokerProcess) -> None:

@@ -208,6 +208,15 @@ class Run:
             with error:
                 return error.code, error.headers, error.read()
 
+    def wait_until_expired(self, topic_path: str, subscription: str, messages: int) -> None:
+        """Wait until so many messages of a subscription have expired in all: the reference answers before it begins."""
+
+        def is_done() -> bool:
+            stats = json.loads(self.http("GET", f"{topic_path}/stats", ..., "")[2])
+            return bool(stats["subscriptions"][subscription]["totalMsgExpired"] == messages)
+
+        assert self.wait_until(is_done), f"the messages of {subscription} did not expire"
+
     # --- raw frames
 
     @contextlib.contextmanager

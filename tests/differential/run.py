@@ -12,9 +12,11 @@ The reference broker is started by the `baseline` script in --reference, else in
 import argparse
 import contextlib
 import fnmatch
+import importlib
 import json
 import os
 import pathlib
+import pkgutil
 import secrets
 import sys
 import traceback
@@ -22,64 +24,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks import brokers
 from benchmarks.brokers import Broker
-from tests.differential import (
-    intended,
-    scenarios_brokers,
-    scenarios_compaction,
-    scenarios_deduplication,
-    scenarios_delayed,
-    scenarios_limits,
-    scenarios_messaging,
-    scenarios_non_persistent,
-    scenarios_operations,
-    scenarios_partitioned_stats,
-    scenarios_policies,
-    scenarios_producers,
-    scenarios_protocol,
-    scenarios_pulsar_admin,
-    scenarios_readers,
-    scenarios_rest,
-    scenarios_rest_produce,
-    scenarios_retention,
-    scenarios_schemas,
-    scenarios_security,
-    scenarios_stats,
-    scenarios_subscription_life,
-    scenarios_subscription_types,
-    scenarios_topic_lists,
-    scenarios_topics,
-)
+from tests import differential
+from tests.differential import intended
 from tests.differential.compare import Difference, differences
 from tests.differential.harness import SCENARIOS, Run, Scenario, security_settings
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-# Importing them registers their scenarios.
-THEMES = (
-    scenarios_brokers,
-    scenarios_compaction,
-    scenarios_deduplication,
-    scenarios_delayed,
-    scenarios_limits,
-    scenarios_messaging,
-    scenarios_non_persistent,
-    scenarios_operations,
-    scenarios_partitioned_stats,
-    scenarios_policies,
-    scenarios_producers,
-    scenarios_protocol,
-    scenarios_pulsar_admin,
-    scenarios_readers,
-    scenarios_rest,
-    scenarios_rest_produce,
-    scenarios_retention,
-    scenarios_schemas,
-    scenarios_security,
-    scenarios_stats,
-    scenarios_subscription_life,
-    scenarios_subscription_types,
-    scenarios_topic_lists,
-    scenarios_topics,
-)
+# Importing them registers their scenarios, in the order of their names.
+for _theme in sorted(module.name for module in pkgutil.iter_modules(differential.__path__, "tests.differential.")):
+    if _theme.startswith("tests.differential.scenarios_"):
+        importlib.import_module(_theme)
 SECRET = secrets.token_bytes(32)
 
 

@@ -24,6 +24,7 @@ def answers(replies: list[dict[str, Any]]) -> list[str]:
 def enabled_place(run: Run) -> Place:
     place = Place(run)
     place.set_namespace("deduplication", True)
+    assert run.wait_until(lambda: status(run, place) == "Enabled")
     return place
 
 

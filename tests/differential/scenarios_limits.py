@@ -8,7 +8,6 @@ from tests.support.raw_client import RawClient, Type
 
 from pybroker.wire import pulsar_api_pb2 as pb
 
-SETTLE_S = 1.5  # until a policy of a topic is in force on the reference
 KEYS = [pb.EncryptionKeys(key="k", value=b"v")]
 TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
 
@@ -32,17 +31,33 @@ class Place:
         self.namespace = f"public/{run.token}"
         self.path = f"/admin/v2/persistent/{self.namespace}/topic"
         self.topic = f"persistent://{self.namespace}/topic"
+        self._policies_set = 0
         run.rest_status("make the namespace", "PUT", f"/admin/v2/namespaces/{self.namespace}")
         run.rest_status("make the topic", "PUT", self.path)
 
     def set(self, policy: str, body: object) -> None:
         self._run.rest_status(f"set {policy} to {body}", "POST", f"{self.path}/{policy}", body)
-        time.sleep(SETTLE_S)
+        self._await_policies(self.path, "destination_storage", "Size")
 
     def set_namespace(self, policy: str, body: object) -> None:
         path = f"/admin/v2/namespaces/{self.namespace}/{policy}"
         self._run.rest_status(f"set {policy} of the namespace to {body}", "POST", path, body)
-        time.sleep(SETTLE_S)
+        self._await_policies(f"/admin/v2/namespaces/{self.namespace}", "message_age", "Time")
+
+    def _await_policies(self, path: str, quota: str, limit: str) -> None:
+        """Wait until what was set is in force at the topic, which takes the reference a while.
+
+        A topic takes changes in the order in which they were made: behind this one is a backlog quota, far too large to
+        be reached, that the topic's stats show once it is in force.
+        """
+        self._policies_set += 1
+        far_s_or_bytes = 2_000_000_000 + self._policies_set
+        quota_path = f"{path}/backlogQuota?backlogQuotaType={quota}"
+        policy = {f"limit{limit}": far_s_or_bytes, "policy": "producer_request_hold"}
+        assert self._run.http("POST", quota_path, policy, "application/json")[0] == 204
+        shown = f'"backlogQuotaLimit{limit}":{far_s_or_bytes}'.encode()
+        stats = f"{self.path}/stats"
+        assert self._run.wait_until(lambda: shown in self._run.http("GET", stats, ..., "application/json")[2])
 
 
 @scenario
@@ -197,8 +212,8 @@ def limits_resource_groups(run: Run) -> None:
     run.rest_status("a group that is none", "POST", f"{namespace}/resourcegroup/{run.token}-none")
     run.rest_status("delete while in use", "DELETE", group)
     run.rest_status("it leaves", "DELETE", f"{namespace}/resourcegroup")
-    time.sleep(SETTLE_S)
-    run.rest_status("delete", "DELETE", group)
+    left = run.wait_until(lambda: run.http("DELETE", group, ..., "application/json")[0] == 204)
+    run.step("delete once it has left", left)
     run.rest_status("gone", "GET", group)
 
 

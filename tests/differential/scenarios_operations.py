@@ -215,6 +215,7 @@ def rest_cursor_moves(run: Run) -> None:
         ("latest", LATEST),
     ):
         run.rest(f"expire to {label}", "POST", f"{path}/expireMessages", body)
+        run.wait_until_expired(path_of(topic), "s", 2)
         next_one(run, f"expire to {label}", path)
     for call in ("skip/1", "skip_all", "resetcursor/0", "expireMessages/1"):
         run.rest(f"{call} of a missing subscription", "POST", f"{path_of(topic)}/subscription/no/{call}")

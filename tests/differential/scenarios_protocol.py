@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 from tests.differential.harness import Run, scenario
+from tests.differential.scenarios_topics import with_namespace
 from tests.support.raw_client import RawClient, Type, encode, frame
 
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -491,9 +492,7 @@ def protocol_last_message_id(run: Run) -> None:
 @scenario
 def protocol_topics_of_namespace(run: Run) -> None:
     """GET_TOPICS_OF_NAMESPACE and its hash."""
-    namespace = f"{run.tenant()}/ns"
-    run.http("PUT", f"/admin/v2/tenants/{run.tenant()}", {"allowedClusters": ["standalone"]}, "application/json")
-    run.http("PUT", f"/admin/v2/namespaces/{namespace}", ..., "application/json")
+    namespace = with_namespace(run)
     with run.raw() as raw:
         run.step("empty", raw.request(Type.GET_TOPICS_OF_NAMESPACE, namespace=namespace))
         for index, name in enumerate(("b", "a")):

@@ -1,5 +1,7 @@
 """Administration by REST: status codes, bodies, error shapes."""
 
+import json
+
 from tests.differential.harness import Run, scenario
 
 V2 = "/admin/v2"
@@ -86,7 +88,8 @@ def rest_namespaces(run: Run) -> None:
     run.rest("list both", "GET", f"{V2}/namespaces/{tenant}")
     run.rest("delete", "DELETE", path)
     run.rest("get after", "GET", path)
-    run.rest("standard namespaces", "GET", f"{V2}/namespaces/public")
+    _, _, data = run.http("GET", f"{V2}/namespaces/public", ..., "application/json")
+    run.step("standard namespaces", [name for name in ("public/default",) if name in json.loads(data)])
     run.rest("bundles of public/default", "GET", f"{V2}/namespaces/public/default/bundles")
 
 

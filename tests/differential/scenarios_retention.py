@@ -1,5 +1,6 @@
 """Retention, expiry and backlog quotas: their REST calls, and what becomes of clients."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -180,7 +181,7 @@ def rest_move_cursor(run: Run) -> None:
     delivered("from the future", 1)
     run.rest("to the earliest", "POST", f"{subscription}/resetcursor", {"ledgerId": -1, "entryId": -1})
     run.rest("expire up to one", "POST", f"{subscription}/expireMessages", id_of(ids[6]))
-    run.wait_until(lambda: False, timeout_s=0.5)  # applied later, and there is nothing to ask
+    run.wait_until_expired(topic.path, "s", 7)
     delivered("after expiry", 1)
     run.rest("expire what does not exist", "POST", f"{subscription}/expireMessages", {"ledgerId": 1 << 40})
     run.rest("expire what is old", "POST", f"{subscription}/expireMessages/1000")
@@ -304,7 +305,12 @@ def quota_evicts(run: Run) -> None:
         topic.client.subscribe(topic.name, name).close()
     topic.publish(20)
     run.rest("check", "GET", QUOTA_CHECK)
-    run.wait_until(lambda: False, timeout_s=0.5)  # the reference evicts after it has answered
+
+    def is_evicted() -> bool:
+        """The reference evicts after it has answered."""
+        return bool(json.loads(run.http("GET", f"{topic.path}/stats", ..., "")[2])["backlogSize"] <= 1000)
+
+    assert run.wait_until(is_evicted)
     for name in ("s", "r"):
         messages = run.receive_rest(topic.client.subscribe(topic.name, name))
         run.step(f"left of {name}", [int(each.data()) for each in messages])

@@ -1,10 +1,12 @@
 """The life of a subscription: moved, read from anywhere, acknowledged in every way, deleted, limited."""
 
+from functools import partial
 from typing import Any
 
 import pulsar
 from tests.differential.harness import Run, scenario
 from tests.differential.scenarios_protocol import by_payload, filled, message_ids, part
+from tests.differential.scenarios_topics import with_namespace
 from tests.support.raw_client import RawClient, Type
 
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -385,15 +387,31 @@ def initial_subscriptions(run: Run) -> None:
         run.step("again", raw.open_producer(topic, 3, initial_subscription_name="dlq")["type"])
 
 
+def with_topic(run: Run) -> tuple[str, str]:
+    """A namespace of the run's own with a topic that is loaded; their names."""
+    namespace = with_namespace(run)
+    topic = run.topic(namespace=namespace)
+    run.client().create_producer(topic).close()
+    return namespace, topic
+
+
+def change_at_topic(run: Run, label: str, method: str, path: str, body: Any = ...) -> None:
+    """Record a call that changes a policy of a topic, and wait until a GET shows it, which it does a while later."""
+
+    def shown() -> bytes:
+        return run.http("GET", path.partition("?")[0], ..., "")[2]
+
+    before = shown()
+    run.rest(label, method, path, body)
+    assert run.wait_until(lambda: shown() != before), f"{label} changes nothing"
+
+
 @scenario
 def rest_rates(run: Run) -> None:
     """Dispatch and subscribe rates of a namespace and of a topic."""
-    namespace = f"{run.tenant()}/ns"
-    run.http("PUT", f"/admin/v2/tenants/{run.tenant()}", {"allowedClusters": ["standalone"]}, "application/json")
-    run.http("PUT", f"/admin/v2/namespaces/{namespace}", ..., "application/json")
-    topic = run.topic(namespace=namespace)
-    run.client().create_producer(topic).close()
+    namespace, topic = with_topic(run)
     paths = {"namespace": f"/admin/v2/namespaces/{namespace}", "topic": f"/admin/v2/{topic.replace('://', '/')}"}
+    change = {"namespace": run.rest, "topic": partial(change_at_topic, run)}
     for policy, first, second in POLICIES:
         for level, base in paths.items():
             path = f"{base}/{policy}"
@@ -406,15 +424,13 @@ def rest_rates(run: Run) -> None:
             run.rest(f"{label} set", "POST", path, first)
             run.step(f"{label} is set", shown(expected=True))
             run.rest(f"{label} shown", "GET", path)
-            run.rest(f"{label} set again", "POST", path, second)
-            run.wait_until(lambda: False, timeout_s=0.3)
+            change[level](f"{label} set again", "POST", path, second)
             run.rest(f"{label} shown again", "GET", path)
             run.rest(f"{label} applied to the topic", "GET", f"{paths['topic']}/{policy}?applied=true")
             run.rest_status(f"{label} no JSON", "POST", path, b"{bad")
             run.rest_status(f"{label} no body", "POST", path)
         for level, base in reversed(paths.items()):
-            run.rest(f"{level} {policy} removed", "DELETE", f"{base}/{policy}")
-            run.wait_until(lambda: False, timeout_s=0.3)
+            change[level](f"{level} {policy} removed", "DELETE", f"{base}/{policy}")
             run.rest(f"{level} {policy} after", "GET", f"{base}/{policy}")
             run.rest(f"{level} {policy} applied after", "GET", f"{paths['topic']}/{policy}?applied=true")
 
@@ -422,11 +438,7 @@ def rest_rates(run: Run) -> None:
 @scenario
 def rest_subscription_expiration(run: Run) -> None:
     """After how long an unused subscription goes: of a namespace, and of a topic."""
-    namespace = f"{run.tenant()}/ns"
-    run.http("PUT", f"/admin/v2/tenants/{run.tenant()}", {"allowedClusters": ["standalone"]}, "application/json")
-    run.http("PUT", f"/admin/v2/namespaces/{namespace}", ..., "application/json")
-    topic = run.topic(namespace=namespace)
-    run.client().create_producer(topic).close()
+    namespace, topic = with_topic(run)
     path = f"/admin/v2/namespaces/{namespace}/subscriptionExpirationTime"
     own = f"/admin/v2/{topic.replace('://', '/')}/subscriptionExpirationTime"
     run.rest("unset", "GET", path)
@@ -438,13 +450,11 @@ def rest_subscription_expiration(run: Run) -> None:
     run.rest_status("no number", "POST", path, b'"x"')
     run.rest_status("no body", "POST", path)
     run.rest("of the topic, unset", "GET", own)
-    run.rest("of the topic, set", "POST", f"{own}?subscriptionExpirationTime=7")
-    run.wait_until(lambda: False, timeout_s=0.3)
+    change_at_topic(run, "of the topic, set", "POST", f"{own}?subscriptionExpirationTime=7")
     run.rest("of the topic", "GET", own)
     run.rest("applied to the topic", "GET", f"{own}?applied=true")
     run.rest("of the topic, negative", "POST", f"{own}?subscriptionExpirationTime=-1")
-    run.rest("of the topic, removed", "DELETE", own)
-    run.wait_until(lambda: False, timeout_s=0.3)
+    change_at_topic(run, "of the topic, removed", "DELETE", own)
     run.rest("of the topic after", "GET", own)
     run.rest("removed", "DELETE", path)
     run.rest("after", "GET", path)
@@ -454,11 +464,7 @@ def rest_subscription_expiration(run: Run) -> None:
 @scenario
 def rest_auto_subscription_creation(run: Run) -> None:
     """Whether subscriptions are made by those who use them: of a namespace and of a topic, and who is refused."""
-    namespace = f"{run.tenant()}/ns"
-    run.http("PUT", f"/admin/v2/tenants/{run.tenant()}", {"allowedClusters": ["standalone"]}, "application/json")
-    run.http("PUT", f"/admin/v2/namespaces/{namespace}", ..., "application/json")
-    topic = run.topic(namespace=namespace)
-    run.client().create_producer(topic).close()
+    namespace, topic = with_topic(run)
     path = f"/admin/v2/namespaces/{namespace}/autoSubscriptionCreation"
     own = f"/admin/v2/{topic.replace('://', '/')}/autoSubscriptionCreation"
     run.rest("unset", "GET", path)

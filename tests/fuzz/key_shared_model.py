@@ -51,10 +51,10 @@ class KeySharedSubscription(Subscription):
         return [KEY_HASHES[self.key_of(entry)] for entry in entries]
 
     def hash_of(self, entry: int) -> int:
-        return self.key_shared.selector.sticky_hashes([KEY_HASHES[self.key_of(entry)]])[0]
+        return self.key_shared.owners.selector.sticky_hashes([KEY_HASHES[self.key_of(entry)]])[0]
 
     def owner_of(self, entry: int) -> ModelConsumer | None:
-        owner = self.key_shared.selector.owner(self.hash_of(entry))
+        owner = self.key_shared.owners.selector.owner(self.hash_of(entry))
         return next((consumer for consumer in self.consumers if consumer.state is owner), None)
 
     def same_key(self, entry: int) -> list[int]:
@@ -140,14 +140,14 @@ class KeySharedSubscription(Subscription):
         if self.mode == "classic":
             consumer.state.read_position_when_joining = position_of(self.read_position)
             self.dispatcher.mark_delete_moved(position_of(self.first_unacked()))
-        before = self.key_shared.selector.ranges()
+        before = self.key_shared.owners.selector.ranges()
         try:
             redelivery = self.dispatcher.add_consumer(consumer.state)
         except ConsumerBusy:
             assert stranger < 2
             return
         except ConsumerAssignError:
-            assert self.key_shared.selector.ranges() == before, "a refused consumer left something behind"
+            assert self.key_shared.owners.selector.ranges() == before, "a refused consumer left something behind"
             taken = [each for ranges in before.values() for each in ranges]
             assert not ranges or any(a <= end and start <= b for a, b in ranges for start, end in taken)
             return

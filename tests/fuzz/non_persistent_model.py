@@ -123,7 +123,7 @@ class Machine:
         if receiver is not None:
             assert receiver in able, "sent to somebody who could not take it"
         if isinstance(dispatcher, KeySharedNonPersistentDispatcher):
-            owner = dispatcher.selector.owner(dispatcher.selector.sticky_hashes([key_hash])[0])
+            owner = dispatcher.owners.selector.owner(dispatcher.owners.selector.sticky_hashes([key_hash])[0])
             assert receiver is (owner if owner in able else None), "not to the owner of its hash"
         elif dispatcher.active_consumer is not None:
             active = dispatcher.active_consumer

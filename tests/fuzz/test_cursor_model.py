@@ -19,6 +19,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from pyroaring import BitMap
+from tests.fuzz.ledger_list_bugs import entries_behind_a_gap_are_counted_as_if_it_were_none
 
 from pybroker.managed_ledger import cursor_record, cursor_state
 from pybroker.managed_ledger.cursor_state import CursorState
@@ -427,16 +428,6 @@ def the_mark_stays_in_front_of_a_gap(patch: pytest.MonkeyPatch) -> None:
 
     original = CursorState.forget_ledgers
     patch.setattr(CursorState, "forget_ledgers", forget_ledgers)
-
-
-def entries_behind_a_gap_are_counted_as_if_it_were_none(patch: pytest.MonkeyPatch) -> None:
-    def remove(self: LedgerList, ledger_ids: list[int]) -> None:
-        before = dict(zip(self._ids, self._entries_before, strict=True))
-        original(self, ledger_ids)
-        self._entries_before = [before[ledger_id] for ledger_id in self._ids]
-
-    original = LedgerList.remove
-    patch.setattr(LedgerList, "remove", remove)
 
 
 BUGS = [

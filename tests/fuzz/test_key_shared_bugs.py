@@ -11,6 +11,7 @@ from tests.fuzz.test_key_shared_model import STEPS, begin
 
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.draining_hashes import DrainingHashes
+from pybroker.dispatch.hash_owners import HashOwners
 from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.dispatch.key_shared_classic import ClassicKeySharedDispatcher
 from pybroker.dispatch.keyed_replay import KeyedReplay
@@ -183,7 +184,7 @@ def deliveries_fall_out_of_the_log(patch: pytest.MonkeyPatch) -> None:
 
 
 def out_of_order_delivery_is_not_allowed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(KeySharedDispatcher, "allows_out_of_order_delivery", False)
+    patch.setattr(HashOwners, "allows_out_of_order_delivery", False)
 
 
 def classic_newcomers_get_everything(patch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.fuzz import managed_ledger_faults, stepped_loop
+from tests.fuzz.ledger_list_bugs import entries_behind_a_gap_are_counted_as_if_it_were_none
 from tests.fuzz.managed_ledger_scripts import OPENING, SCRIPTS, SEEDS_OF_A_SCRIPT, Step, draw_script, failure_of
 from tests.fuzz.test_managed_ledger_model import FUZZ_SEED
 
@@ -323,16 +324,6 @@ def cursors_forget_ledgers_before_it_is_stored(patch: pytest.MonkeyPatch) -> Non
 
     removable = ManagedLedger._removable
     patch.setattr(ManagedLedger, "_removable", told_first)
-
-
-def entries_behind_a_gap_are_counted_as_if_it_were_none(patch: pytest.MonkeyPatch) -> None:
-    def remove(self: LedgerList, ledger_ids: list[int]) -> None:
-        before = dict(zip(self._ids, self._entries_before, strict=True))
-        original(self, ledger_ids)
-        self._entries_before = [before[ledger_id] for ledger_id in self._ids]
-
-    original = LedgerList.remove
-    patch.setattr(LedgerList, "remove", remove)
 
 
 def a_ledger_goes_before_its_last_entry_is_acknowledged(patch: pytest.MonkeyPatch) -> None:

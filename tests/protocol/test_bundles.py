@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from itertools import pairwise
 
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
@@ -14,12 +14,6 @@ NAMESPACE = "/namespaces/public/default"
 FOUR = ["0x00000000", "0x40000000", "0x80000000", "0xc0000000", "0xffffffff"]
 THIRD = "0x80000000_0xc0000000"  # where the topic `t` is
 FIRST = "0x00000000_0x40000000"
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[MemoryBroker]:
-    async with memory_broker() as running:
-        yield running
 
 
 async def boundaries(broker: MemoryBroker) -> list[str]:
@@ -159,3 +153,15 @@ async def test_the_backlog_of_one_bundle_is_cleared(broker: MemoryBroker) -> Non
     assert (await broker.rest("POST", f"{NAMESPACE}/{THIRD}/clearBacklog")).status == 204
     cursors = [broker.service.topics[str(TopicName.parse(name))].subscriptions["s"].cursor for name in names]
     assert [cursor.backlog_entries for cursor in cursors] == [0, 2]
+
+
+async def test_non_persistent_topics_are_listed_by_bundle(broker: MemoryBroker) -> None:
+    names = [f"non-persistent://public/default/{name}" for name in ("t", "some-topic")]
+    for name in names:
+        await broker.service.any_topic(TopicName.parse(name), may_create=True)
+    bundles = [f"{low}_{high}" for low, high in pairwise(FOUR)]
+    listed = [(await broker.rest("GET", f"/non-persistent/public/default/{bundle}")).json for bundle in bundles]
+    assert sorted(name for each in listed for name in each) == sorted(names)
+    assert names not in listed, "not all in one bundle"
+    assert (await broker.rest("GET", "/non-persistent/public/default/0x00000001_0x40000000")).status == 412
+    assert (await broker.rest("GET", f"/non-persistent/public/none/{FIRST}")).status == 404

@@ -129,12 +129,13 @@ async def test_stats_show_the_status_and_no_subscription_and_internal_stats_the_
     assert topic.subscriptions == {}
 
 
-async def test_no_subscription_gets_the_name_of_the_cursor(broker: MemoryBroker) -> None:
+@pytest.mark.parametrize("name", [DEDUPLICATION_CURSOR, "pulsar.repl.elsewhere"])
+async def test_no_subscription_gets_the_name_of_a_cursor_of_the_broker(broker: MemoryBroker, name: str) -> None:
     topic = await enabled(broker)
     with pytest.raises(ProducerBusy, match="reserved"):
-        await topic.subscription(DEDUPLICATION_CURSOR, True, True, {})
+        await topic.subscription(name, True, True, {})
     with pytest.raises(ProducerBusy, match="reserved"):
-        topic.non_durable_subscription(DEDUPLICATION_CURSOR, Position(0, 0))
+        topic.non_durable_subscription(name, Position(0, 0))
 
 
 async def test_topics_of_the_broker_itself_are_left_alone(broker: MemoryBroker) -> None:
@@ -142,9 +143,8 @@ async def test_topics_of_the_broker_itself_are_left_alone(broker: MemoryBroker) 
     assert topic.deduplication.status is DISABLED
 
 
-async def test_while_it_is_recovering_publishers_wait_and_nobody_gets_ready(
-    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def with_cursors_behind_a_gate(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """From now on no cursor is created before the gate is open."""
     gate = asyncio.Event()
     create = broker.service.ledgers.create_cursor
 
@@ -153,6 +153,13 @@ async def test_while_it_is_recovering_publishers_wait_and_nobody_gets_ready(
         return await create(*arguments)
 
     monkeypatch.setattr(broker.service.ledgers, "create_cursor", later)
+    return gate
+
+
+async def test_while_it_is_recovering_publishers_wait_and_nobody_gets_ready(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = with_cursors_behind_a_gate(broker, monkeypatch)
     topic = await broker.topic(TOPIC)
     throttle = topic.publish_throttle
     assert throttle is not None
@@ -169,14 +176,7 @@ async def test_while_it_is_recovering_publishers_wait_and_nobody_gets_ready(
 async def test_switching_it_off_while_it_is_recovering_lets_publishers_go_at_once(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = asyncio.Event()
-    create = broker.service.ledgers.create_cursor
-
-    async def later(*arguments: Any) -> Any:
-        await gate.wait()
-        return await create(*arguments)
-
-    monkeypatch.setattr(broker.service.ledgers, "create_cursor", later)
+    gate = with_cursors_behind_a_gate(broker, monkeypatch)
     topic = await broker.topic(TOPIC)
     await broker.rest("POST", f"{TOPIC_PATH}/deduplicationEnabled", False)
     assert topic.publish_throttle is None

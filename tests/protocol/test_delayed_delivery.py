@@ -32,12 +32,6 @@ TYPES = ("Shared", "Key_Shared")
 
 
 @pytest.fixture
-async def broker() -> AsyncIterator[MemoryBroker]:
-    async with memory_broker() as running:
-        yield running
-
-
-@pytest.fixture
 async def strict_broker() -> AsyncIterator[MemoryBroker]:
     async with memory_broker(is_delayed_delivery_deliver_at_time_strict=True) as running:
         yield running

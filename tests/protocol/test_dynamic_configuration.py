@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from urllib.parse import quote
 
 import pytest
@@ -21,12 +21,6 @@ class Nothing(EntryFilter):
 
     def judge(self, entry: FilteredEntry) -> Verdict:
         return Verdict.REJECT
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[MemoryBroker]:
-    async with memory_broker() as running:
-        yield running
 
 
 @pytest.fixture

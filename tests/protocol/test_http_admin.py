@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,6 @@ from pybroker import __version__
 from pybroker.model.names import NamespaceName
 
 ADMIN = "/admin/v2"
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[Served]:
-    async with served() as running:
-        yield running
 
 
 async def test_clusters_are_created_once_changed_and_deleted(http: Served) -> None:
@@ -47,6 +40,7 @@ async def test_clusters_are_created_once_changed_and_deleted(http: Served) -> No
         ("POST", "nowhere", {}, 404),
         ("PUT", "no%20name", {}, 412),
         ("PUT", "east", {"serviceUrl": "ftp://east"}, 400),
+        ("PUT", "east", {"serviceUrl": "east"}, 400),
         ("PUT", "east", {"brokerServiceUrl": "http://east:6650"}, 400),
         ("DELETE", "standalone", None, 412),
     ],
@@ -78,6 +72,7 @@ async def test_tenants_are_created_changed_and_deleted(http: Served) -> None:
         ("PUT", "tenants/a%20b", {"allowedClusters": ["standalone"]}, 412),
         ("PUT", "tenants/acme", {"allowedClusters": []}, 412),
         ("PUT", "tenants/acme", {"allowedClusters": ["nowhere"]}, 412),
+        ("PUT", "tenants/acme", {"adminRoles": [" boss"], "allowedClusters": ["standalone"]}, 412),
         ("PUT", "tenants/acme", None, 412),
         ("POST", "tenants/acme", {"allowedClusters": ["standalone"]}, 404),
         ("DELETE", "tenants/public", None, 409),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from itertools import pairwise
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
+from tests.support.memory_broker import MemoryBroker, RecordingPeer
 
 from pybroker.broker import cursor_moves
 from pybroker.broker.topic import Topic
@@ -17,17 +16,6 @@ TOPIC = "/persistent/public/default/t"
 MISSING = "/persistent/public/default/missing"
 QUOTA = {"limitSize": 1000, "limitTime": 60, "policy": "producer_request_hold"}
 MB = 1 << 20
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[MemoryBroker]:
-    async with memory_broker() as running:
-        yield running
-
-
-@pytest.fixture
-async def topic(broker: MemoryBroker) -> Topic:
-    return await broker.topic("persistent://public/default/t")
 
 
 @pytest.fixture

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, memory_broker
+from tests.support.memory_broker import MemoryBroker
 
 from pybroker.admin.policy_table import TABLE
-from pybroker.broker.topic import Topic
 
 NAMESPACE = "/namespaces/public/default"
 TOPIC = "/persistent/public/default/t"
@@ -235,17 +233,6 @@ SAMPLES = [
         status=412,
     ),
 ]
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[MemoryBroker]:
-    async with memory_broker() as running:
-        yield running
-
-
-@pytest.fixture
-async def topic(broker: MemoryBroker) -> Topic:
-    return await broker.topic("persistent://public/default/t")
 
 
 def test_every_row_of_the_table_has_a_sample() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -18,12 +17,6 @@ from pybroker.model.system_topics import change_events
 from pybroker.schema.history import version_from_bytes
 
 SCHEMAS = "/schemas/public/default/t"
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[MemoryBroker]:
-    async with memory_broker() as running:
-        yield running
 
 
 async def post(broker: MemoryBroker, given: dict[str, Any], call_name: str = "schema") -> tuple[int, Any]:

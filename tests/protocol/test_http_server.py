@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -15,12 +14,6 @@ from pybroker.admin import application, call, protocol
 from pybroker.errors import AuthorizationError, StoreError
 
 ADMIN = "/admin/v2"
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[Served]:
-    async with served() as running:
-        yield running
 
 
 async def exchange(http: Served, sent: bytes) -> bytes:
@@ -37,6 +30,12 @@ async def exchange(http: Served, sent: bytes) -> bytes:
 async def test_an_unknown_path_is_404_with_a_reason(http: Served) -> None:
     answer = await http.call("GET", "/admin/v2/nothing")
     assert (answer.status, "/admin/v2/nothing" in answer.reason) == (404, True)
+
+
+@pytest.mark.parametrize("server", [b"", b"http://127.0.0.1:8080", b"HTTPS://some.where"])
+async def test_a_request_may_name_the_server_before_the_path(http: Served, server: bytes) -> None:
+    lines = b"GET " + server + b"/admin/v2/clusters HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    assert (await exchange(http, lines)).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_a_wrong_verb_is_405_without_a_body(http: Served) -> None:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
+from tests.support.memory_broker import MemoryBroker, RecordingPeer
 
 from pybroker.model.position import Position
 
 NAME = "persistent://public/default/t"
 PATH = "/persistent/public/default/t"
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[MemoryBroker]:
-    async with memory_broker() as running:
-        yield running
 
 
 def id_of(position: Position, **more: object) -> dict[str, object]:
@@ -30,6 +22,45 @@ async def test_subscriptions_are_made_listed_and_deleted(broker: MemoryBroker) -
     assert (await broker.rest("DELETE", f"{PATH}/subscription/a%2Fb")).status == 204
     assert (await broker.rest("DELETE", f"{PATH}/subscription/a%2Fb")).status == 404
     assert (await broker.rest("GET", f"{PATH}/subscriptions")).json == []
+
+
+@pytest.mark.parametrize(
+    ("sent", "name"),
+    [
+        ("a%252Fb", "a/b"),
+        ("with%2Bspace", "with space"),
+        ("with+space", "with space"),
+        ("a%252Bb", "a+b"),
+        ("per%2525cent", "per%cent"),
+        ("per%25cent", "per%cent"),
+        ("%25E6%2597%25A5", "日"),
+        ("%E6%97%A5", "日"),
+    ],
+)
+async def test_the_name_of_a_subscription_may_be_encoded_twice(broker: MemoryBroker, sent: str, name: str) -> None:
+    assert (await broker.rest("PUT", f"{PATH}/subscription/{sent}")).status == 204
+    assert (await broker.rest("GET", f"{PATH}/subscriptions")).json == [name]
+    assert (await broker.rest("DELETE", f"{PATH}/subscription/{sent}")).status == 204
+
+
+async def test_the_ends_of_a_topic_have_names(broker: MemoryBroker) -> None:
+    topic = await broker.topic(NAME)
+    await broker.publish(topic, 3)
+    path = f"{PATH}/subscription/s"
+    assert (await broker.rest("PUT", path, "earliest")).status == 204
+    for method, way, end, status, unread in (
+        ("POST", "/resetcursor", "latest", 204, 0),
+        ("POST", "/resetcursor", "earliest", 204, 3),
+        ("POST", "/expireMessages", "earliest", 204, 3),
+        ("POST", "/expireMessages", "latest", 409, 3),
+        ("POST", "/analyzeBacklog", "earliest", 200, 3),
+        ("POST", "/resetcursor", "Latest", 400, 3),
+        ("POST", "/resetcursor", "", 400, 3),
+        ("POST", "/resetcursor", None, 400, 3),
+    ):
+        answer = await broker.rest(method, path + way, end)
+        unread_now = topic.subscriptions["s"].cursor.backlog_entries
+        assert (answer.status, unread_now) == (status, unread), (way, end)
 
 
 async def test_a_subscription_begins_where_it_is_told_to(broker: MemoryBroker) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
@@ -21,12 +21,6 @@ NAME = "persistent://public/default/t"
 PATH = "/persistent/public/default/t"
 EARLIEST = {"ledgerId": -1, "entryId": -1}
 PARTITIONS = 3
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[MemoryBroker]:
-    async with memory_broker() as running:
-        yield running
 
 
 async def partitions(broker: MemoryBroker) -> list[Topic]:

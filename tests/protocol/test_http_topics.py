@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from itertools import pairwise
 
 import pytest
@@ -23,12 +22,6 @@ PLAIN = f"{NAMESPACE}/plain"
 ORDERS = f"{NAMESPACE}/orders"
 ORDERS_NAME = TopicName.parse("orders")
 MISSING = f"{NAMESPACE}/missing"
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[MemoryBroker]:
-    async with memory_broker() as running:
-        yield running
 
 
 async def assert_ok(broker: MemoryBroker, method: str, path: str, body: object = None) -> None:

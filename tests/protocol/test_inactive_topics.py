@@ -11,6 +11,7 @@ from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge
 from pybroker.broker.topic import Topic
 from pybroker.errors import ServiceNotReady
 from pybroker.model.names import TopicName
+from pybroker.model.position import EARLIEST
 
 NAMESPACE = "/namespaces/public/default"
 CAUGHT_UP = "delete_when_subscriptions_caught_up"
@@ -76,6 +77,24 @@ async def test_who_was_there_in_between_begins_the_time_anew(idle: Idle) -> None
     await idle.passes(LIMIT_S - 1)
     assert await idle.exists()
     await idle.passes(1)
+    assert not await idle.exists()
+
+
+async def test_who_was_there_between_two_checks_begins_the_time_anew(idle: Idle) -> None:
+    topic = await idle.topic()
+    maintenance = idle.broker.service.maintenance
+    await maintenance.check_inactive_topics()
+    for visit in (
+        lambda: idle.broker.producer(topic, RecordingPeer()),
+        lambda: idle.broker.consumer_on(topic.non_durable_subscription("r", EARLIEST), RecordingPeer(), "Exclusive"),
+    ):
+        idle.now_ms += (LIMIT_S - 1) * 1000
+        visit().detach()
+        idle.now_ms += 1000
+        await maintenance.check_inactive_topics()
+        assert await idle.exists(), "it was used a second ago"
+    idle.now_ms += (LIMIT_S - 1) * 1000
+    await maintenance.check_inactive_topics()
     assert not await idle.exists()
 
 

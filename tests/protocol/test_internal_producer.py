@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, memory_broker
+from tests.support.memory_broker import MemoryBroker
 
 from pybroker.broker.internal_producer import InternalProducer
 from pybroker.errors import MetadataError, PersistenceError, ServiceNotReady, StoreError
@@ -16,12 +15,6 @@ from pybroker.wire.entry_metadata import message_metadata
 
 TOPIC = TopicName.parse("persistent://public/default/t")
 EVENTS = "persistent://public/default/__change_events"
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[MemoryBroker]:
-    async with memory_broker() as found:
-        yield found
 
 
 async def test_events_that_cannot_be_written_as_avro_do_not_hold_up_others(broker: MemoryBroker) -> None:

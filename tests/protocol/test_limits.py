@@ -6,18 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.protocol.conftest import running
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_client import CLOSED, RawClient, Type, connected
 
 TOPIC = "persistent://public/default/"
 MIB = 1024 * 1024
-
-
-@contextmanager
-def running(directory: Path, **settings: object) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(directory, {key: str(value) for key, value in settings.items()})
-    with process.running_well():
-        yield process
 
 
 @pytest.fixture(scope="module")

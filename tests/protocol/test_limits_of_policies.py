@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.protocol.conftest import running
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_client import NOTHING, RawClient, Type, connected
 from tests.support.rest import Answer, call
@@ -23,13 +23,6 @@ _serial = itertools.count(1)
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with running(tmp_path_factory.mktemp("limits")) as process:
-        yield process
-
-
-@contextmanager
-def running(directory: Path, **settings: object) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(directory, {key: str(value) for key, value in settings.items()})
-    with process.running_well():
         yield process
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
 
@@ -27,12 +25,6 @@ TOPIC_PATH = "/persistent/public/default/t"
 MINUTE_MS = 60_000
 HOLD, FAIL, EVICT = "producer_request_hold", "producer_exception", "consumer_backlog_eviction"
 FIVE_ENTRIES = LedgerLimits(max_entries_per_ledger=5, min_rollover_ms=0)
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[MemoryBroker]:
-    async with memory_broker() as running:
-        yield running
 
 
 async def set_quota(broker: MemoryBroker, path: str, policy: str, **limits: int) -> None:

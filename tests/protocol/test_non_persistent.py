@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
-from tests.support.raw_client import RawClient, Type
+from tests.support.raw_client import RawClient, Type, connected
 from tests.support.rest import call
 
 from pybroker.broker.consumer import Consumer
@@ -44,19 +43,8 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         "maxOutboundBytesPerConnection": "65536",
     }
     directory = tmp_path_factory.mktemp("narrow")
-    with BrokerProcess(directory, settings).running() as process:
+    with BrokerProcess(directory, settings).running_well() as process:
         yield process
-    assert "Traceback" not in process.log.read_text()
-
-
-@contextmanager
-def connected(broker: BrokerProcess) -> Iterator[RawClient]:
-    client = RawClient(broker.url)
-    try:
-        assert client.connect()["type"] == "CONNECTED"
-        yield client
-    finally:
-        client.close()
 
 
 def consuming(client: RawClient, topic: str, permits: int, sub_type: str = "Exclusive", **fields: Any) -> None:
@@ -145,12 +133,6 @@ def test_nothing_of_the_messages_is_stored(tmp_path: Path) -> None:
 
 
 # --- in one process --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[MemoryBroker]:
-    async with memory_broker() as running:
-        yield running
 
 
 async def topic_of(broker: MemoryBroker, name: TopicName = NAME) -> NonPersistentTopic:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
-from tests.support.raw_client import CLOSED, DeadClient, RawClient, Type
+from tests.support.raw_client import CLOSED, DeadClient, RawClient, Type, connected
 from tests.support.rest import call
 
 from pybroker.broker.internal_producer import InternalProducer
@@ -254,25 +253,13 @@ async def test_the_broker_s_own_messages_need_no_access(room: Room) -> None:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     settings = {"connectionLivenessCheckTimeoutMillis": str(LIVENESS_MS)}
-    process = BrokerProcess(tmp_path_factory.mktemp("access"), settings)
-    with process.running():
+    with BrokerProcess(tmp_path_factory.mktemp("access"), settings).running_well() as process:
         yield process
-    assert "Traceback" not in process.log.read_text()
 
 
 @pytest.fixture
 def topic() -> str:
     return f"persistent://public/default/access-{next(_serial)}"
-
-
-@contextmanager
-def connected(broker: BrokerProcess, kind: type[RawClient] = RawClient) -> Iterator[RawClient]:
-    client = kind(broker.url)
-    try:
-        client.connect()
-        yield client
-    finally:
-        client.close()
 
 
 def opened(raw: RawClient, topic: str, producer_id: int, mode: AccessMode, **fields: Any) -> dict[str, Any]:

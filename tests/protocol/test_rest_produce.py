@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -20,12 +19,6 @@ from pybroker.wire.pulsar_api_pb2 import MessageMetadata
 
 NAME = "persistent://public/default/t"
 PARTITIONED = TopicName.parse("persistent://public/default/p")
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[MemoryBroker]:
-    async with memory_broker() as running:
-        yield running
 
 
 async def produce(

@@ -39,12 +39,6 @@ def hasty_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPro
 
 
 @pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[RawClient]:
-    with connected(broker) as found:
-        yield found
-
-
-@pytest.fixture
 def bystander(broker: BrokerProcess, request: pytest.FixtureRequest) -> Iterator[RawClient]:
     """Publishes before and after the test."""
     with connected(broker) as found:

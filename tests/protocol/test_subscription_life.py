@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
@@ -17,17 +16,6 @@ TOPIC = "persistent://public/default/t"
 TOPIC_PATH = "/persistent/public/default/t"
 NAMESPACE_PATH = "/namespaces/public/default"
 MINUTE_MS = 60_000
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[MemoryBroker]:
-    async with memory_broker() as running:
-        yield running
-
-
-@pytest.fixture
-async def topic(broker: MemoryBroker) -> Topic:
-    return await broker.topic(TOPIC)
 
 
 # --- expiry of subscriptions -----------------------------------------------------------------------------------------------

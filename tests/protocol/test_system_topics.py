@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.support.broker_process import BrokerProcess
-from tests.support.raw_client import RawClient, Type, connected
+from tests.support.raw_client import RawClient, Type
 from tests.support.rest import Answer, call
 
 REFUSED = "Cannot create topic in system topic format!"
@@ -18,12 +18,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     process = BrokerProcess(tmp_path_factory.mktemp("system"))
     with process.running_well():
         yield process
-
-
-@pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[RawClient]:
-    with connected(broker) as found:
-        yield found
 
 
 def admin(broker: BrokerProcess, method: str, path: str, body: object = None) -> Answer:

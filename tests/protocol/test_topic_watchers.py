@@ -25,12 +25,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield process
 
 
-@pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[RawClient]:
-    with connected(broker) as found:
-        yield found
-
-
 class Namespace:
     """A namespace of a test's own."""
 
@@ -296,6 +290,18 @@ def test_who_may_not_list_topics_may_not_watch_them(tmp_path: Path) -> None:
             client.request(Type.GET_TOPICS_OF_NAMESPACE, **fields),
         ):
             assert (answer["type"], answer["error"]) == ("ERROR", "AuthorizationError")
+
+
+def test_the_list_of_a_namespace_that_does_not_exist_is_empty_for_persistent_topics_only(broker: BrokerProcess) -> None:
+    with connected(broker) as client:
+        for mode, answer in (
+            ("PERSISTENT", "GET_TOPICS_OF_NAMESPACE_RESPONSE"),
+            ("NON_PERSISTENT", "ERROR"),
+            ("ALL", "ERROR"),
+        ):
+            found = client.request(Type.GET_TOPICS_OF_NAMESPACE, namespace="public/nowhere", mode=mode)
+            assert found["type"] == answer, mode
+            assert found.get("error", "MetadataError") == "MetadataError"
 
 
 def test_watchers_can_be_switched_off(tmp_path_factory: pytest.TempPathFactory) -> None:

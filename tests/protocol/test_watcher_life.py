@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, memory_broker
+from tests.support.memory_broker import MemoryBroker
 
 from pybroker.broker import topic_watchers
 from pybroker.broker.topic_directory import TopicListener
@@ -33,12 +32,6 @@ class Recorder(TopicWatcher):
 
     def tell(self, changes: TopicChanges) -> None:
         self.told.append(changes)
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[MemoryBroker]:
-    async with memory_broker() as found:
-        yield found
 
 
 @pytest.fixture

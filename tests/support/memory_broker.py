@@ -81,16 +81,11 @@ class RecordingPeer(Peer):
     at_end: list[int] = field(default_factory=list)
     activity: list[bool] = field(default_factory=list)
 
-    def send_receipts(
-        self,
-        producer_id: int,
-        sequence_ids: list[int],
-        highest_sequence_ids: list[int],
-        ledger_id: int,
-        first_entry_id: int,
-        size_bytes: int,
-    ) -> None:
-        self.receipts += [Position(ledger_id, first_entry_id + index) for index in range(len(sequence_ids))]
+    def send_receipts(self, run: SendRun, ledger_id: int, first_entry_id: int) -> None:
+        self.receipts += [Position(ledger_id, first_entry_id + index) for index in range(len(run.sequence_ids))]
+
+    def send_receipts_not_stored(self, run: SendRun, id_part: int) -> None:
+        self.receipts += [Position(id_part, id_part)] * len(run.sequence_ids)
 
     def send_errors(self, producer_id: int, sequence_ids: list[int], error: BrokerError, size_bytes: int) -> None:
         self.errors += [error] * len(sequence_ids)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import Sequence
 from email.utils import formatdate
 from typing import TYPE_CHECKING
 
 import msgspec
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Router
@@ -42,6 +43,9 @@ CLOSING_STATUSES = frozenset({408, 413, 431})
 
 ANONYMOUS = Identity(None, "none", None)
 
+# A request may name the server before the path; one that came by a proxy often does.
+_ABSOLUTE = re.compile(r"^https?://[^/]*", re.IGNORECASE)
+
 
 class Application:
     """The ASGI application of the HTTP edge."""
@@ -59,7 +63,7 @@ class Application:
         try:
             try:
                 # Routes match the path as it was sent: `%2F` in a name is no separator. A slash at the end says nothing.
-                path = scope["raw_path"].decode("ascii")
+                path = _ABSOLUTE.sub("", scope["raw_path"].decode("ascii"))
                 scope["path"] = path.removesuffix("/") or "/"
                 scope["app"] = self  # Tells the router to raise 405 instead of answering it.
                 if self._limit is not None:
@@ -91,7 +95,11 @@ class Application:
         if scope["path"] == METRICS_PATH and not config.authenticate_metrics_endpoint:
             return ANONYMOUS
         certificate = scope["state"][PEER_CERTIFICATE_KEY]
-        return self._broker.authentication.authenticate_http(Headers(scope=scope), certificate, time.time())
+        # Who cannot set headers, as a browser that opens a WebSocket, names the token in the address.
+        query_token = QueryParams(scope["query_string"]).get("token", "")
+        return self._broker.authentication.authenticate_http(
+            Headers(scope=scope), certificate, time.time(), query_token
+        )
 
     def _error_response(self, error: Exception, scope: Scope) -> Response:
         """The answer to what a handler raised; logs what nobody expected."""

@@ -18,9 +18,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pybroker.admin.message_id import ResetCursorData
 from pybroker.errors import AdminError, AuthorizationError, InvalidTopicName
 from pybroker.model import policies
 from pybroker.model.names import DOMAINS, NamespaceName, TopicName
+from pybroker.model.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
     from pybroker.auth.authentication import Identity
@@ -37,6 +39,8 @@ BROKER_KEY = "pybroker.broker"
 IDENTITY_KEY = "pybroker.identity"
 
 _FORM_ENCODED = frozenset({"topic", "subscription"})
+_ENDS = {b'"earliest"': EARLIEST, b'"latest"': LATEST}
+_MAYBE_ENCODED_TWICE = frozenset({"subscription"})
 
 T = TypeVar("T")
 
@@ -75,14 +79,16 @@ class Call:
     def name(self, key: str) -> str:
         """The path segment `key`, decoded. The path is matched raw, so an encoded slash is part of the name.
 
-        The admin tools write topics and subscriptions as in a form, where a plus stands for a space.
+        The admin tools write topics and subscriptions as in a form, where a plus stands for a space. What they wrote for a
+        subscription the Java admin client encodes once more.
         """
         text: str = self.scope["path_params"][key]
         decoded = unquote_plus if key in _FORM_ENCODED else unquote
         try:
-            return decoded(text, errors="strict")
+            name = decoded(text, errors="strict")
         except UnicodeDecodeError as error:
             raise AdminError(400, f"{text!r} in the path is not UTF-8") from error
+        return _decoded_again(name) if key in _MAYBE_ENCODED_TWICE else name
 
     def namespace_name(self) -> NamespaceName:
         """`{tenant}/{namespace}` of the path; 412 when invalid."""
@@ -161,7 +167,10 @@ class Call:
 
     async def optional_json(self, body_type: type[T]) -> T | None:
         """The body as `body_type`, None when there is no body or it is `null`."""
-        body = await self.body()
+        return self._decoded(await self.body(), body_type)
+
+    def _decoded(self, body: bytes, body_type: type[T]) -> T | None:
+        """JSON as `body_type`, None for nothing and for `null`. Raises BadBody."""
         if not body.strip():
             return None
         try:
@@ -177,12 +186,27 @@ class Call:
             raise BadBody("the JSON is nested too deeply") from error
         return value
 
+    async def text(self) -> str:
+        """The body as a text: a JSON string, or, as the Java admin client sends it, the bare text; empty without a body."""
+        body = (await self.body()).strip()
+        try:
+            return msgspec.json.decode(body, type=str) if body.startswith(b'"') else body.decode()
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadBody(str(error)) from error
+
     async def json(self, body_type: type[T]) -> T:
         """The body as `body_type`; 400 when there is none."""
-        value = await self.optional_json(body_type)
-        if value is None:
-            raise BadBody("a JSON body is needed")
-        return value
+        return _required(await self.optional_json(body_type))
+
+    async def optional_place(self) -> ResetCursorData | None:
+        """The message id in the body, or one of the strings `earliest` and `latest`; None without a body."""
+        body = await self.body()
+        end = _ENDS.get(body.strip())
+        return self._decoded(body, ResetCursorData) if end is None else ResetCursorData(end.ledger_id, end.entry_id)
+
+    async def place(self) -> Position:
+        """The same; 400 when there is none."""
+        return _required(await self.optional_place()).position
 
     def require_superuser(self) -> None:
         with _refused_with(401):
@@ -265,6 +289,20 @@ def _refused_with(status: int) -> Iterator[None]:
         yield
     except AuthorizationError as error:
         raise AdminError(status, str(error)) from error
+
+
+def _required(value: T | None) -> T:
+    if value is None:
+        raise BadBody("a JSON body is needed")
+    return value
+
+
+def _decoded_again(name: str) -> str:
+    """`name` as if it had been encoded twice, as Pulsar takes it; itself where it cannot have been."""
+    try:
+        return unquote_plus(name, errors="strict")
+    except UnicodeDecodeError:
+        return name
 
 
 def _integer(text: str) -> int | None:

@@ -14,16 +14,17 @@ from pybroker.admin.internal_stats import internal_stats
 from pybroker.admin.topic_stats import (
     NEVER_COMPACTED,
     OBJECTS_PER_SLICE,
+    THROTTLED_EVENTS,
     Document,
     Steps,
     consumer_stats,
     delivery_stats,
     publisher_stats,
+    traffic_stats,
 )
 from pybroker.broker.non_persistent.topic import NonPersistentTopic
 from pybroker.broker.topic import Topic
 from pybroker.dispatch.non_persistent import KeySharedNonPersistentDispatcher
-from pybroker.model.system_topics import is_system_topic
 
 if TYPE_CHECKING:
     from pybroker.admin.rate_sampler import RateSampler
@@ -68,12 +69,7 @@ _NOTHING_KEPT = (
     "nonContiguousDeletedMessagesRanges",
     "nonContiguousDeletedMessagesRangesSerializedSize",
     "delayedMessageIndexSizeInBytes",
-    "dispatchThrottledMsgEventsBySubscriptionLimit",
-    "dispatchThrottledBytesEventsBySubscriptionLimit",
-    "dispatchThrottledMsgEventsByTopicLimit",
-    "dispatchThrottledBytesEventsByTopicLimit",
-    "dispatchThrottledMsgEventsByBrokerLimit",
-    "dispatchThrottledBytesEventsByBrokerLimit",
+    *THROTTLED_EVENTS,
 )
 
 
@@ -101,16 +97,8 @@ def non_persistent_stats(topic: NonPersistentTopic, rates: RateSampler, request:
     counters, incoming = topic.counters, rates.topic(topic)
     document = {
         **dict.fromkeys(_NOTHING_STORED, 0),
-        "msgRateIn": incoming.messages_in.per_second,
-        "msgThroughputIn": incoming.bytes_in.per_second,
-        "msgRateOut": sum(each["msgRateOut"] for each in shown),
-        "msgThroughputOut": sum(each["msgThroughputOut"] for each in shown),
+        **traffic_stats(topic, incoming, shown),
         "msgDropRate": sum(rates.producer(each).dropped_messages.per_second for each in topic.producers.values()),
-        "bytesInCounter": counters.bytes_in,
-        "msgInCounter": counters.messages_in,
-        "systemTopicBytesInCounter": counters.bytes_in if is_system_topic(topic.name) else 0,
-        "bytesOutCounter": counters.bytes_out_of_removed + sum(each["bytesOutCounter"] for each in shown),
-        "msgOutCounter": counters.messages_out_of_removed + sum(each["msgOutCounter"] for each in shown),
         "averageMsgSize": incoming.average_message_bytes,
         "msgChunkPublished": counters.chunks_in > 0,
         "publishRateLimitedTimes": counters.publish_rate_limited,
@@ -133,7 +121,7 @@ def _subscription(
 ) -> Generator[None, None, Document]:
     dispatcher, counters = subscription.dispatcher, subscription.counters
     key_shared = dispatcher if isinstance(dispatcher, KeySharedNonPersistentDispatcher) else None
-    ranges = {} if key_shared is None or not with_consumers else key_shared.selector.ranges()
+    ranges = {} if key_shared is None or not with_consumers else key_shared.owners.selector.ranges()
     consumers: list[Document] = []
     for consumer in list(subscription.consumers) if with_consumers else ():
         document = consumer_stats(consumer, rates)
@@ -157,7 +145,7 @@ def _subscription(
         "durable": False,
         "isReplicated": False,
         "replicated": False,
-        "allowOutOfOrderDelivery": key_shared is not None and key_shared.allows_out_of_order_delivery,
+        "allowOutOfOrderDelivery": key_shared is not None and key_shared.owners.allows_out_of_order_delivery,
         "consumersAfterMarkDeletePosition": {},
         "subscriptionProperties": subscription.properties,
         "filterProcessedMsgCount": counters.filter_processed,
@@ -166,7 +154,7 @@ def _subscription(
         "filterRescheduledMsgCount": counters.filter_rescheduled,
     }
     if key_shared is not None:
-        document["keySharedMode"] = key_shared.mode
+        document["keySharedMode"] = key_shared.owners.mode
     if dispatcher is not None and dispatcher.active_consumer is not None:
         document["activeConsumerName"] = dispatcher.active_consumer.name
     return document

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 
 from pybroker.admin.time_text import iso_text
-from pybroker.admin.topic_stats import OBJECTS_PER_SLICE, Document, Steps
+from pybroker.admin.topic_stats import OBJECTS_PER_SLICE, THROTTLED_EVENTS, Document, Steps
 
 _TOPIC_SUMS = (
     "msgRateIn",
@@ -76,12 +76,7 @@ _SUBSCRIPTION_SUMS = (
     "filterAcceptedMsgCount",
     "filterRejectedMsgCount",
     "filterRescheduledMsgCount",
-    "dispatchThrottledMsgEventsBySubscriptionLimit",
-    "dispatchThrottledBytesEventsBySubscriptionLimit",
-    "dispatchThrottledMsgEventsByTopicLimit",
-    "dispatchThrottledBytesEventsByTopicLimit",
-    "dispatchThrottledMsgEventsByBrokerLimit",
-    "dispatchThrottledBytesEventsByBrokerLimit",
+    *THROTTLED_EVENTS,
 )
 _SUBSCRIPTION_ANY = (
     "blockedSubscriptionOnUnackedMsgs",

@@ -10,7 +10,7 @@ as it left.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from pybroker.broker.subscription import Subscription
     from pybroker.broker.subscription_base import SubscriptionBase
     from pybroker.broker.topic import Topic
+    from pybroker.broker.topic_base import TopicBase
     from pybroker.dispatch.consumer_state import ConsumerState
     from pybroker.dispatch.draining_hashes import DrainingHash
-    from pybroker.model.rates import DeliveryRates
+    from pybroker.model.rates import DeliveryRates, TopicRates
 
 Document = dict[str, Any]
 Steps = Generator[None, None, Document]
@@ -37,6 +38,12 @@ Steps = Generator[None, None, Document]
 
 OBJECTS_PER_SLICE = 50
 HASHES_PER_SLICE = 1000
+THROTTLED_EVENTS = {
+    f"dispatchThrottled{unit}EventsBy{limit}Limit": (unit, limit)
+    for limit in ("Subscription", "Topic", "Broker")
+    for unit in ("Msg", "Bytes")
+}
+"""How often a rate has held up a subscription: the members, and what they are counted by."""
 NEVER_COMPACTED = {
     "lastCompactionRemovedEventCount": 0,
     "lastCompactionSucceedTimestamp": 0,
@@ -81,15 +88,7 @@ def topic_stats(topic: Topic, rates: RateSampler, request: StatsRequest) -> Step
     shown = subscriptions.values()
     counters, incoming, policies = topic.counters, rates.topic(topic), topic.policies
     document = {
-        "msgRateIn": incoming.messages_in.per_second,
-        "msgThroughputIn": incoming.bytes_in.per_second,
-        "msgRateOut": sum(each["msgRateOut"] for each in shown),
-        "msgThroughputOut": sum(each["msgThroughputOut"] for each in shown),
-        "bytesInCounter": counters.bytes_in,
-        "msgInCounter": counters.messages_in,
-        "systemTopicBytesInCounter": counters.bytes_in if is_system_topic(topic.name) else 0,
-        "bytesOutCounter": counters.bytes_out_of_removed + sum(each["bytesOutCounter"] for each in shown),
-        "msgOutCounter": counters.messages_out_of_removed + sum(each["msgOutCounter"] for each in shown),
+        **traffic_stats(topic, incoming, shown),
         "bytesOutInternalCounter": 0,
         "averageMsgSize": incoming.average_message_bytes,
         "msgChunkPublished": counters.chunks_in > 0,
@@ -127,6 +126,22 @@ def topic_stats(topic: Topic, rates: RateSampler, request: StatsRequest) -> Step
     if topic.backlog_age_subscription:
         document["oldestBacklogMessageSubscriptionName"] = topic.backlog_age_subscription
     return document
+
+
+def traffic_stats(topic: TopicBase, incoming: TopicRates, subscriptions: Collection[Document]) -> Document:
+    """What came in and went out, whether it is stored or not."""
+    counters = topic.counters
+    return {
+        "msgRateIn": incoming.messages_in.per_second,
+        "msgThroughputIn": incoming.bytes_in.per_second,
+        "msgRateOut": sum(each["msgRateOut"] for each in subscriptions),
+        "msgThroughputOut": sum(each["msgThroughputOut"] for each in subscriptions),
+        "bytesInCounter": counters.bytes_in,
+        "msgInCounter": counters.messages_in,
+        "systemTopicBytesInCounter": counters.bytes_in if is_system_topic(topic.name) else 0,
+        "bytesOutCounter": counters.bytes_out_of_removed + sum(each["bytesOutCounter"] for each in subscriptions),
+        "msgOutCounter": counters.messages_out_of_removed + sum(each["msgOutCounter"] for each in subscriptions),
+    }
 
 
 def _compaction(topic: Topic) -> Document:
@@ -209,12 +224,7 @@ def _subscription(subscription: Subscription, rates: RateSampler, measured: Meas
         "filterAcceptedMsgCount": counters.filter_accepted,
         "filterRejectedMsgCount": counters.filter_rejected,
         "filterRescheduledMsgCount": counters.filter_rescheduled,
-        "dispatchThrottledMsgEventsBySubscriptionLimit": counters.throttled_events["Msg", "Subscription"],
-        "dispatchThrottledBytesEventsBySubscriptionLimit": counters.throttled_events["Bytes", "Subscription"],
-        "dispatchThrottledMsgEventsByTopicLimit": counters.throttled_events["Msg", "Topic"],
-        "dispatchThrottledBytesEventsByTopicLimit": counters.throttled_events["Bytes", "Topic"],
-        "dispatchThrottledMsgEventsByBrokerLimit": counters.throttled_events["Msg", "Broker"],
-        "dispatchThrottledBytesEventsByBrokerLimit": counters.throttled_events["Bytes", "Broker"],
+        **{name: counters.throttled_events[event] for name, event in THROTTLED_EVENTS.items()},
     }
     active = None if subscription.dispatcher is None else subscription.dispatcher.active_consumer
     if active is not None:
@@ -248,8 +258,8 @@ def _draining(key_shared: KeySharedDispatcher | None, subscription: Subscription
     if key_shared is None:
         return document
     document |= {
-        "allowOutOfOrderDelivery": key_shared.allows_out_of_order_delivery,
-        "keySharedMode": key_shared.mode,
+        "allowOutOfOrderDelivery": key_shared.owners.allows_out_of_order_delivery,
+        "keySharedMode": key_shared.owners.mode,
         "drainingHashesCount": len(key_shared.draining),
         "drainingHashesUnackedMessages": key_shared.draining.unacked_entries(),
     }
@@ -292,7 +302,7 @@ class _KeyView:
     """What a Key_Shared subscription knows of its consumers' hashes, looked up once for all of them."""
 
     def __init__(self, dispatcher: KeySharedDispatcher) -> None:
-        self._ranges: dict[ConsumerState, list[HashRange]] = dispatcher.selector.ranges()
+        self._ranges: dict[ConsumerState, list[HashRange]] = dispatcher.owners.selector.ranges()
         self._draining: dict[ConsumerState, list[tuple[int, DrainingHash]]] = dispatcher.draining.by_consumer()
 
     def add_to(self, document: Document, consumer: ConsumerState) -> Generator[None, None, None]:

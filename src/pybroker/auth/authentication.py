@@ -58,15 +58,17 @@ class AuthenticationService:
         )
 
     def authenticate_http(
-        self, headers: Mapping[str, str], peer_certificate: PeerCertificate | None, now_s: float
+        self, headers: Mapping[str, str], peer_certificate: PeerCertificate | None, now_s: float, query_token: str = ""
     ) -> Identity:
-        """Tell who sent an HTTP request, from its Authorization header or else its client certificate.
+        """Tell who sent an HTTP request, from its Authorization header, or else a token in its query, or its client certificate.
 
         `headers` has lower-case names or ignores case. Raises AuthenticationError.
         """
         if not self.enabled:
             return NOBODY
         authorization = headers.get("authorization", "")
+        if not authorization and query_token and names.TOKEN in self._providers:
+            return self.authenticate(names.TOKEN, query_token.encode(), peer_certificate, now_s)
         if not authorization:
             method = names.TLS if peer_certificate is not None and names.TLS in self._providers else names.NONE
             return self.authenticate(method, b"", peer_certificate, now_s)

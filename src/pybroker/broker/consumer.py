@@ -10,6 +10,7 @@ from pybroker.dispatch.consumer_state import AUTO_SPLIT, ConsumerState, KeyShare
 from pybroker.dispatch.dispatcher import Delivery
 from pybroker.model.stats import DeliveryCounters
 from pybroker.wire.broker_entry_metadata import without_broker_metadata
+from pybroker.wire.entry_metadata import chunk_of
 
 if TYPE_CHECKING:
     from pybroker.broker.subscription_base import SubscriptionBase
@@ -82,15 +83,18 @@ class Consumer:
         if is_writable and not self.is_closed:
             self.subscription.wake()
 
-    def deliver(self, delivery: Delivery, message_count: int, size_bytes: int, now_ms: int) -> None:
-        """Send what the dispatcher assigned to this consumer."""
-        counters = self.counters
-        counters.entries_out += len(delivery.entry_ids)
-        counters.messages_out += message_count
-        counters.bytes_out += size_bytes
-        counters.last_consumed_ms = now_ms
-        if not counters.first_consumed_ms:
-            counters.first_consumed_ms = now_ms
+    def deliver(self, delivery: Delivery, now_ms: int, *, has_chunks: bool) -> None:
+        """Send what the dispatcher assigned to this consumer; `has_chunks` says that parts of large messages may be among it."""
+        size_bytes = sum(map(len, delivery.payloads))
+        chunks = sum(chunk_of(payload) is not None for payload in delivery.payloads) if has_chunks else 0
+        for counters in (self.counters, self.subscription.counters):
+            counters.entries_out += len(delivery.entry_ids)
+            counters.messages_out += delivery.message_count
+            counters.bytes_out += size_bytes
+            counters.chunks_out += chunks
+            counters.last_consumed_ms = now_ms
+        if not self.counters.first_consumed_ms:
+            self.counters.first_consumed_ms = now_ms
         if self._hides_entry_metadata:
             delivery.payloads = [without_broker_metadata(payload) for payload in delivery.payloads]
         self.peer.send_messages(self.consumer_id, delivery, self.epoch, self._partition)

@@ -3,14 +3,13 @@
 A topic is in use while producers or consumers are connected, and, as its policies say, while it has subscriptions or
 while one of them has a backlog. What must hold: whether a topic is idle is looked at in the turn of the loop in which it
 is closed to everybody, so that who comes in time keeps it, and who comes later gets a fresh topic; a topic whose messages
-are to be retained stays as long as these. How long a topic has been idle is counted from when it was first found so:
-nobody knows what was before it was loaded. Topics of the broker itself stay.
+are to be retained stays as long as these. How long a topic has been idle is counted from when the last one who used it left,
+which the topic knows, or from its load: nobody knows what was before. Topics of the broker itself stay.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from pybroker import logs
 from pybroker.errors import AdminError, BrokerError
@@ -30,18 +29,16 @@ class InactiveTopics:
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service
-        self._active_ms: WeakKeyDictionary[TopicBase, float] = WeakKeyDictionary()
 
     async def check(self, topic: TopicBase) -> None:
         """Delete `topic` when it has been idle for as long as its policies say. Raises StoreError."""
         policies = topic.policies.inactive_topics
         if not policies.deleteWhileInactive or is_system_topic(topic.name):
             return
-        now_ms = self._service.clock.monotonic_ms()
         if is_active(topic):
-            self._active_ms[topic] = now_ms
+            topic.in_use()
             return
-        idle_ms = now_ms - self._active_ms.setdefault(topic, now_ms)
+        idle_ms = self._service.clock.monotonic_ms() - topic.last_used_ms
         retention_minutes = topic.policies.retention.retentionTimeInMinutes if topic.name.is_persistent else 0
         if (
             idle_ms < policies.maxInactiveDurationSeconds * _MS_PER_SECOND

@@ -6,6 +6,7 @@ It is not among its topic's producers, so no limit counts it and no stats list i
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Sequence
 
 from pybroker.broker.peer import Peer
@@ -34,6 +35,22 @@ class _Publisher(Peer):
     address = ""
     client_version = ""
     role = None
+
+    @abstractmethod
+    def _answer(self, sequence_id: int, answer: Position | BrokerError) -> None:
+        """Where this message is stored, durably, or why it is not."""
+
+    def send_receipts(self, run: SendRun, ledger_id: int, first_entry_id: int) -> None:
+        for offset, sequence_id in enumerate(run.sequence_ids):
+            self._answer(sequence_id, Position(ledger_id, first_entry_id + offset))
+
+    def send_receipts_not_stored(self, run: SendRun, id_part: int) -> None:
+        for sequence_id in run.sequence_ids:
+            self._answer(sequence_id, Position(id_part, id_part))
+
+    def send_errors(self, producer_id: int, sequence_ids: list[int], error: BrokerError, size_bytes: int) -> None:
+        for sequence_id in sequence_ids:
+            self._answer(sequence_id, error)
 
     def send_messages(self, consumer_id: int, delivery: Delivery, consumer_epoch: int, partition: int) -> None:
         raise AssertionError("a producer consumes nothing")
@@ -78,8 +95,8 @@ class InternalProducer(_Publisher):
             topic, _PRODUCER_ID, service.new_producer_name(), False, 0, self, {}, service.clock.wall_ms()
         )
         self._sequence_id = 0
-        self._answer: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
-        self._answer.cancel()
+        self._awaited: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+        self._awaited.cancel()
 
     @staticmethod
     def of(topic: Topic) -> InternalProducer:
@@ -97,7 +114,7 @@ class InternalProducer(_Publisher):
         schema_version: bytes = b"",
     ) -> Position:
         """Where the message is stored, durably. Raises BrokerError when it is not."""
-        assert self._answer.done(), "one message at a time"
+        assert self._awaited.done(), "one message at a time"
         entry = build_entry(
             self._producer.name,
             self._sequence_id,
@@ -114,29 +131,18 @@ class InternalProducer(_Publisher):
         run.payloads.append(entry)
         run.size_bytes = len(entry)
         self._sequence_id += 1
-        self._answer = asyncio.get_running_loop().create_future()
+        self._awaited = asyncio.get_running_loop().create_future()
         self._topic.publish(self._producer, run)
-        return await self._answer
+        return await self._awaited
 
-    def send_receipts(
-        self,
-        producer_id: int,
-        sequence_ids: list[int],
-        highest_sequence_ids: list[int],
-        ledger_id: int,
-        first_entry_id: int,
-        size_bytes: int,
-    ) -> None:
-        if self._is_awaited(sequence_ids):
-            self._answer.set_result(Position(ledger_id, first_entry_id))
-
-    def send_errors(self, producer_id: int, sequence_ids: list[int], error: BrokerError, size_bytes: int) -> None:
-        if self._is_awaited(sequence_ids):
-            self._answer.set_exception(error)
-
-    def _is_awaited(self, sequence_ids: list[int]) -> bool:
-        """Not so when whoever published has given up waiting, and perhaps published another one since."""
-        return not self._answer.done() and sequence_ids == [self._sequence_id - 1]
+    def _answer(self, sequence_id: int, answer: Position | BrokerError) -> None:
+        """Dropped when whoever published has given up waiting, and perhaps published another one since."""
+        if self._awaited.done() or sequence_id != self._sequence_id - 1:
+            return
+        if isinstance(answer, BrokerError):
+            self._awaited.set_exception(answer)
+        else:
+            self._awaited.set_result(answer)
 
 
 class EntryPublish(_Publisher):
@@ -202,25 +208,9 @@ class EntryPublish(_Publisher):
         run.size_bytes = sum(map(len, run.payloads))
         return run
 
-    def send_receipts(
-        self,
-        producer_id: int,
-        sequence_ids: list[int],
-        highest_sequence_ids: list[int],
-        ledger_id: int,
-        first_entry_id: int,
-        size_bytes: int,
-    ) -> None:
-        for offset, sequence_id in enumerate(sequence_ids):
-            self._answer(sequence_id, Position(ledger_id, first_entry_id + offset))
-
-    def send_errors(self, producer_id: int, sequence_ids: list[int], error: BrokerError, size_bytes: int) -> None:
-        for sequence_id in sequence_ids:
-            self._answer(sequence_id, error)
-
-    def _answer(self, index: int, answer: Position | BrokerError) -> None:
-        assert self._answers[index] is None, "answered twice"
-        self._answers[index] = answer
+    def _answer(self, sequence_id: int, answer: Position | BrokerError) -> None:
+        assert self._answers[sequence_id] is None, "answered twice"
+        self._answers[sequence_id] = answer
         self._unanswered -= 1
         if not self._unanswered:
             self._all_answered.set()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pybroker.dispatch.dispatcher import Delivery
 from pybroker.errors import BrokerError
+from pybroker.model.events import SendRun
 
 if TYPE_CHECKING:
     from pybroker.broker.producer import Producer
@@ -29,37 +30,20 @@ class Peer(ABC):
     """Whether it can produce to some partitions of a topic only; said by the client, shown in stats."""
 
     @abstractmethod
-    def send_receipts(
-        self,
-        producer_id: int,
-        sequence_ids: list[int],
-        highest_sequence_ids: list[int],
-        ledger_id: int,
-        first_entry_id: int,
-        size_bytes: int,
-    ) -> None:
-        """These messages are stored: entry ids run from `first_entry_id`. `size_bytes` is what they held of the publish limit."""
+    def send_receipts(self, run: SendRun, ledger_id: int, first_entry_id: int) -> None:
+        """These messages are stored: entry ids run from `first_entry_id`. They hold nothing of the publish limit any more."""
 
     def admit_not_stored(self, count: int) -> int:
         """How many of `count` messages that nobody stores may be taken from this client now, which counts as done."""
         return count
 
-    def send_receipts_not_stored(
-        self,
-        producer_id: int,
-        sequence_ids: list[int],
-        highest_sequence_ids: list[int],
-        id_part: int,
-        size_bytes: int,
-    ) -> None:
-        """Answer messages that are not stored: `id_part` is ledger id and entry id of them all."""
-        for index, sequence_id in enumerate(sequence_ids):
-            highest = [highest_sequence_ids[index]]
-            self.send_receipts(producer_id, [sequence_id], highest, id_part, id_part, 0 if index else size_bytes)
+    @abstractmethod
+    def send_receipts_not_stored(self, run: SendRun, id_part: int) -> None:
+        """Answer messages that are not stored now: `id_part` is ledger id and entry id of them all."""
 
     @abstractmethod
     def send_errors(self, producer_id: int, sequence_ids: list[int], error: BrokerError, size_bytes: int) -> None:
-        """These messages are not stored."""
+        """These messages are not stored. `size_bytes` is what they held of the publish limit."""
 
     @abstractmethod
     def send_messages(self, consumer_id: int, delivery: Delivery, consumer_epoch: int, partition: int) -> None:

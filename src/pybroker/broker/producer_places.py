@@ -127,6 +127,7 @@ class ProducerPlaces:
         """`producer` is gone; the next one that waits has its turn, if it was the last in its way."""
         if self.attached.get(producer.name) is producer:
             del self.attached[producer.name]
+            self._topic.in_use()
         left = self._access.leave(producer)
         for each in left.fenced_waiting:
             self._refuse(each, ProducerFenced("Topic epoch has already moved"))

@@ -179,6 +179,7 @@ class Subscription(SubscriptionBase):
         """`consumer` is gone: what it did not acknowledge is delivered again."""
         self.consumers.remove(consumer)
         self.last_active_ms = self.service.clock.wall_ms()
+        self.topic.in_use()
         assert self.dispatcher is not None
         self._apply(self.dispatcher.remove_consumer(consumer.state))
         self._drop_if_unused()
@@ -407,20 +408,11 @@ class Subscription(SubscriptionBase):
         if self.throttle is not None:
             self.throttle.sent(deliveries)
         now_ms = self.service.clock.wall_ms()
-        counters = self.counters
+        has_chunks = self.topic.counters.chunks_in > 0
         for delivery in deliveries:
             consumer = delivery.consumer.peer
             assert isinstance(consumer, Consumer)
-            size_bytes = sum(map(len, delivery.payloads))
-            counters.entries_out += len(delivery.entry_ids)
-            counters.messages_out += delivery.message_count
-            counters.bytes_out += size_bytes
-            if self.topic.counters.chunks_in:
-                chunks = sum(chunk_of(payload) is not None for payload in delivery.payloads)
-                counters.chunks_out += chunks
-                consumer.counters.chunks_out += chunks
-            consumer.deliver(delivery, delivery.message_count, size_bytes, now_ms)
-        counters.last_consumed_ms = now_ms
+            consumer.deliver(delivery, now_ms, has_chunks=has_chunks)
         self.unacked_changed()
 
     def _replay_cached(self, plan: ReadPlan) -> bool:

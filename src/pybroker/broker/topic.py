@@ -216,14 +216,7 @@ class Topic(TopicBase, ManagedLedgerListener):
                 counters.chunks_in += run.chunk_count
                 producer.counters.chunks_in += run.chunk_count
             producer.completed(entries)
-            producer.peer.send_receipts(
-                run.producer_id,
-                run.sequence_ids,
-                run.highest_sequence_ids,
-                appended.ledger_id,
-                appended.first_entry_id,
-                run.size_bytes,
-            )
+            producer.peer.send_receipts(run, appended.ledger_id, appended.first_entry_id)
             if publish.accepted is not None:
                 self.deduplication.stored(producer, publish.accepted, entries)
         self.deduplication.landed()
@@ -336,6 +329,7 @@ class Topic(TopicBase, ManagedLedgerListener):
     def _remove(self, subscription: Subscription) -> None:
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
+            self.in_use()
             self.counters.messages_out_of_removed += subscription.counters.messages_out
             self.counters.bytes_out_of_removed += subscription.counters.bytes_out
 

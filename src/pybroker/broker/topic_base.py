@@ -55,6 +55,8 @@ class TopicBase(ABC):
         self.counters = TopicCounters()
         self.is_fenced = False
         self.loaded_ms = service.clock.wall_ms()
+        self.last_used_ms = service.clock.monotonic_ms()
+        """When somebody was known to use it last."""
         self._subscribe_limit: SubscribeLimit | None = None
         self.publish_throttle: PublishThrottle | None = None
         self.held_publishers: WaitingRow | None = None
@@ -170,6 +172,10 @@ class TopicBase(ABC):
         subscription.add_consumer(consumer, kind)
 
     # --- life --------------------------------------------------------------------------------------------------------
+
+    def in_use(self) -> None:
+        """Somebody uses the topic now, or did until now."""
+        self.last_used_ms = self.service.clock.monotonic_ms()
 
     def fail(self, bug: Exception) -> None:
         """A broken invariant in here: close the topic; its clients look it up again and get a fresh one."""

@@ -50,6 +50,7 @@ RETRY_FIRST_S, RETRY_MAX_S = 0.1, 5.0
 """After an error of the store; publishers wait meanwhile."""
 REPLAY_SLICE_MS = 1.0
 _REPLAY_SLICE_ENTRIES = 64  # between two looks at the clock
+_REPLICATOR_PREFIX = "pulsar.repl"
 _NOT_STORED_ID = -1  # ledger and entry id of a receipt for what was stored before
 _MS_PER_MINUTE = 60_000
 _BEING_STORED = "Cannot determine whether the message is a duplicate at this time: reconnect and send it again"
@@ -362,8 +363,8 @@ class TopicDeduplication:
 
 
 def require_free_name(name: str) -> None:
-    """Raises ProducerBusy for the name of the cursor, which no subscription can have."""
-    if name == DEDUPLICATION_CURSOR:
+    """Raises ProducerBusy for the names of cursors that no client can read on: this one, and those of replicators."""
+    if name == DEDUPLICATION_CURSOR or name.startswith(_REPLICATOR_PREFIX):
         raise ProducerBusy("Subscription with reserved subscription name attempted")
 
 
@@ -374,7 +375,4 @@ def _answered(producer: Producer, accepted: Accepted) -> None:
 
 def _answer(producer: Producer, run: SendRun) -> None:
     """Receipts for what was stored before: without a position."""
-    for sequence_id, highest, payload in zip(run.sequence_ids, run.highest_sequence_ids, run.payloads, strict=True):
-        producer.peer.send_receipts(
-            run.producer_id, [sequence_id], [highest], _NOT_STORED_ID, _NOT_STORED_ID, len(payload)
-        )
+    producer.peer.send_receipts_not_stored(run, _NOT_STORED_ID)

@@ -14,25 +14,20 @@ The chunks of a large message have one key and so one hash. When its hash moves 
 all, the hash stays with that consumer until it got the others: nobody could put the message together otherwise, and the
 hash would never drain.
 
-Several keys share a hash; they are held back together, which costs time and no order. Mode and out-of-order flag are
-those of the first consumer, and belong to the connected consumers: when all are gone, the next one brings its own.
+Several keys share a hash; they are held back together, which costs time and no order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from pybroker.dispatch.consumer_state import AUTO_SPLIT, ConsumerState, KeySharedOptions
+from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, ReadPlan, Redelivery
 from pybroker.dispatch.draining_hashes import DrainingHashes
+from pybroker.dispatch.hash_owners import HashOwners
 from pybroker.dispatch.keyed_replay import KeyedReplay
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
 from pybroker.dispatch.replay import RedeliveryCounts
-from pybroker.dispatch.selectors.auto_split import AutoSplitSelector
-from pybroker.dispatch.selectors.consistent_hash import ConsistentHashSelector
-from pybroker.dispatch.selectors.hash_selector import HashSelector
-from pybroker.dispatch.selectors.sticky_ranges import StickyRangesSelector
-from pybroker.errors import ConsumerBusy
 from pybroker.model.position import Position
 
 _NO_LIMIT = 1 << 62
@@ -53,28 +48,6 @@ class KeySharedSettings:
         """How many entries may wait while others are read."""
         limits = (self.look_ahead_per_consumer * consumer_count, self.look_ahead_per_subscription)
         return min((limit for limit in limits if limit), default=_NO_LIMIT)
-
-    def new_selector(self, options: KeySharedOptions) -> HashSelector:
-        """The selector of the mode that a first consumer asks for."""
-        if options.ranges is not None:
-            return StickyRangesSelector()
-        return ConsistentHashSelector(self.ring_points) if self.ring_points else AutoSplitSelector()
-
-
-def mode_name(options: KeySharedOptions) -> str:
-    """As the protocol and the stats name the mode."""
-    return "AUTO_SPLIT" if options.ranges is None else "STICKY"
-
-
-def require_same_options(asked: KeySharedOptions, connected: KeySharedOptions) -> None:
-    """Raises ConsumerBusy for another mode or flag than that of the connected consumers."""
-    if (asked.ranges is None) != (connected.ranges is None):
-        raise ConsumerBusy(
-            f"Subscription is of Key_Shared mode {mode_name(connected)} while its consumers are connected"
-        )
-    if asked.allow_out_of_order_delivery != connected.allow_out_of_order_delivery:
-        allowed = "allowed" if connected.allow_out_of_order_delivery else "not allowed"
-        raise ConsumerBusy(f"Out-of-order delivery is {allowed} for the connected consumers of the subscription")
 
 
 class KeySharedDispatcher(MultiConsumerDispatcher):
@@ -101,9 +74,8 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             KeyedReplay(self._place),
             self.draining,
         )
+        self.owners = HashOwners(settings.ring_points)
         self._settings = settings
-        self._options = AUTO_SPLIT
-        self._selector = settings.new_selector(AUTO_SPLIT)
         # Whoever is named gets only what is in front of its position; nobody is, but in the classic mode.
         self._limits: dict[ConsumerState, Position] = {}
         # Hashes that began to wait since the last plan was made: what it brings of them comes behind them.
@@ -117,20 +89,6 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
     # --- to look at --------------------------------------------------------------------------------------------------
 
     @property
-    def mode(self) -> str:
-        """As the protocol and the stats name it."""
-        return mode_name(self._options)
-
-    @property
-    def allows_out_of_order_delivery(self) -> bool:
-        return self._options.allow_out_of_order_delivery
-
-    @property
-    def selector(self) -> HashSelector:
-        """Who owns which hash."""
-        return self._selector
-
-    @property
     def waiting(self) -> KeyedReplay:
         """What waits to be sent."""
         return self._replay
@@ -140,16 +98,10 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:
         """Raises ConsumerBusy for another mode or flag than the connected ones', ConsumerAssignError for its ranges."""
         assert consumer not in self.consumers, "consumer attached twice"
-        options = consumer.key_shared
-        if not self.consumers:
-            self._options = options
-            self._selector = self._settings.new_selector(options)
-        else:
-            require_same_options(options, self._options)
-        losers = self._selector.add(consumer)
+        losers = self.owners.add(consumer, is_first=not self.consumers)
         self.consumers.append(consumer)
         for loser in losers:
-            if not self.allows_out_of_order_delivery:
+            if not self.owners.allows_out_of_order_delivery:
                 self._drain(loser)
             self._keep_unfinished(loser)
         self._replay.replace_all()
@@ -160,7 +112,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
 
         When it was the last one, only the redelivery counts are kept, as in every type.
         """
-        self._selector.remove(consumer)
+        self.owners.remove(consumer)
         self.consumers.remove(consumer)
         released = [sticky_hash for sticky_hash, keeper in self._kept.items() if keeper is consumer]
         for sticky_hash in released:
@@ -211,7 +163,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         if self._replay:
             self._replay.discard(run.ledger_id, run.entry_ids)
         assert run.key_hashes is not None, "entries of a Key_Shared subscription without the hashes of their keys"
-        sticky_hashes = self._selector.sticky_hashes(run.key_hashes)
+        sticky_hashes = self.owners.selector.sticky_hashes(run.key_hashes)
         unacked_counts = run.unacked_counts()
         # The entries of a plan for replay were the first of their hashes; those of the cursor come behind all that wait.
         waiting: Collection[int] = self._replay.waiting if plan.replay is None else ()
@@ -240,13 +192,13 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         self, run: AssignInput, sticky_hashes: list[int], unacked_counts: list[int], waiting: Collection[int]
     ) -> tuple[dict[ConsumerState, list[int]], list[int]]:
         """Rows of the run that each consumer gets, and those that wait."""
-        owner = self._selector.owner
+        owner = self.owners.selector.owner
         draining = self.draining or None
         held_back = self._held_back
         chosen: dict[ConsumerState, list[int]] = {}
         budgets: dict[ConsumerState, int] = {}
         kept: list[int] = []
-        chunks = run.chunks if self.allows_out_of_order_delivery else None
+        chunks = run.chunks if self.owners.allows_out_of_order_delivery else None
         chosen_before: dict[bytes, ConsumerState] = {}  # of messages with chunks in this run
         left = _NO_LIMIT
         if self._max_unacked_messages:
@@ -295,7 +247,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return sorted(self._hashes_in_plan)
 
     def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> Redelivery:
-        if positions is not None and self._chunked and self.allows_out_of_order_delivery:
+        if positions is not None and self._chunked and self.owners.allows_out_of_order_delivery:
             # Chunks that cannot come back to it go to somebody else with all the others of their message.
             others = self._chunked.other_chunks(consumer, positions, lambda each: self._is_elsewhere(consumer, each))
             positions = [*positions, *others]
@@ -327,13 +279,15 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         for sticky_hash, draining in self.draining:
             held = holders[sticky_hash][draining.consumer]
             assert held == draining.unacked_entries, "a draining hash is not counted right"
-        if self.allows_out_of_order_delivery:
+        if self.owners.allows_out_of_order_delivery:
             return
         listed = {sticky_hash for sticky_hash, _ in self.draining}
         for sticky_hash, counts in holders.items():
             assert len(counts) == 1, "a hash is unacknowledged at two consumers"
             (holder,) = counts
-            assert holder is self._selector.owner(sticky_hash) or sticky_hash in listed, "a moved hash does not drain"
+            assert holder is self.owners.selector.owner(sticky_hash) or sticky_hash in listed, (
+                "a moved hash does not drain"
+            )
 
     # --- where entries belong ----------------------------------------------------------------------------------------
 
@@ -342,13 +296,13 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         keeper = self._kept.get(sticky_hash)
         if keeper is not None:
             return keeper
-        owner = self._selector.owner(sticky_hash)
+        owner = self.owners.selector.owner(sticky_hash)
         return None if owner is None or self.draining.is_held_by_other(owner, sticky_hash) else owner
 
     def _drain(self, loser: ConsumerState) -> None:
         """`loser` lost hashes: those of which it holds entries must drain."""
         for sticky_hash, unacked_entries in self._pending.hash_counts(loser).items():
-            if self._selector.owner(sticky_hash) is not loser:
+            if self.owners.selector.owner(sticky_hash) is not loser:
                 self.draining.drain(loser, sticky_hash, unacked_entries)
 
     def _add_to_replay(self, ledger_id: int, entry_ids: Sequence[int], sticky_hashes: Sequence[int]) -> None:
@@ -363,7 +317,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
     def _keep_unfinished(self, loser: ConsumerState) -> bool:
         """Hashes that `loser` lost stay with it while it has a message of them in part; whether there are such."""
         unfinished = self._chunked.unfinished_hashes(loser)
-        lost = [sticky_hash for sticky_hash in unfinished if self._selector.owner(sticky_hash) is not loser]
+        lost = [sticky_hash for sticky_hash in unfinished if self.owners.selector.owner(sticky_hash) is not loser]
         kept = {sticky_hash: loser for sticky_hash in lost if not self._is_elsewhere(loser, sticky_hash)}
         self._kept.update(kept)
         return bool(kept)
@@ -375,9 +329,9 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         acknowledged one by one; it stays with the one that keeps it, or owns it and has such a message too.
         """
         keeper = self._kept.get(sticky_hash)
-        if keeper is not None or not self.allows_out_of_order_delivery:
+        if keeper is not None or not self.owners.allows_out_of_order_delivery:
             return keeper is not None and keeper is not consumer
-        owner = self._selector.owner(sticky_hash)
+        owner = self.owners.selector.owner(sticky_hash)
         return owner is not consumer and owner in self._chunked.unfinished_holders(sticky_hash)
 
     def _keep_for_holders(self, sticky_hashes: Iterable[int]) -> bool:
@@ -386,9 +340,9 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         Only out of order: else a hash is with one consumer.
         """
         found = False
-        for sticky_hash in sticky_hashes if self.allows_out_of_order_delivery else ():
+        for sticky_hash in sticky_hashes if self.owners.allows_out_of_order_delivery else ():
             holders = self._chunked.unfinished_holders(sticky_hash)
-            if holders and self._selector.owner(sticky_hash) not in holders:
+            if holders and self.owners.selector.owner(sticky_hash) not in holders:
                 self._kept[sticky_hash] = holders[0]
                 found = True
         return found

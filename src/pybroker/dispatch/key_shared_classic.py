@@ -30,7 +30,7 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
         redelivery = super().add_consumer(consumer)
         joined_at = consumer.read_position_when_joining
         # Sticky ranges never move from one connected consumer to another.
-        is_alone = len(self.consumers) == 1 or self.mode == "STICKY" or self.allows_out_of_order_delivery
+        is_alone = len(self.consumers) == 1 or self.owners.mode == "STICKY" or self.owners.allows_out_of_order_delivery
         if is_alone or joined_at is None or joined_at <= self._first_unacked:
             consumer.read_position_when_joining = None
         self._limit_newcomers()

@@ -16,12 +16,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
-from pybroker.dispatch.consumer_state import AUTO_SPLIT, ConsumerState
+from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import Delivery
 from pybroker.dispatch.failover import elect
-from pybroker.dispatch.key_shared import KeySharedSettings, mode_name, require_same_options
+from pybroker.dispatch.hash_owners import HashOwners
+from pybroker.dispatch.key_shared import KeySharedSettings
 from pybroker.dispatch.priority_levels import PriorityLevels
-from pybroker.dispatch.selectors.hash_selector import HashSelector
 from pybroker.errors import ConsumerBusy
 
 LEDGER_ID = 0
@@ -209,45 +209,23 @@ class KeySharedNonPersistentDispatcher(NonPersistentDispatcher):
 
     def __init__(self, settings: KeySharedSettings) -> None:
         super().__init__()
-        self._settings = settings
-        self._options = AUTO_SPLIT
-        self._selector = settings.new_selector(AUTO_SPLIT)
-
-    @property
-    def mode(self) -> str:
-        """As the protocol and the stats name it."""
-        return mode_name(self._options)
-
-    @property
-    def allows_out_of_order_delivery(self) -> bool:
-        return self._options.allow_out_of_order_delivery
-
-    @property
-    def selector(self) -> HashSelector:
-        """Who owns which hash."""
-        return self._selector
+        self.owners = HashOwners(settings.ring_points)
 
     def add_consumer(self, consumer: ConsumerState) -> None:
-        options = consumer.key_shared
-        if not self.consumers:
-            self._options = options
-            self._selector = self._settings.new_selector(options)
-        else:
-            require_same_options(options, self._options)
-        self._selector.add(consumer)
+        self.owners.add(consumer, is_first=not self.consumers)
         self.consumers.append(consumer)
 
     def remove_consumer(self, consumer: ConsumerState) -> None:
         self.consumers.remove(consumer)
-        self._selector.remove(consumer)
+        self.owners.remove(consumer)
 
     def assign(
         self, payloads: list[bytes], message_counts: list[int], key_hashes: Sequence[int] | None
     ) -> list[Delivery]:
         assert key_hashes is not None
         shares: dict[ConsumerState, list[int]] = {}
-        for index, sticky_hash in enumerate(self._selector.sticky_hashes(key_hashes)):
-            owner = self._selector.owner(sticky_hash)
+        for index, sticky_hash in enumerate(self.owners.selector.sticky_hashes(key_hashes)):
+            owner = self.owners.selector.owner(sticky_hash)
             if owner is None or not owner.can_take():
                 self.dropped_messages += message_counts[index]
             else:

@@ -152,16 +152,7 @@ class ExclusiveDispatcher(SingleActiveDispatcher):
     entries of other hashes are not for it, and stay unacknowledged."""
 
     kind = "Exclusive"
-
-    def __init__(
-        self,
-        redelivery_counts: RedeliveryCounts,
-        max_read_batch_entries: int,
-        max_read_size_bytes: int,
-        is_flow_precise: bool = False,
-    ) -> None:
-        super().__init__(redelivery_counts, max_read_batch_entries, max_read_size_bytes, is_flow_precise)
-        self._ranges: StickyRangesSelector | None = None
+    _ranges: StickyRangesSelector | None = None
 
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:
         if self.consumers:

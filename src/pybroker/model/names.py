@@ -19,6 +19,8 @@ DOMAINS = (PERSISTENT, NON_PERSISTENT)
 PUBLIC_TENANT = "public"
 DEFAULT_NAMESPACE = "default"
 MAX_NAME_LENGTH = 1024
+MAX_TOPIC_LENGTH = 8192
+"""Of what stands behind the namespace: as much as fits into the first line of an HTTP request."""
 
 _ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -117,6 +119,6 @@ def _parse_topic(text: str) -> TopicName:
     tenant, namespace, local_name = parts
     if not is_valid_entity(tenant) or not is_valid_entity(namespace):
         raise InvalidTopicName(f"invalid tenant or namespace in topic name {text!r}")
-    if len(local_name) > MAX_NAME_LENGTH or _CONTROL.search(local_name) or local_name != local_name.strip():
+    if len(local_name) > MAX_TOPIC_LENGTH or _CONTROL.search(local_name) or local_name != local_name.strip():
         raise InvalidTopicName(f"invalid topic name {text!r}: too long, padded or with control characters")
     return TopicName(domain, NamespaceName(tenant, namespace), local_name)

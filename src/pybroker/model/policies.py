@@ -45,6 +45,11 @@ class SubscriptionAuthMode(StrEnum):
     NONE = "None"
     PREFIX = "Prefix"
 
+    @classmethod
+    def _missing_(cls, value: object) -> SubscriptionAuthMode | None:
+        # The Go admin client makes a namespace with an empty text where nothing is set.
+        return cls.NONE if value == "" else None
+
 
 class TenantInfo(msgspec.Struct):
     """Who administers a tenant, and where its namespaces may live."""
@@ -349,10 +354,11 @@ def encode(value: object) -> bytes:
 def decode(data: bytes, kind: type[T]) -> T:
     """Read a document; absent and null properties get their defaults, unknown ones are ignored.
 
+    Numbers and booleans may be written as texts: the Go admin client sends some that way.
     Raises msgspec.DecodeError when `data` is no JSON, and its subclass ValidationError, with a text for the user,
     when a property has the wrong type.
     """
-    return msgspec.convert(_without_nulls(msgspec.json.decode(data)), kind)
+    return msgspec.convert(_without_nulls(msgspec.json.decode(data)), kind, strict=False)
 
 
 def copy_of(policies: NamespacePolicies) -> NamespacePolicies:

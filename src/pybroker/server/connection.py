@@ -365,17 +365,12 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     # --- peer --------------------------------------------------------------------------------------------------------
 
-    def send_receipts(
-        self,
-        producer_id: int,
-        sequence_ids: list[int],
-        highest_sequence_ids: list[int],
-        ledger_id: int,
-        first_entry_id: int,
-        size_bytes: int,
-    ) -> None:
-        self._published(len(sequence_ids), size_bytes)
-        self.send(replies.send_receipts(producer_id, sequence_ids, highest_sequence_ids, ledger_id, first_entry_id))
+    def send_receipts(self, run: SendRun, ledger_id: int, first_entry_id: int) -> None:
+        sequence_ids = run.sequence_ids
+        self._published(len(sequence_ids), run.size_bytes)
+        self.send(
+            replies.send_receipts(run.producer_id, sequence_ids, run.highest_sequence_ids, ledger_id, first_entry_id)
+        )
 
     def admit_not_stored(self, count: int) -> int:
         if not self._not_stored_in_turn:
@@ -388,16 +383,10 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     def _turn_ended(self) -> None:
         self._not_stored_in_turn = 0
 
-    def send_receipts_not_stored(
-        self,
-        producer_id: int,
-        sequence_ids: list[int],
-        highest_sequence_ids: list[int],
-        id_part: int,
-        size_bytes: int,
-    ) -> None:
-        self._published(len(sequence_ids), size_bytes)
-        self.send(replies.send_receipts_of_one_id(producer_id, sequence_ids, highest_sequence_ids, id_part))
+    def send_receipts_not_stored(self, run: SendRun, id_part: int) -> None:
+        sequence_ids = run.sequence_ids
+        self._published(len(sequence_ids), run.size_bytes)
+        self.send(replies.send_receipts_of_one_id(run.producer_id, sequence_ids, run.highest_sequence_ids, id_part))
 
     def send_errors(self, producer_id: int, sequence_ids: list[int], error: BrokerError, size_bytes: int) -> None:
         if size_bytes:

@@ -60,6 +60,8 @@ def test_all_three_ways_in_work_over_http(config: BrokerConfig) -> None:
     assert service.authenticate_http({"authorization": f"bearer  {TOKEN}"}, None, 0).role == "token-role"
     assert service.authenticate_http(basic_header("alice:secret"), None, 0).role == "alice"
     assert service.authenticate_http({}, CERTIFICATE, 0).role == "cert-role"
+    assert service.authenticate_http({}, CERTIFICATE, 0, TOKEN).role == "token-role"
+    assert service.authenticate_http(basic_header("alice:secret"), None, 0, TOKEN).role == "alice"
 
 
 @pytest.mark.parametrize("anonymous", ["", "anonymous"])

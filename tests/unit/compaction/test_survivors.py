@@ -1,6 +1,7 @@
 """Compaction against a model that is a dictionary, with the bugs that it must find."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -173,33 +174,18 @@ def test_an_encrypted_batch_stays_whole_and_an_encrypted_message_goes_by_its_key
     assert compacted(entries) == [entries[0], entries[2]]
 
 
+def metadata(**fields: Any) -> pb.MessageMetadata:
+    return pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, **fields)
+
+
 @pytest.mark.parametrize(
     "entry",
     [
         b"",
         b"\x00\x00\x00\x05nonsense",
-        framed(pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=3), b"\0\0"),
-        framed(
-            pb.MessageMetadata(
-                producer_name="p",
-                sequence_id=1,
-                publish_time=1,
-                num_messages_in_batch=1,
-                compression=pb.LZ4,
-                uncompressed_size=100,
-            ),
-            b"no lz4",
-        ),
-        framed(
-            pb.MessageMetadata(
-                producer_name="p",
-                sequence_id=1,
-                publish_time=1,
-                num_messages_in_batch=1,
-                uncompressed_size=messages.MAX_BATCH_BYTES + 1,
-            ),
-            b"",
-        ),
+        framed(metadata(num_messages_in_batch=3), b"\0\0"),
+        framed(metadata(num_messages_in_batch=1, compression=pb.LZ4, uncompressed_size=100), b"no lz4"),
+        framed(metadata(num_messages_in_batch=1, uncompressed_size=messages.MAX_BATCH_BYTES + 1), b""),
     ],
 )
 def test_an_entry_that_cannot_be_opened_stays_as_it_is(entry: bytes) -> None:
@@ -227,7 +213,7 @@ def test_chunks_whose_last_one_is_yet_to_come_stay() -> None:
 
 
 def test_a_null_value_deletes_its_key() -> None:
-    null = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, partition_key="a", null_value=True)
+    null = metadata(partition_key="a", null_value=True)
     assert compacted(placed([(0, single(Said("a", b"1"))), (0, framed(null, b""))])) == []
 
 

@@ -19,7 +19,8 @@ from tests.unit.dispatch.support import (
 )
 
 from pybroker.dispatch.consumer_state import ConsumerState, KeySharedOptions
-from pybroker.dispatch.key_shared import KeySharedDispatcher, KeySharedSettings
+from pybroker.dispatch.hash_owners import new_selector
+from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.dispatch.selectors.auto_split import AutoSplitSelector
 from pybroker.dispatch.selectors.consistent_hash import ConsistentHashSelector
 from pybroker.dispatch.selectors.sticky_ranges import StickyRangesSelector
@@ -154,7 +155,7 @@ def test_when_the_last_consumer_leaves_the_cursor_rewinds_and_nothing_drains() -
     redelivery = dispatcher.remove_consumer(b)
     assert redelivery.rewind
     assert dispatcher.replay_entry_count == dispatcher.unacked_messages == len(dispatcher.draining) == 0
-    assert dispatcher.selector.ranges() == {}
+    assert dispatcher.owners.selector.ranges() == {}
     dispatcher.check_invariants()
 
 
@@ -324,7 +325,7 @@ def test_out_of_order_delivery_does_not_wait_for_the_former_consumer() -> None:
         feed = Feed(dispatcher, 1 + len(dispatcher.consumers), key_hashes=(LOW,))
         feed.read_position = dispatcher.unacked_messages
         assert {got_by for got_by, _ in feed.pump()} == {name}
-    assert dispatcher.allows_out_of_order_delivery
+    assert dispatcher.owners.allows_out_of_order_delivery
     assert len(dispatcher.draining) == 0
     dispatcher.check_invariants()
 
@@ -341,7 +342,7 @@ def test_entries_that_no_sticky_range_covers_wait_until_somebody_does() -> None:
     assert dispatcher.add_consumer(c2).wake
     assert dispatcher.flow(c2, 100)
     assert feed.pump() == [("c2", [1, 3])]
-    assert dispatcher.mode == "STICKY"
+    assert dispatcher.owners.mode == "STICKY"
     assert len(dispatcher.waiting) == 0
 
 
@@ -359,7 +360,7 @@ def test_a_refused_consumer_leaves_nothing_behind() -> None:
     with pytest.raises(ConsumerBusy, match="not allowed"):
         dispatcher.add_consumer(ConsumerState("c4", 0, 0, None, KeySharedOptions([(500, 600)], True)))
     assert dispatcher.consumers == [c1]
-    assert dispatcher.selector.ranges() == {c1: [(0, 150)]}
+    assert dispatcher.owners.selector.ranges() == {c1: [(0, 150)]}
     dispatcher.check_invariants()
 
 
@@ -369,11 +370,11 @@ def test_mode_and_flag_are_those_of_the_connected_consumers() -> None:
     dispatcher.add_consumer(first)
     dispatcher.remove_consumer(first)
     dispatcher.add_consumer(consumer("second"))
-    assert dispatcher.mode == "AUTO_SPLIT"
+    assert dispatcher.owners.mode == "AUTO_SPLIT"
 
 
 def test_the_settings_choose_the_selector() -> None:
     auto_split, sticky = KeySharedOptions(None, False), KeySharedOptions([(0, 1)], False)
-    assert isinstance(KeySharedSettings(100, 0, 0).new_selector(auto_split), ConsistentHashSelector)
-    assert isinstance(KeySharedSettings(0, 0, 0).new_selector(auto_split), AutoSplitSelector)
-    assert isinstance(KeySharedSettings(100, 0, 0).new_selector(sticky), StickyRangesSelector)
+    assert isinstance(new_selector(100, auto_split), ConsistentHashSelector)
+    assert isinstance(new_selector(0, auto_split), AutoSplitSelector)
+    assert isinstance(new_selector(100, sticky), StickyRangesSelector)

@@ -130,7 +130,7 @@ def test_a_hash_that_nobody_owns_is_dropped() -> None:
     dispatcher.add_consumer(state)
     state.permits = 9
     assert sent(dispatcher, [1, 2], [50, 100]) == {"s": [0]}
-    assert (dispatcher.dropped_messages, dispatcher.mode) == (2, "STICKY")
+    assert (dispatcher.dropped_messages, dispatcher.owners.mode) == (2, "STICKY")
 
 
 def test_key_shared_consumers_agree_on_mode_flag_and_ranges() -> None:
@@ -153,5 +153,5 @@ def test_when_all_have_left_the_next_one_brings_its_own_mode() -> None:
     dispatcher.add_consumer(first)
     dispatcher.remove_consumer(first)
     attached(dispatcher, "auto", permits=1)
-    assert (dispatcher.mode, dispatcher.allows_out_of_order_delivery) == ("AUTO_SPLIT", False)
+    assert (dispatcher.owners.mode, dispatcher.owners.allows_out_of_order_delivery) == ("AUTO_SPLIT", False)
     assert sent(dispatcher, [1], [60_000]) == {"auto": [0]}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.unit.wire.support import EXAMPLES
 
 from pybroker.errors import InvalidTopicName
-from pybroker.model.names import MAX_NAME_LENGTH, NamespaceName, TopicName, is_valid_entity
+from pybroker.model.names import MAX_NAME_LENGTH, MAX_TOPIC_LENGTH, NamespaceName, TopicName, is_valid_entity
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_the_parts_of_a_name_are_told_apart() -> None:
         "persistent://tenant/ns/a\nb",
         "persistent://tenant/ns/a\x00b",
         "persistent://tenant/ns/a\x7fb",
-        "persistent://tenant/ns/" + "x" * (MAX_NAME_LENGTH + 1),
+        "persistent://tenant/ns/" + "x" * (MAX_TOPIC_LENGTH + 1),
     ],
 )
 def test_what_is_no_topic_name_is_refused(text: str) -> None:

@@ -105,13 +105,13 @@ async def _cluster_data(call: Call) -> ClusterData:
         raise BadBody("cluster data is needed")
     for key, schemes in URL_SCHEMES.items():
         url: str | None = getattr(data, key)
-        if url and not all(_is_url(part, schemes) for part in url.split(",")):
+        # Clients take a list of hosts behind one scheme too.
+        if url and not ("://" in url.split(",")[0] and all(_is_url(part, schemes) for part in url.split(","))):
             raise AdminError(400, f"{key} is {url!r}: expected {schemes[0]}://host:port")
     return data
 
 
 def _is_url(text: str, schemes: tuple[str, ...]) -> bool:
-    # Clients take a list of hosts behind one scheme too; only its first part has the scheme.
     try:
         parts = urlsplit(text if "://" in text else f"{schemes[0]}://{text}")
         return parts.scheme in schemes and bool(parts.hostname) and parts.port != 0

@@ -17,7 +17,6 @@ from pybroker.admin.existing import (
     require_persistent_subscription,
     while_served,
 )
-from pybroker.admin.message_id import ResetCursorData
 from pybroker.admin.partitions import require_not_partitioned
 from pybroker.admin.routes.topic_policies import TOPIC
 from pybroker.broker import cursor_moves
@@ -90,7 +89,7 @@ async def _expire_by_age(call: Call, subscription: Subscription) -> bool:
 async def expire_by_position(call: Call) -> Response:
     """Up to and including a message."""
     subscription = await _single_subscription(call, "Expire messages")
-    position = (await call.json(ResetCursorData)).position
+    position = await call.place()
     if position > subscription.topic.ledger.last_confirmed:
         raise _nothing_expired(subscription)
     with while_served(subscription.topic, subscription):
@@ -121,7 +120,7 @@ async def reset_by_time(call: Call) -> Response:
 async def reset_by_position(call: Call) -> Response:
     """Go on at a message, or the first one behind where it was."""
     subscription = await _single_subscription(call, "Reset cursor")
-    position = (await call.json(ResetCursorData)).position
+    position = await call.place()
     with while_served(subscription.topic, subscription):
         await cursor_moves.reset(subscription, position)
     return no_content()

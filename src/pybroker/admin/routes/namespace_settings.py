@@ -218,14 +218,13 @@ async def remove_bookie_affinity(call: Call) -> Response:
 
 
 async def get_anti_affinity(call: Call) -> Response:
-    group = (await _local_policies(call)).namespaceAntiAffinityGroup
-    return empty_ok() if group is None else json_response(group)
+    return _text((await _local_policies(call)).namespaceAntiAffinityGroup)
 
 
 async def set_anti_affinity(call: Call) -> Response:
     namespace = administered_namespace(call)
-    group = await call.optional_json(str)
-    if group is None:
+    group = await call.text()
+    if not group or group == "null":
         raise AdminError(412, "Anti-affinity group can't be empty")
 
     def change(policies: LocalPolicies) -> None:

@@ -45,10 +45,10 @@ async def list_namespaces(call: Call) -> Response:
 async def create_namespace(call: Call) -> Response:
     namespace = call.namespace_name()
     call.require_tenant_admin(namespace.tenant)
-    policies = await call.optional_json(NamespacePolicies)
-    await call.resources.create_namespace(
-        namespace, policies or NamespacePolicies(), call.config.max_namespaces_per_tenant
-    )
+    policies = await call.optional_json(NamespacePolicies) or NamespacePolicies()
+    # The Go admin client sends an empty text for what is not set.
+    policies.schema_compatibility_strategy = policies.schema_compatibility_strategy or "UNDEFINED"
+    await call.resources.create_namespace(namespace, policies, call.config.max_namespaces_per_tenant)
     return no_content()
 
 

@@ -60,7 +60,7 @@ async def create_subscription(call: Call) -> Response:
     if not name.is_persistent:
         raise AdminError(400, "Create subscription on non-persistent topic can only be done through client")
     existing_namespace(call, name.namespace)
-    start = await call.optional_json(ResetCursorData)
+    start = await call.optional_place()
     made = [await _create_on(call, each, subscription, start) for each in topics_of(call, name)]
     if not any(made):
         raise AdminError(409, "Subscription already exists for topic")
@@ -151,7 +151,7 @@ async def analyze(call: Call) -> Response:
     """Count the backlog entry by entry, or what is behind the message id of the body, with what entry filters make of it."""
     require_persistent_subscription(call, "Analyze backlog")
     require_not_partitioned(call, call.topic_name())
-    start = await call.optional_json(ResetCursorData)
+    start = await call.optional_place()
     subscription = await existing_subscription(call)
     with while_served(subscription.topic, subscription):
         found = await analyze_backlog(

@@ -71,5 +71,7 @@ async def _tenant_info(call: Call) -> TenantInfo:
     info = await call.optional_json(TenantInfo)
     if info is None:
         raise AdminError(412, "TenantInfo is null: the body names adminRoles and allowedClusters")
+    if any(role != role.strip() for role in info.adminRoles):
+        raise AdminError(412, f"AdminRoles contains whitespace in the beginning or end: {info.adminRoles}")
     # Both are sets, shown in order.
     return TenantInfo(sorted(set(info.adminRoles)), sorted(set(info.allowedClusters)))

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from pybroker.admin.call import Call, json_response, no_content, route
 from pybroker.admin.routes.bundles import positions_in
 from pybroker.admin.routes.namespaces import existing_namespace
-from pybroker.cluster.bundles import bundles_of
+from pybroker.cluster.bundles import bundles_of, checked_bundle
 from pybroker.errors import AdminError, NotAllowedError, TopicNotFound
 from pybroker.metadata.partitioned_topics import PartitionedTopicMetadata
 from pybroker.model.names import TopicName
@@ -24,6 +24,7 @@ TOPIC = BASE + "/{topic}"
 def routes() -> list[Route]:
     return [
         route("GET", BASE, list_topics),
+        route("GET", "/admin/v2/non-persistent/{tenant}/{namespace}/{bundle}", list_non_persistent_in_bundle),
         route("PUT", TOPIC, create_topic),
         route("DELETE", TOPIC, delete_topic),
         route("GET", TOPIC + "/properties", get_properties),
@@ -44,6 +45,14 @@ async def list_topics(call: Call) -> Response:
         positions = {} if bundle is None else await positions_in(call, names, bundle)
         names = list(positions)
     return json_response(names)
+
+
+async def list_non_persistent_in_bundle(call: Call) -> Response:
+    namespace = call.namespace_name()
+    call.require_list_topics(namespace)
+    bundle = checked_bundle(call.name("bundle"), existing_namespace(call, namespace).bundles.boundaries)
+    names = await call.broker.directory.list(namespace, "non-persistent", include_system=True)
+    return json_response(list(await positions_in(call, names, bundle)))
 
 
 async def create_topic(call: Call) -> Response:

@@ -19,7 +19,7 @@ from pybroker.errors import ConsumerBusy
 from pybroker.model.events import Ack, SendRun
 from pybroker.model.hashing import key_hash
 from pybroker.model.position import Position
-from pybroker.wire.entry_metadata import chunk_of, sticky_key
+from pybroker.wire.entry_metadata import sticky_key
 
 if TYPE_CHECKING:
     from pybroker.broker.non_persistent.topic import NonPersistentTopic
@@ -120,14 +120,5 @@ class NonPersistentSubscription(SubscriptionBase):
         for delivery in dispatcher.assign(payloads, message_counts, hashes):
             consumer = delivery.consumer.peer
             assert isinstance(consumer, Consumer)
-            size_bytes = sum(map(len, delivery.payloads))
-            counters.entries_out += len(delivery.payloads)
-            counters.messages_out += delivery.message_count
-            counters.bytes_out += size_bytes
-            counters.last_consumed_ms = now_ms
-            if run.chunk_count:
-                chunks = sum(chunk_of(payload) is not None for payload in delivery.payloads)
-                counters.chunks_out += chunks
-                consumer.counters.chunks_out += chunks
-            consumer.deliver(delivery, delivery.message_count, size_bytes, now_ms)
+            consumer.deliver(delivery, now_ms, has_chunks=run.chunk_count > 0)
         counters.dropped_messages += dispatcher.dropped_messages - dropped_before

@@ -108,11 +108,10 @@ class NonPersistentTopic(TopicBase):
         if self.subscriptions.get(subscription.name) is subscription:
             subscription.is_closed = True
             del self.subscriptions[subscription.name]
+            self.in_use()
             self.counters.messages_out_of_removed += subscription.counters.messages_out
             self.counters.bytes_out_of_removed += subscription.counters.bytes_out
 
 
 def _answer(producer: Producer, run: SendRun, message_id: int) -> None:
-    producer.peer.send_receipts_not_stored(
-        run.producer_id, run.sequence_ids, run.highest_sequence_ids, message_id, run.size_bytes
-    )
+    producer.peer.send_receipts_not_stored(run, message_id)

@@ -44,10 +44,10 @@ class StickyRangesSelector(HashSelector):
         for (before, one), (after, other) in pairwise(owned):
             if after[0] <= before[1]:
                 holder = one if other is consumer else other
-                whose = "its own" if holder is consumer else f"consumer {holder.name}'s"
+                with_whom = "itself" if holder is consumer else f"consumer {holder.name}"
                 mine, taken = (after, before) if other is consumer else (before, after)
                 raise ConsumerAssignError(
-                    f"hash range [{mine[0]}, {mine[1]}] overlaps {whose} range [{taken[0]}, {taken[1]}]"
+                    f"Range conflict with {with_whom}: [{mine[0]}, {mine[1]}] overlaps [{taken[0]}, {taken[1]}]"
                 )
         self._set(owned)
         return []

@@ -79,7 +79,7 @@ async def subscribe(connection: Connection, command: pb.BaseCommand) -> None:
 
 
 def _require_supported(connection: Connection, request: pb.CommandSubscribe) -> None:
-    if not request.subscription:
+    if not request.subscription.strip():
         raise ProducerBusy("Empty subscription name")  # The code that the real broker answers with.
     if request.read_compacted and KIND_OF_SUB_TYPE[request.subType] not in ("Exclusive", "Failover"):
         raise NotAllowedError("readCompacted only allowed on failover or exclusive subscriptions")

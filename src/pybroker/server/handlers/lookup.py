@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from pybroker.errors import BrokerError
 from pybroker.model.names import TopicName
+from pybroker.server.handlers.answered import answered
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
 
@@ -18,19 +21,14 @@ async def partitioned_metadata(connection: Connection, command: pb.BaseCommand) 
     reply = pb.BaseCommand(type=pb.BaseCommand.PARTITIONED_METADATA_RESPONSE)
     response = reply.partitionMetadataResponse
     response.request_id = request.request_id
-    try:
+    response.response = pb.CommandPartitionedTopicMetadataResponse.Failed  # until all is known
+    with answered(connection, reply, partial(_refuse, response)):
         topic = TopicName.parse(request.topic)
         connection.broker.authorization.require_lookup(topic, connection.role)
         response.partitions = await connection.broker.partitioned_metadata(
             topic, request.metadata_auto_creation_enabled
         )
         response.response = pb.CommandPartitionedTopicMetadataResponse.Success
-    except Exception as failure:  # noqa: BLE001  (`answerable` sorts them)
-        error = connection.answerable(failure)
-        response.response = pb.CommandPartitionedTopicMetadataResponse.Failed
-        response.error = replies.server_error(error)
-        response.message = str(error)
-    connection.send(replies.frame(reply))
 
 
 async def lookup(connection: Connection, command: pb.BaseCommand) -> None:
@@ -39,7 +37,8 @@ async def lookup(connection: Connection, command: pb.BaseCommand) -> None:
     reply = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
     response = reply.lookupTopicResponse
     response.request_id = request.request_id
-    try:
+    response.response = pb.CommandLookupTopicResponse.Failed  # until all is known
+    with answered(connection, reply, partial(_refuse, response)):
         topic = TopicName.parse(request.topic)
         connection.broker.authorization.require_lookup(topic, connection.role)
         found = await connection.broker.lookup(topic, request.advertised_listener_name or None)
@@ -49,9 +48,10 @@ async def lookup(connection: Connection, command: pb.BaseCommand) -> None:
             response.brokerServiceUrl = found.broker_url
         if found.broker_url_tls:
             response.brokerServiceUrlTls = found.broker_url_tls
-    except Exception as failure:  # noqa: BLE001  (`answerable` sorts them)
-        error = connection.answerable(failure)
-        response.response = pb.CommandLookupTopicResponse.Failed
-        response.error = replies.server_error(error)
-        response.message = str(error)
-    connection.send(replies.frame(reply))
+
+
+def _refuse(
+    response: pb.CommandPartitionedTopicMetadataResponse | pb.CommandLookupTopicResponse, error: BrokerError
+) -> None:
+    response.error = replies.server_error(error)
+    response.message = str(error)

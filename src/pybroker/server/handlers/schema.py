@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pybroker.broker.topic_schemas import producer_schema_version
-from pybroker.errors import IncompatibleSchema, TopicNotFound
+from pybroker.errors import BrokerError, IncompatibleSchema, TopicNotFound
 from pybroker.metadata import paths
 from pybroker.model.names import TopicName
 from pybroker.schema.history import VERSION_SIZE_BYTES, History, version_from_bytes, version_to_bytes
 from pybroker.schema.schema_data import SchemaData, SchemaType
+from pybroker.server.handlers.answered import answered
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
 
@@ -33,7 +35,7 @@ async def get_schema(connection: Connection, command: pb.BaseCommand) -> None:
     reply = pb.BaseCommand(type=pb.BaseCommand.GET_SCHEMA_RESPONSE)
     response = reply.getSchemaResponse
     response.request_id = request.request_id
-    try:
+    with answered(connection, reply, partial(_refuse, response)):
         if request.HasField("schema_version") and len(request.schema_version) < VERSION_SIZE_BYTES:
             raise IncompatibleSchema(
                 f"Empty schema version: {len(request.schema_version)} bytes, a version has {VERSION_SIZE_BYTES}"
@@ -45,11 +47,6 @@ async def get_schema(connection: Connection, command: pb.BaseCommand) -> None:
         found_version, schema = _found(history, version, topic)
         response.schema_version = version_to_bytes(found_version)
         response.schema.CopyFrom(_wire_schema(topic, schema))
-    except Exception as failure:  # noqa: BLE001  (`answerable` sorts them)
-        error = connection.answerable(failure)
-        response.error_code = replies.server_error(error)
-        response.error_message = str(error)
-    connection.send(replies.frame(reply))
 
 
 def _found(history: History, version: int | None, topic: TopicName) -> tuple[int, SchemaData]:
@@ -77,7 +74,7 @@ async def get_or_create_schema(connection: Connection, command: pb.BaseCommand) 
     reply = pb.BaseCommand(type=pb.BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE)
     response = reply.getOrCreateSchemaResponse
     response.request_id = request.request_id
-    try:
+    with answered(connection, reply, partial(_refuse, response)):
         name = TopicName.parse(request.topic)
         connection.broker.authorization.require_produce(name, connection.role)
         topic = await connection.broker.get_topic(name, may_create=False)
@@ -85,9 +82,8 @@ async def get_or_create_schema(connection: Connection, command: pb.BaseCommand) 
         # Plain bytes are no schema here: such messages have no version.
         is_plain = schema is None or schema.type is SchemaType.NONE
         response.schema_version = await producer_schema_version(topic, None if is_plain else schema)
-    except Exception as failure:  # noqa: BLE001  (`answerable` sorts them)
-        error = connection.answerable(failure)
-        response.ClearField("schema_version")
-        response.error_code = replies.server_error(error)
-        response.error_message = str(error)
-    connection.send(replies.frame(reply))
+
+
+def _refuse(response: pb.CommandGetSchemaResponse | pb.CommandGetOrCreateSchemaResponse, error: BrokerError) -> None:
+    response.error_code = replies.server_error(error)
+    response.error_message = str(error)

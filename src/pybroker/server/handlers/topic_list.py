@@ -30,6 +30,9 @@ async def get_topics_of_namespace(connection: Connection, command: pb.BaseComman
     request = command.getTopicsOfNamespace
     broker = connection.broker
     namespace = _listable_namespace(connection, request.namespace)
+    if request.mode != _Mode.PERSISTENT and broker.resources.namespace(namespace) is None:
+        # As in the real broker, where only persistent topics of a namespace that does not exist are an empty list.
+        raise MetadataError(f"Namespace {namespace} not found")
     pattern = _pattern_to_evaluate(connection, request)
     topics = await broker.directory.list(namespace, _DOMAIN_OF_MODE[request.mode])
     if pattern is not None:

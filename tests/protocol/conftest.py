@@ -1,0 +1,47 @@
+"""What many modules here begin with. A module that wants another broker has a fixture of its own under the same name."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.support.broker_process import BrokerProcess
+from tests.support.memory_broker import MemoryBroker, memory_broker
+from tests.support.raw_client import RawClient, connected
+from tests.unit.admin.fake_broker import Served, served
+
+from pybroker.broker.topic import Topic
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[MemoryBroker]:
+    """A broker in the test's process."""
+    async with memory_broker() as running:
+        yield running
+
+
+@pytest.fixture
+async def topic(broker: MemoryBroker) -> Topic:
+    """A topic of it."""
+    return await broker.topic("persistent://public/default/t")
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[RawClient]:
+    """A connection to a module's own broker, which is a process."""
+    with connected(broker) as found:
+        yield found
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[Served]:
+    """Only the HTTP server, on stores in memory."""
+    async with served() as running:
+        yield running
+
+
+@contextmanager
+def running(directory: Path, **settings: object) -> Iterator[BrokerProcess]:
+    """A broker in a process with these settings, in which nothing may go wrong."""
+    with BrokerProcess(directory, {key: str(value) for key, value in settings.items()}).running_well() as process:
+        yield process
