@@ -119,9 +119,13 @@ def _check_order_at_each_consumer(receipts: list[Event], findings: Findings) -> 
 
 
 def holds(events: list[Event]) -> list[Hold]:
-    """Who had what from when to when, by start."""
+    """Who had what from when to when, by start.
+
+    That a consumer is killed is written down before it is: what it gets in between says nothing of others.
+    """
     open_since: dict[str, dict[Message, int]] = {}
     found: list[Hold] = []
+    ended: set[str] = set()
 
     def end(consumer: str, message: Message, end_ns: int) -> None:
         start_ns = open_since[consumer].pop(message, None)
@@ -130,11 +134,12 @@ def holds(events: list[Event]) -> list[Hold]:
 
     for event in events:
         mine = open_since.setdefault(event.consumer, {})
-        if event.kind == RECEIVED and event.message is not None:
+        if event.kind == RECEIVED and event.message is not None and event.consumer not in ended:
             mine.setdefault(event.message, event.time_ns)
         elif event.kind in (ACKED, GIVEN_BACK) and event.message is not None:
             end(event.consumer, event.message, event.time_ns)
         elif event.kind in (CLOSED, KILLED):
+            ended.add(event.consumer)
             for message in list(mine):
                 end(event.consumer, message, event.time_ns)
     for consumer, mine in open_since.items():

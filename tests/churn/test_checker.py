@@ -121,6 +121,11 @@ def test_a_key_may_go_on_elsewhere_once_it_is_free(end: str) -> None:
     assert script.kinds("Key_Shared", gives_back=True) == set()
 
 
+def test_what_a_consumer_gets_while_it_is_being_killed_is_not_held() -> None:
+    script = Script().add(RECEIVED, "a", KEYED[0]).add(KILLED, "a").add(RECEIVED, "a", KEYED[3]).work("b", *KEYED)
+    assert script.kinds("Key_Shared") == set()
+
+
 def test_a_key_is_held_for_ever_by_a_consumer_that_never_ends() -> None:
     script = Script().add(RECEIVED, "a", KEYED[0]).wait().wait().work("b", *KEYED)
     assert script.kinds("Key_Shared") == {"two holders"}
