@@ -107,7 +107,7 @@ async def test_properties_are_kept_merged_and_removed_one_by_one(broker: MemoryB
         (406, "PUT", f"{MISSING}/partitions", 0),
         (406, "PUT", f"{MISSING}/partitions", -1),
         (406, "PUT", f"{MISSING}/partitions", 10_001),
-        (400, "PUT", f"{MISSING}/partitions", "3"),
+        (400, "PUT", f"{MISSING}/partitions", "three"),
         (400, "PUT", f"{MISSING}/partitions", {"partitions": 3}),
         (400, "PUT", f"{MISSING}/partitions", None),
         (400, "PUT", MISSING, ["a"]),
