@@ -378,13 +378,34 @@ def test_a_permission_counts_from_the_next_request_on_until_it_is_revoked(secure
             client.create_producer(private)
 
 
+def test_who_is_connected_loses_producer_and_consumer_with_the_right_to_them(secured: Secured, private: str) -> None:
+    permission = "/admin/v2/namespaces/acme/private/permissions/leaver"
+    assert secured.rest("POST", permission, "boss", body=["produce", "consume"]).status == 204
+    with secured.client(secured.authentication("token", "alice")) as stays:
+        theirs, mine = stays.subscribe(private, "alice"), stays.create_producer(private)
+        with secured.client(secured.authentication("token", "leaver")) as client:
+            producer, consumer = (
+                client.create_producer(private, send_timeout_millis=500),
+                client.subscribe(private, "s"),
+            )
+            producer.send(b"granted")
+            assert consumer.receive(10_000).data() == theirs.receive(10_000).data() == b"granted"
+            assert secured.rest("DELETE", permission, "boss").status == 204
+            with pytest.raises(pulsar.PulsarException):
+                producer.send(b"revoked")
+            mine.send(b"secret")
+            assert theirs.receive(10_000).data() == b"secret"
+            with pytest.raises(pulsar.PulsarException):
+                consumer.receive(500)
+
+
 def test_a_permission_on_a_topic_holds_for_it_and_its_partitions_alone(secured: Secured, private: str) -> None:
     other, parts = f"{private}-other", f"{private}-parts"
     base = "/admin/v2/" + private.replace("://", "/")
     assert secured.rest("PUT", f"{base}-parts/partitions", "boss", body=2).status == 204
     assert secured.rest("PUT", base, "boss").status == 204
     for path in (base, f"{base}-parts"):
-        assert secured.rest("POST", f"{path}/permissions/single", "alice", body=["produce"]).status == 403
+        assert secured.rest("POST", f"{path}/permissions/single", "alice", body=["produce"]).status == 401
         assert secured.rest("POST", f"{path}/permissions/single", "boss", body=["produce"]).status == 204
     with secured.client(secured.authentication("token", "single")) as client:
         for topic in (private, parts, f"{parts}-partition-1"):
@@ -403,6 +424,9 @@ def test_a_subscription_can_be_kept_for_some_roles(secured: Secured, oneway: str
         client.subscribe(oneway, "free")
         with pytest.raises(pulsar.AuthorizationError):
             client.subscribe(oneway, "kept")
+        assert secured.rest("DELETE", path.replace("subscription/", "") + "/auditor", "boss").status == 204
+        client.subscribe(oneway, "kept")
+    assert secured.rest("GET", path.removesuffix("/kept"), "boss").json == {}
 
 
 ANYBODY = None
@@ -421,6 +445,11 @@ REST_RIGHTS = [
     ("POST", "/admin/v2/namespaces/acme/private/permissions/mallory", ["consume"], (403, 403, None, None)),
     ("GET", "/admin/v2/namespaces/acme/private/topics", None, (403, 200, 200, 200)),
     ("GET", "/admin/v2/brokers/configuration/runtime", None, (401, 401, 401, 200)),
+    ("PUT", "/admin/v2/persistent/acme/private/none", None, (403, 403, None, None)),
+    ("GET", "/admin/v2/persistent/acme/private/none/retention", None, (403, 403, None, None)),
+    ("PUT", "/admin/v2/persistent/acme/private/none/unload", None, (401, 401, None, None)),
+    ("GET", "/admin/v2/persistent/acme/private/none/permissions", None, (401, 401, None, None)),
+    ("GET", "/admin/v2/persistent/acme/oneway/none/subscriptions", None, (401, 401, None, None)),
 ]
 
 

@@ -225,8 +225,12 @@ class Call:
             self.broker.authorization.require_produce(topic, self.role)
 
     def require_consume(self, topic: TopicName, subscription: str) -> None:
-        with _refused_with(403):
+        with _refused_with(401):
             self.broker.authorization.require_consume(topic, subscription, self.role)
+
+    def require_topic_admin(self, topic: TopicName) -> None:
+        with _refused_with(401):
+            self.broker.authorization.require_namespace_admin(topic.namespace, self.role)
 
     def require_namespace_admin(self, namespace: NamespaceName) -> None:
         with _refused_with(403):
@@ -284,7 +288,8 @@ def empty_ok() -> Response:
 
 @contextmanager
 def _refused_with(status: int) -> Iterator[None]:
-    """Answer a refused right with `status`: 401 for checks above a namespace, 403 for those within one."""
+    """Answer a refused right with `status`, as Pulsar does: 403 for what is asked of a namespace, or of the policies and the being
+    of topics in it, 401 for all that is above and below: clusters and tenants, and what is done with a topic that is there."""
     try:
         yield
     except AuthorizationError as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pybroker.broker import publish_throttle, topic_limits
 from pybroker.broker.producer_places import ProducerPlaces
 from pybroker.broker.publish_checks import publish_checks
+from pybroker.broker.revoked_rights import disconnect_who_may_not
 from pybroker.broker.subscribe_limit import SubscribeLimit
 from pybroker.errors import BrokerError, NotAllowedError, PersistenceError, ServiceNotReady
 from pybroker.model.effective_policies import EffectivePolicies
@@ -89,6 +90,7 @@ class TopicBase(ABC):
                 producer.close_from_broker()
         for subscription in self.subscriptions.values():
             subscription.filters_changed()
+        disconnect_who_may_not(self, self.service.authorization)
 
     def _renew_limits(self) -> None:
         publish_throttle.renew(self)
@@ -111,8 +113,10 @@ class TopicBase(ABC):
     # --- producers and publishing ------------------------------------------------------------------------------------
 
     def require_admissible(self, producer: Producer) -> None:
-        """Raises ServiceNotReady, and MetadataError for one that does not encrypt where it must."""
+        """Raises ServiceNotReady, MetadataError for one that does not encrypt where it must, and AuthorizationError."""
         self._require_open()
+        # Its right may have been revoked since the client asked: it waited for the topic, or for its turn.
+        self.service.authorization.require_produce(self.name, producer.peer.role)
         topic_limits.require_encryption(self, producer)
 
     @abstractmethod
@@ -166,8 +170,9 @@ class TopicBase(ABC):
             raise NotAllowedError("Subscribe limited by subscribe rate limit per consumer.")
 
     def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
-        """Add `consumer` to `subscription`. Raises ConsumerBusy."""
+        """Add `consumer` to `subscription`. Raises ConsumerBusy, AuthorizationError."""
         self._require_open()
+        self.service.authorization.require_consume(self.name, subscription.name, consumer.peer.role)
         topic_limits.require_room_for_consumer(self, consumer.peer)
         subscription.add_consumer(consumer, kind)
 

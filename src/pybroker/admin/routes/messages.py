@@ -78,7 +78,7 @@ async def get_by_id(call: Call) -> Response:
 async def get_last_message_id(call: Call) -> Response:
     """The last message; entry -1 of the first ledger when there is none."""
     name = call.topic_name()
-    call.require_lookup(name)
+    call.require_consume(name, "")
     require_persistent(call, "Get last message id")
     topic = await existing_topic(call)
     with while_served(topic):

@@ -135,9 +135,11 @@ async def revoke_subscription(call: Call) -> Response:
     call.require_namespace_admin(namespace)
 
     def change(policies: NamespacePolicies) -> None:
-        roles = policies.auth_policies.subscription_auth_roles
-        if role in roles.get(subscription, ()):
-            roles[subscription].remove(role)
+        kept_for = policies.auth_policies.subscription_auth_roles
+        if role in kept_for.get(subscription, ()):
+            kept_for[subscription].remove(role)
+            if not kept_for[subscription]:
+                del kept_for[subscription]
 
     await call.resources.update_namespace(namespace, change)
     return no_content()

@@ -126,7 +126,7 @@ async def _topics_of_one_namespace(call: Call, texts: Sequence[str]) -> list[Top
 
 async def _changeable(call: Call, topic: TopicName) -> TopicName:
     """`topic`, for whoever administers it; it exists, or need not."""
-    call.require_namespace_admin(topic.namespace)
+    call.require_topic_admin(topic)
     may_be_missing = call.config.allow_acl_changes_on_non_existent_topics
     has_namespace = call.resources.namespace(topic.namespace) is not None
     if not has_namespace or not (may_be_missing or await topic_exists(call, topic)):

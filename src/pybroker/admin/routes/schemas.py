@@ -118,7 +118,7 @@ async def post_schema(call: Call) -> Response:
 async def delete_schema(call: Call) -> Response:
     """No version counts any more, and new ones go on behind the deletion's own; with `force=true` they begin anew."""
     topic = _topic(call)
-    call.require_namespace_admin(topic.namespace)
+    call.require_topic_admin(topic)
     existing_namespace(call, topic.namespace)
     if call.flag("force"):
         await call.broker.schemas.drop(topic.partitioned_name)
@@ -129,7 +129,7 @@ async def delete_schema(call: Call) -> Response:
 async def check_compatibility(call: Call) -> Response:
     """Whether a schema could be registered. That it could not is answered as Pulsar does: 500, with the reason."""
     topic = _topic(call)
-    call.require_namespace_admin(topic.namespace)
+    call.require_topic_admin(topic)
     existing_namespace(call, topic.namespace)
     schema, strategy = await _given_schema(call), await _strategy(call, topic)
     try:

@@ -45,7 +45,7 @@ def routes() -> list[Route]:
 
 
 async def list_subscriptions(call: Call) -> Response:
-    call.require_lookup(call.topic_name())
+    call.require_consume(call.topic_name(), "")
     topics = [await existing_any_topic(call, name) for name in topics_of(call, call.topic_name())]
     return json_response(list(dict.fromkeys(name for topic in topics for name in topic.subscriptions)))
 

@@ -48,7 +48,7 @@ async def unload(call: Call) -> Response:
     A topic that is not loaded stays so.
     """
     name = call.topic_name()
-    call.require_namespace_admin(name.namespace)
+    call.require_topic_admin(name)
     existing_namespace(call, name.namespace)
     topics = topics_of(call, name)
     missing = [each for each in topics if not await _unloaded(call, each)]
@@ -101,7 +101,7 @@ async def get_backlog(call: Call) -> Response:
 async def get_backlog_size(call: Call) -> Response:
     """The bytes behind a message, which the body names; a PUT because it has a body."""
     name = call.topic_name()
-    call.require_lookup(name)
+    call.require_consume(name, "")
     require_persistent(call, "Get backlog size")
     require_not_partitioned(call, name)
     topic = await existing_topic(call)
@@ -116,7 +116,7 @@ async def get_backlog_size(call: Call) -> Response:
 async def terminate(call: Call) -> Response:
     """No more messages, for ever; answers with the last one."""
     name = call.topic_name()
-    call.require_namespace_admin(name.namespace)
+    call.require_topic_admin(name)
     if not name.is_persistent:
         raise AdminError(406, "Need to provide a persistent topic name")
     require_not_partitioned(call, name)
@@ -126,7 +126,7 @@ async def terminate(call: Call) -> Response:
 async def terminate_partitions(call: Call) -> Response:
     """The same for every partition; answers with the last message of each."""
     name = call.topic_name()
-    call.require_namespace_admin(name.namespace)
+    call.require_topic_admin(name)
     names = topics_of(call, name)
     if names == [name]:
         raise AdminError(405, f"Topic {name} is not partitioned: use terminate")
@@ -142,7 +142,7 @@ async def _terminated(call: Call, name: TopicName) -> MessageId:
 async def trim(call: Call) -> Response:
     """Drop the closed ledgers that nobody needs any more, now rather than with the next round of maintenance."""
     name = call.topic_name()
-    call.require_namespace_admin(name.namespace)
+    call.require_topic_admin(name)
     require_persistent(call, "Trim")
 
     async def act(topic: Topic) -> None:
@@ -154,7 +154,7 @@ async def trim(call: Call) -> Response:
 
 async def truncate(call: Call) -> Response:
     name = call.topic_name()
-    call.require_namespace_admin(name.namespace)
+    call.require_topic_admin(name)
     require_persistent(call, "Truncate", 412)
     await on_each_topic(call, Topic.truncate)
     return no_content()
@@ -173,7 +173,7 @@ class _LongRunning(msgspec.Struct):
 
 async def get_compaction(call: Call) -> Response:
     name = call.topic_name()
-    call.require_namespace_admin(name.namespace)
+    call.require_topic_admin(name)
     require_persistent(call, "Compaction")
     compaction = (await existing_topic(call)).compaction
     return json_response(_LongRunning(compaction.status, compaction.last_error))
@@ -181,7 +181,7 @@ async def get_compaction(call: Call) -> Response:
 
 async def compact(call: Call) -> Response:
     name = call.topic_name()
-    call.require_namespace_admin(name.namespace)
+    call.require_topic_admin(name)
     require_persistent(call, "Compaction")
     await on_each_topic(call, _compact)
     return no_content()
@@ -194,7 +194,7 @@ async def _compact(topic: Topic) -> None:
 
 async def get_offload(call: Call) -> Response:
     name = call.topic_name()
-    call.require_namespace_admin(name.namespace)
+    call.require_topic_admin(name)
     require_persistent(call, "Offload")
     topic = await existing_topic(call)
     return json_response(
@@ -205,7 +205,7 @@ async def get_offload(call: Call) -> Response:
 async def offload(call: Call) -> Response:
     """Taken, as it runs in the background; that it fails for want of tiered storage is what its status says then."""
     name = call.topic_name()
-    call.require_namespace_admin(name.namespace)
+    call.require_topic_admin(name)
     require_persistent(call, "Offload")
     if await call.optional_json(ResetCursorData) is None:
         raise AdminError(400, "messageId is null")

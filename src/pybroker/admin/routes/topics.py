@@ -108,7 +108,7 @@ async def delete_property(call: Call) -> Response:
 
 def _changeable_topic(call: Call) -> TopicName:
     name = call.topic_name()
-    call.require_namespace_admin(name.namespace)
+    call.require_topic_admin(name)
     _require_persistent(name)
     existing_namespace(call, name.namespace)
     return name
