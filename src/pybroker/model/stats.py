@@ -210,6 +210,7 @@ class BrokerStats:
         "loop_lag_max_ms",
         "loop_lag_ms",
         "loop_lags_ms",
+        "loop_starved",
         "pending_publish_bytes",
         "publish_latency_ms",
         "skipped_damaged_entries",
@@ -233,6 +234,7 @@ class BrokerStats:
         self.loop_lag_ms = 0.0
         self.loop_lag_max_ms = 0.0
         self.loop_lags_ms = Buckets(LOOP_LAG_BOUNDS_MS)
+        self.loop_starved = 0
         # Of Python's collector; nothing where the process is not the broker's own.
         self.gc_full_collections = 0
         self.gc_pauses_ms = Buckets(GC_PAUSE_BOUNDS_MS)

@@ -139,6 +139,7 @@ class BrokerLines:
         yield from samples.gauge("pybroker_loop_lag_ms", stats.loop_lag_ms)
         yield from samples.gauge("pybroker_loop_lag_max_ms", stats.loop_lag_max_ms)
         yield from samples.histogram("pybroker_loop_lag_histogram_ms", stats.loop_lags_ms)
+        yield from samples.counter("pybroker_loop_starved", stats.loop_starved)
         yield from samples.histogram("pybroker_gc_pauses_ms", stats.gc_pauses_ms)
         yield from samples.counter("pybroker_gc_full_collections", stats.gc_full_collections)
         yield from samples.gauge("pybroker_pending_publish_bytes", stats.pending_publish_bytes)
