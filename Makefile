@@ -1,12 +1,27 @@
-# Everything a developer runs. `make serve` and `make test` need Python 3.11 and make only; they build .venv themselves.
+# Everything a developer runs. `make serve` and `make test` need Python (3.11 or newer) and make only; they build .venv themselves.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-PYTHON ?= python3.11
+# The first of these that is there, new enough, and can make environments. Another one: `make serve PYTHON=...`.
+PYTHONS := python3.11 python3.12 python3.13 python3
+IS_USABLE = -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2> /dev/null
+PYTHON ?= $(shell for name in $(PYTHONS); do $$name $(IS_USABLE) && echo $$name && break; done)
+define NO_PYTHON
+No Python that can be used: 3.11 or newer is needed, with its modules venv and ensurepip. Looked for: $(or $(PYTHON),$(PYTHONS)).
+  Debian, Ubuntu   apt install python3.11 python3.11-venv   (or what `python3 --version` says, if that is 3.11 or newer)
+  Fedora           dnf install python3.11
+  macOS            brew install python@3.11
+  elsewhere        https://www.python.org/downloads/
+One that has another name, or is not on the PATH, can be named: make serve PYTHON=/opt/python3.12/bin/python3
+endef
+export NO_PYTHON
 BIN := .venv/bin
+# Two stages of one environment: what a broker needs, and that with the client, the tests and the tools beside it.
+SERVE_STAMP := .venv/.installed-serve
 STAMP := .venv/.installed
+INSTALL = $(BIN)/python -m pip install --quiet --constraint requirements-dev.lock --editable
 # Tests in parallel; two processes are enough for a small machine.
 WORKERS ?= 2
 LOCK_HEAD := \# Exact versions for development: `make .venv` installs with this file as a constraint. Renewed by `make lock`.
@@ -23,7 +38,7 @@ TYPED_DIRECTORIES = $(wildcard src tools benchmarks)
 help:
 	@echo 'make serve                 run a broker on 127.0.0.1:6650 and 127.0.0.1:8080, data in ./data'
 	@echo 'make test                  all tests but the long ones'
-	@echo 'make .venv                 the environment alone'
+	@echo 'make .venv                 the environment alone, with all that tests and tools need'
 	@echo 'make lock                  renew the exact versions that .venv is made of'
 	@echo 'make generate              what is generated from proto/ and conf/'
 	@echo 'make format                format and fix what the linter can fix'
@@ -39,11 +54,19 @@ help:
 .PHONY: .venv
 .venv: $(STAMP)
 
-$(STAMP): pyproject.toml requirements-dev.lock
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint requirements-dev.lock --editable '.[client,test,dev]'
+$(BIN)/python:
+	@test -n "$(PYTHON)" && $(PYTHON) $(IS_USABLE) || { echo "$$NO_PYTHON" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+
+$(SERVE_STAMP): pyproject.toml requirements-dev.lock | $(BIN)/python
+	$(INSTALL) .
 	$(BIN)/python -m compileall -q src  # a cold start compiles nothing
 	touch $@
+
+$(STAMP): pyproject.toml requirements-dev.lock | $(BIN)/python
+	$(INSTALL) '.[client,test,dev]'
+	$(BIN)/python -m compileall -q src
+	touch $(SERVE_STAMP) $@
 
 # Takes the newest versions that pyproject.toml allows.
 .PHONY: lock
@@ -60,7 +83,7 @@ generate: $(STAMP)
 	$(BIN)/python tools/generate_config.py
 
 .PHONY: serve
-serve: $(STAMP)
+serve: $(SERVE_STAMP)
 	$(BIN)/pybroker serve --config conf/broker.conf --data ./data $(ARGS)
 
 .PHONY: format
