@@ -45,7 +45,7 @@ help:
 	@echo 'make check                 format, lint, types, unit tests'
 	@echo 'make test-long             the long tests'
 	@echo 'make fuzz SEED=n           the fuzz tests with one seed'
-	@echo 'make bench ARGS=...        benchmarks; those of restarts only when named: ARGS="--only recovery*,holes*"'
+	@echo 'make bench ARGS=...        benchmarks; those of restarts and worst inputs only when named: ARGS="--only recovery*,hostile*"'
 	@echo 'make churn ARGS=...        consumers that join, leave, stall and are killed, a minute of each type; what they saw is judged'
 	@echo 'make differential ARGS=... compare with the reference broker'
 	@echo 'make clean                 remove environment, caches and build output'

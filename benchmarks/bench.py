@@ -6,6 +6,7 @@
                                                    brokers that run already
 
   python -m benchmarks.bench --only recovery,holes*   cases that kill and restart a pybroker of their own; see restarts.py
+  python -m benchmarks.bench --only 'hostile*'        what the worst input of each command costs; see hostile.py
 
 Several brokers are loaded A B A B ..., the last is the reference of the ratios. broker_cpu_us and client_cpu_us are CPU
 microseconds a message, of all threads of either; they need the broker's PID.
@@ -21,9 +22,10 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks import brokers, cases, load, restarts
+from benchmarks import brokers, cases, hostile, hostile_commands, load, restarts
 from benchmarks.brokers import Broker
 
+HOSTILE = hostile_commands.ATTACKS
 Runs = dict[tuple[str, str], dict[str, list[float]]]  # (case, figure) -> target -> one value for each repetition
 
 
@@ -45,7 +47,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--only",
         metavar="PATTERN,...",
-        help=f"of {', '.join(cases.CASES)}; and not run by default {', '.join(restarts.CASES)}",
+        help=f"of {', '.join(cases.CASES)}; and not run by default {', '.join([*restarts.CASES, *HOSTILE])}",
     )
     parser.add_argument("--out", type=pathlib.Path, help="append every run to this file, one JSON object a line")
     return parser.parse_args(arguments)
@@ -55,11 +57,13 @@ def main(arguments: list[str]) -> int:
     options = parse_arguments(arguments)
     chosen = matching(list(cases.CASES), options.only or "*")
     restarting = matching(list(restarts.CASES), options.only or "")
-    if not chosen and not restarting:
+    attacks = matching(list(HOSTILE), options.only or "")
+    if not chosen and not restarting and not attacks:
         print(f"no case matches {options.only}", file=sys.stderr)
         return 2
     runs: Runs = {}
     failures = restart_cases(restarting, options, runs)
+    failures += hostile_cases(attacks, options, runs)
     if chosen:
         failures += load_cases(chosen, options, runs)
     return 1 if failures else 0
@@ -79,6 +83,22 @@ def restart_cases(chosen: list[str], options: argparse.Namespace, runs: Runs) ->
         for case in chosen:
             failures += not run_case(case, target, partial(restarts.CASES[case], settings), runs, options.out)
     if chosen and options.reps > 1:
+        print_medians(runs, [target])
+    return failures
+
+
+def hostile_cases(chosen: list[str], options: argparse.Namespace, runs: Runs) -> int:
+    """Worst inputs against one fresh pybroker; returns how many failed."""
+    if not chosen:
+        return 0
+    failures = 0
+    own = dict(one.split("=", 1) for one in options.set)
+    with brokers.started_pybroker(not options.no_sync, own) as target:
+        for _ in range(options.reps):
+            for name in chosen:
+                attack = HOSTILE[name]
+                failures += not run_case(name, target, partial(hostile.measure, attack, target), runs, options.out)
+    if options.reps > 1:
         print_medians(runs, [target])
     return failures
 
@@ -134,7 +154,7 @@ def run_case(case: str, target: Broker, run: Callable[[], cases.Figures], runs: 
     try:
         figures = run()
     except (load.LoadError, OSError) as error:
-        print(f"{case:<21} {target.name:<12} FAILED {error}", flush=True)
+        print(f"{case:<27} {target.name:<12} FAILED {error}", flush=True)
         return False
     print(line_of(case, target, figures), flush=True)
     if out is not None:
@@ -149,7 +169,7 @@ def run_case(case: str, target: Broker, run: Callable[[], cases.Figures], runs: 
 
 def line_of(case: str, target: Broker, figures: cases.Figures) -> str:
     cells = " ".join(f"{name}={number(value)}" for name, value in figures.items())
-    return f"{case:<21} {target.name:<12} {target.durability:<7} {cells}"
+    return f"{case:<27} {target.name:<12} {target.durability:<7} {cells}"
 
 
 def number(value: float | None) -> str:

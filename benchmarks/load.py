@@ -40,11 +40,11 @@ class Link:
 
     def look_up(self, topic: str) -> None:
         """Ask for partitions and owner, as clients do first; brokers may insist on the lookup."""
-        request_id = self._request_id()
+        request_id = self.next_request_id()
         metadata = pb.CommandPartitionedTopicMetadata(topic=topic, request_id=request_id)
         self._send(pb.BaseCommand(type=pb.BaseCommand.PARTITIONED_METADATA, partitionMetadata=metadata))
         self._receive(pb.BaseCommand.PARTITIONED_METADATA_RESPONSE)
-        lookup = pb.CommandLookupTopic(topic=topic, request_id=self._request_id())
+        lookup = pb.CommandLookupTopic(topic=topic, request_id=self.next_request_id())
         self._send(pb.BaseCommand(type=pb.BaseCommand.LOOKUP, lookupTopic=lookup))
         reply = self._receive(pb.BaseCommand.LOOKUP_RESPONSE).lookupTopicResponse
         if reply.response != pb.CommandLookupTopicResponse.Connect:
@@ -52,7 +52,7 @@ class Link:
 
     def open_producer(self, topic: str, producer_id: int) -> str:
         self.look_up(topic)
-        producer = pb.CommandProducer(topic=topic, producer_id=producer_id, request_id=self._request_id())
+        producer = pb.CommandProducer(topic=topic, producer_id=producer_id, request_id=self.next_request_id())
         self._send(pb.BaseCommand(type=pb.BaseCommand.PRODUCER, producer=producer))
         return self._receive(pb.BaseCommand.PRODUCER_SUCCESS).producer_success.producer_name
 
@@ -71,7 +71,7 @@ class Link:
             subType=sub_type,
             consumer_id=consumer_id,
             consumer_name=consumer_name,
-            request_id=self._request_id(),
+            request_id=self.next_request_id(),
             initialPosition=pb.CommandSubscribe.Earliest,
         )
         self._send(pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE, subscribe=subscribe))
@@ -83,17 +83,43 @@ class Link:
             consumer_id=consumer_id,
             ack_type=pb.CommandAck.Individual,
             message_id=message_ids,
-            request_id=self._request_id(),
+            request_id=self.next_request_id(),
         )
         self._send(pb.BaseCommand(type=pb.BaseCommand.ACK, ack=ack))
         response = self._receive(pb.BaseCommand.ACK_RESPONSE).ackResponse
         if response.HasField("error"):
             raise LoadError(f"an acknowledgement failed: {response}")
 
+    def ping(self) -> None:
+        """A PING and its PONG."""
+        self._send(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
+        self._receive(pb.BaseCommand.PONG)
+
+    def exchange(self, data: bytes, answers: int) -> list[pb.BaseCommand]:
+        """Send bytes as they are and return the commands that come back: so many, fewer when the broker closes the connection.
+
+        A PING of the broker's is answered and not counted.
+        """
+        found: list[pb.BaseCommand] = []
+        try:
+            self.socket.sendall(data)
+            while len(found) < answers and (received := self.socket.recv_into(self.walker.space())):
+                cut = self.walker.frames(received)
+                commands = [self.walker.decode(start) for _, start, _ in cut]
+                if cut:
+                    self.walker.consumed(cut[-1][2])
+                found += [command for command in commands if command.type != pb.BaseCommand.PING]
+                if len(found) < answers and any(command.type == pb.BaseCommand.PING for command in commands):
+                    self.socket.sendall(frames.PONG)
+        except ConnectionError:
+            return found  # refused while it was on its way
+        return found
+
     def close(self) -> None:
         self.socket.close()
 
-    def _request_id(self) -> int:
+    def next_request_id(self) -> int:
+        """One that this connection has not used."""
         self._next_request_id += 1
         return self._next_request_id
 

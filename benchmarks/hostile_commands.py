@@ -1,0 +1,170 @@
+"""The worst inputs of the binary protocol's commands, for `hostile.py`: well-formed frames that anybody may send."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from benchmarks import cases, frames, load
+from benchmarks.brokers import Broker
+from benchmarks.hostile import Attack, Fire
+from pybroker.wire import pulsar_api_pb2 as pb
+
+_Command = pb.BaseCommand
+_PING = frames.encode_command(_Command(type=_Command.PING, ping=pb.CommandPing()))
+_WORD_BYTES = 2  # the shortest word of an ack set that is not packed, with its tag
+_MESSAGE_ID_BYTES = 12
+
+
+def _fire(link: load.Link, data: bytes) -> int:
+    """Send commands that have no answer of their own, and a PING behind them."""
+    link.exchange(data + _PING, 1)
+    return len(data)
+
+
+@contextmanager
+def _consumer(
+    broker: Broker, tail: bytes | None = None, entries: int = 1, topic: str = ""
+) -> Iterator[tuple[load.Link, pb.MessageIdData]]:
+    """A session with consumer 1 on a topic, a new one if none is named, that now holds entries of `tail`; the id of the last."""
+    topic = topic or cases.new_topic()
+    link = load.Link(broker.service_url)
+    try:
+        name = link.open_producer(topic, producer_id=1)
+        send = _Command(type=_Command.SEND, send=pb.CommandSend(producer_id=1, sequence_id=1)).SerializeToString()
+        tail = tail or frames.batch_tail(name, b"x" * 10, 100)
+        sizes = (4 + len(send) + len(tail)).to_bytes(4, "big") + len(send).to_bytes(4, "big")
+        answers = link.exchange((sizes + send + tail) * entries, entries)
+        link.subscribe(topic, cases.SUBSCRIPTION, pb.CommandSubscribe.Shared, consumer_id=1)
+        yield link, answers[-1].send_receipt.message_id
+    finally:
+        link.close()
+
+
+@contextmanager
+def ack_of_an_ack_set(broker: Broker, size_bytes: int) -> Iterator[Fire]:
+    """One ACK of a batch with an ack set as long as the frame."""
+    with _consumer(broker) as (link, at):
+        words = [1] * (size_bytes // _WORD_BYTES)
+        message_id = pb.MessageIdData(ledgerId=at.ledgerId, entryId=at.entryId, ack_set=words, batch_size=100)
+        ack = pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Individual, message_id=[message_id])
+        data = frames.encode_command(_Command(type=_Command.ACK, ack=ack))
+        yield lambda: _fire(link, data)
+
+
+@contextmanager
+def seek_to_an_ack_set(broker: Broker, size_bytes: int) -> Iterator[Fire]:
+    """SEEK into a batch with an ack set as long as the frame."""
+    topic = cases.new_topic()
+    with _consumer(broker, topic=topic) as (link, at):
+        words = [1] * (size_bytes // _WORD_BYTES)
+        message_id = pb.MessageIdData(ledgerId=at.ledgerId, entryId=at.entryId, ack_set=words)
+        seek = _Command(type=_Command.SEEK, seek=pb.CommandSeek(consumer_id=1, request_id=1, message_id=message_id))
+
+        def fire() -> int:
+            seek.seek.request_id = link.next_request_id()
+            data = frames.encode_command(seek)
+            link.exchange(data, 2)  # the consumer is closed, and the seek answered
+            link.subscribe(topic, cases.SUBSCRIPTION, pb.CommandSubscribe.Shared, consumer_id=1)
+            return len(data)
+
+        yield fire
+
+
+def _ids(at: pb.MessageIdData, size_bytes: int) -> list[pb.MessageIdData]:
+    """Ids of entries that nobody has, each in another ledger than the one before, so that no two belong together."""
+    count = size_bytes // _MESSAGE_ID_BYTES
+    return [pb.MessageIdData(ledgerId=at.ledgerId + index % 1000, entryId=1 + index // 2) for index in range(count)]
+
+
+@contextmanager
+def ack_of_many_ids(broker: Broker, size_bytes: int) -> Iterator[Fire]:
+    """One ACK with as many ids as fit."""
+    with _consumer(broker) as (link, at):
+        ack = pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Individual, message_id=_ids(at, size_bytes))
+        data = frames.encode_command(_Command(type=_Command.ACK, ack=ack))
+        yield lambda: _fire(link, data)
+
+
+@contextmanager
+def redelivery_of_many_ids(broker: Broker, size_bytes: int) -> Iterator[Fire]:
+    """REDELIVER with as many ids as fit."""
+    with _consumer(broker) as (link, at):
+        asked = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1, message_ids=_ids(at, size_bytes))
+        command = _Command(type=_Command.REDELIVER_UNACKNOWLEDGED_MESSAGES, redeliverUnacknowledgedMessages=asked)
+        data = frames.encode_command(command)
+        yield lambda: _fire(link, data)
+
+
+def _requests(
+    make: Callable[[str, int], dict[str, Any]], name: str
+) -> Callable[[Broker, int], AbstractContextManager[Fire]]:
+    """An attack by one request on a new topic: `make` gives its fields, for a topic and a size."""
+
+    @contextmanager
+    def ready(broker: Broker, size_bytes: int) -> Iterator[Fire]:
+        link = load.Link(broker.service_url)
+        topic = cases.new_topic()
+        link.open_producer(topic, producer_id=1)
+        number = next(field.number for field in _Command.DESCRIPTOR.fields if field.name == name)
+        command = _Command.FromString(b"\x08" + bytes((number,)))
+        message = getattr(command, name)
+        message.CopyFrom(type(message)(request_id=0, **make(topic, size_bytes)))
+
+        def fire() -> int:
+            nonlocal link
+            message.request_id = link.next_request_id()
+            data = frames.encode_command(command)
+            if not link.exchange(data, 1):  # refused by closing the connection
+                link.close()
+                link = load.Link(broker.service_url)
+            return len(data)
+
+        try:
+            yield fire
+        finally:
+            link.close()
+
+    return ready
+
+
+def _hash_ranges(topic: str, size_bytes: int) -> dict[str, Any]:
+    ranges = [pb.IntRange(start=0, end=index % 100) for index in range(size_bytes // 6)]
+    meta = pb.KeySharedMeta(keySharedMode=pb.KeySharedMode.STICKY, hashRanges=ranges)
+    return {"topic": topic, "subscription": "s", "subType": 3, "consumer_id": 9, "keySharedMeta": meta}
+
+
+def _pairs(size_bytes: int) -> list[pb.KeyValue]:
+    return [pb.KeyValue(key=f"{index:06d}", value="") for index in range(size_bytes // 12)]
+
+
+ATTACKS = {
+    "hostile_ack_set": Attack(50_000, 400_000, ack_of_an_ack_set),
+    "hostile_seek_ack_set": Attack(50_000, 400_000, seek_to_an_ack_set),
+    "hostile_ack_ids": Attack(50_000, 1_000_000, ack_of_many_ids),
+    "hostile_redeliver_ids": Attack(50_000, 1_000_000, redelivery_of_many_ids),
+    "hostile_hash_ranges": Attack(100_000, 1_800_000, _requests(_hash_ranges, "subscribe")),
+    "hostile_producer_metadata": Attack(
+        50_000,
+        4_500_000,
+        _requests(lambda topic, size: {"topic": topic, "producer_id": 9, "metadata": _pairs(size)}, "producer"),
+    ),
+    "hostile_consumer_metadata": Attack(
+        50_000,
+        4_500_000,
+        _requests(
+            lambda topic, size: {
+                "topic": topic,
+                "subscription": "s",
+                "subType": 1,
+                "consumer_id": 9,
+                "metadata": _pairs(size),
+            },
+            "subscribe",
+        ),
+    ),
+    "hostile_partition_digits": Attack(
+        4_000,
+        100_000,
+        _requests(lambda topic, size: {"topic": f"{topic}-partition-{'1' * size}"}, "partitionMetadata"),
+    ),
+}
