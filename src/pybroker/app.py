@@ -25,7 +25,7 @@ from pybroker.clock import Clock
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.data_directory import DataDirectoryInUse, DataDirectoryLock
-from pybroker.errors import AdminError, InvalidTopicName, StoreError
+from pybroker.errors import AdminError, CannotListen, InvalidTopicName, StoreError
 from pybroker.garbage import GarbagePolicy
 from pybroker.managed_ledger.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import LedgerLimits, ManagedLedgerFactory
@@ -57,7 +57,7 @@ _MIB = 1024 * 1024
 
 
 class StartError(Exception):
-    """The broker cannot start; the text is the one line that the operator needs."""
+    """The broker cannot start; each argument is one line that the operator needs."""
 
 
 def run(config: BrokerConfig, ready_file: Path | None, warnings: list[str], disk: Disk | None = None) -> int:
@@ -72,7 +72,11 @@ def run(config: BrokerConfig, ready_file: Path | None, warnings: list[str], disk
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(_serve(config, ready_file, disk))
-    except (StartError, DataDirectoryInUse, StoreError) as error:
+    except StartError as error:
+        for problem in error.args:
+            print(f"pybroker: {problem}", file=sys.stderr)
+        return EXIT_FAILED
+    except (DataDirectoryInUse, StoreError) as error:
         print(f"pybroker: {error}", file=sys.stderr)
         return EXIT_FAILED
 
@@ -231,13 +235,18 @@ class Broker:
             refresher = CertificateRefresher(tls, config)
         self.listener = Listener(ServerContext(self.service, command_table()))
         self.http = HttpServer(self.service, tls, self.clock)
+        problems: list[str] = []
         try:
             self.listener.bind(config.bind_address, config.broker_service_port, config.broker_service_port_tls, tls)
+        except CannotListen as error:
+            problems += error.problems
+        try:
             self.http.bind()
-        except OSError as error:
-            raise StartError(
-                f"cannot listen on {config.bind_address}: {error.strerror or error} (another broker? use --port and --http-port)"
-            ) from error
+        except CannotListen as error:
+            problems += error.problems
+        if problems:
+            problems[-1] += " (another broker? --port and --http-port choose other ports)"
+            raise StartError(*problems)
         ports = BoundPorts(self.listener.port, self.listener.port_tls, self.http.port, self.http.port_tls)
         self.service.addresses = AdvertisedAddresses(config, ports, socket.gethostname())
         self._tasks.start(self._run_background(refresher), "background")

@@ -1,8 +1,8 @@
 """The command line: parse arguments, load the configuration, hand over to `app`.
 
 Owns the words of the command line and the exit codes: 0 for a clean end, 2 for arguments or a configuration that
-cannot be used (one line on stderr, no trace); `app` gives the code of a run. Imports little, so that a broker starts
-quickly.
+cannot be used (one line on stderr for each thing that is wrong, no trace); `app` gives the code of a run. Imports little,
+so that a broker starts quickly.
 """
 
 import argparse
@@ -10,8 +10,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pybroker import __version__
+
+if TYPE_CHECKING:
+    from pybroker.config import Problems
 
 EXIT_USAGE = 2
 
@@ -35,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = options.run(options)
         return code
     except ConfigError as error:
-        print(f"pybroker: {error}", file=sys.stderr)
+        for problem in error.problems:
+            print(f"pybroker: {problem}", file=sys.stderr)
         return EXIT_USAGE
 
 
@@ -91,12 +96,19 @@ def _dump(options: argparse.Namespace) -> int:
 
 def _serve(options: argparse.Namespace) -> int:
     """Load the configuration and run the broker."""
-    from pybroker.config import load  # noqa: PLC0415  (see main)
+    from pybroker.config import Problems, read  # noqa: PLC0415  (see main)
+    from pybroker.configuration_check import check  # noqa: PLC0415
 
-    loaded = load(options.config, os.environ, _overrides(options))
+    problems = Problems()
+    loaded = read(options.config, os.environ, _overrides(options, problems))
+    problems.found += loaded.problems
+    check(loaded.config, loaded.refused_keys, problems)
+    if problems.found and loaded.unknown_keys:
+        problems.found.append(_unknown(loaded.unknown_keys))
+    problems.raise_any()
     warnings = []
     if loaded.unknown_keys:
-        warnings.append("unknown configuration keys: " + ", ".join(loaded.unknown_keys))
+        warnings.append(_unknown(loaded.unknown_keys))
     if loaded.unsupported_keys_in_use:
         warnings.append("configuration keys without effect so far: " + ", ".join(loaded.unsupported_keys_in_use))
     from pybroker.app import run  # noqa: PLC0415  (the whole broker; a bad configuration is told without it)
@@ -104,15 +116,23 @@ def _serve(options: argparse.Namespace) -> int:
     return run(loaded.config, options.ready_file, warnings)
 
 
-def _overrides(options: argparse.Namespace) -> dict[str, str]:
-    from pybroker.config import ConfigError  # noqa: PLC0415  (see main)
+def _unknown(keys: Sequence[str]) -> str:
+    from pybroker.config import similar_key  # noqa: PLC0415  (see main)
 
+    meant = [similar_key(key) for key in keys]
+    shown = [f"{key} (did you mean {like}?)" if like else key for key, like in zip(keys, meant, strict=True)]
+    return "unknown configuration keys: " + ", ".join(shown)
+
+
+def _overrides(options: argparse.Namespace, problems: "Problems") -> dict[str, str]:
+    """What options say; what cannot be read is added to `problems`."""
     overrides: dict[str, str] = {}
     for setting in options.set:
         key, separator, value = setting.partition("=")
-        if not separator or not key.strip():
-            raise ConfigError(f"--set needs key=value, not {setting!r}")
-        overrides[key.strip()] = value
+        if separator and key.strip():
+            overrides[key.strip()] = value
+        else:
+            problems.found.append(f"--set needs key=value, not {setting!r}")
     for option, key in _KEY_OF_OPTION.items():
         value = getattr(options, option)
         if value is not None:

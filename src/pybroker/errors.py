@@ -15,6 +15,19 @@ from __future__ import annotations
 from typing import ClassVar
 
 
+class CannotListen(Exception):
+    """Ports that cannot be bound; each of `problems` names address, port, key and reason."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+    @classmethod
+    def on(cls, address: str, port: int, key: str, error: OSError) -> CannotListen:
+        """One port, which is the value of the configuration key `key`."""
+        return cls(f"cannot listen on {address} port {port} ({key}): {error.strerror or error}")
+
+
 class ProtocolViolation(Exception):
     """The peer sent what no client may send; the text says what, the connection is closed."""
 

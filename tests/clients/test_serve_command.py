@@ -3,12 +3,16 @@
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from tests.support.broker_process import BrokerProcess
+from tests.support.credentials import CertificateAuthority
 from tests.support.raw_client import CLOSED, RawClient, Type, connected
 
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -112,9 +116,9 @@ def test_unknown_keys_and_keys_without_effect_are_named_once_at_start(tmp_path: 
     ("setting", "complaint"),
     [
         ("authenticationEnabled=true", "authenticationEnabled is true, but nobody could get in"),
-        ("brokerServicePortTls=0", "a TLS port is set, so tlsCertificateFilePath must be set"),
+        ("internalListenerName=x", "internalListenerName is set, but advertisedListeners is empty"),
         ("advertisedListeners=nonsense", "advertisedListeners has 'nonsense'"),
-        ("clusterName=a/b", "clusterName or bootstrapNamespaces cannot be used"),
+        ("clusterName=a/b", "clusterName cannot be 'a/b'"),
     ],
 )
 def test_a_configuration_that_cannot_work_is_one_line_and_code_2(tmp_path: Path, setting: str, complaint: str) -> None:
@@ -130,6 +134,40 @@ def test_a_data_directory_that_cannot_be_made_is_one_line_and_code_1(tmp_path: P
     ended = serve(tmp_path)
     assert ended.returncode == 1
     assert complaints(ended) == [f"pybroker: cannot use data directory {tmp_path / 'data'}: File exists"]
+
+
+@pytest.fixture
+def taken() -> Iterator[dict[str, int]]:
+    """Ports that somebody else listens on, by key."""
+    keys = ("brokerServicePort", "webServicePort", "brokerServicePortTls", "webServicePortTls")
+    with ExitStack() as stack:
+        sockets = {key: stack.enter_context(socket.create_server(("127.0.0.1", 0))) for key in keys}
+        yield {key: bound.getsockname()[1] for key, bound in sockets.items()}
+
+
+def test_the_port_that_is_taken_is_named(tmp_path: Path, taken: dict[str, int]) -> None:
+    port = taken["webServicePort"]
+    ended = serve(tmp_path, "--http-port", str(port))
+    assert ended.returncode == 1
+    cause, _, advice = complaints(ended)[0].partition(" (another broker? ")
+    assert cause == f"pybroker: cannot listen on 127.0.0.1 port {port} (webServicePort): Address already in use"
+    assert advice == "--port and --http-port choose other ports)"
+    assert len(complaints(ended)) == 1
+
+
+def test_all_ports_that_are_taken_are_named(tmp_path: Path, taken: dict[str, int]) -> None:
+    files = CertificateAuthority(tmp_path).server()
+    settings = {name: taken[name] for name in ("brokerServicePortTls", "webServicePortTls")} | {
+        "tlsCertificateFilePath": files.certificate,
+        "tlsKeyFilePath": files.key,
+    }
+    arguments = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    arguments += ["--port", str(taken["brokerServicePort"]), "--http-port", str(taken["webServicePort"])]
+    ended = serve(tmp_path, *arguments)
+    assert ended.returncode == 1
+    found = [line.partition(" (")[0] for line in complaints(ended)]
+    order = ("brokerServicePort", "brokerServicePortTls", "webServicePort", "webServicePortTls")
+    assert found == [f"pybroker: cannot listen on 127.0.0.1 port {taken[name]}" for name in order]
 
 
 def test_a_ready_file_that_cannot_be_written_is_one_line_and_code_1(tmp_path: Path) -> None:

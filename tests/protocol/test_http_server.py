@@ -11,7 +11,7 @@ import pytest
 from tests.unit.admin.fake_broker import Served, served
 
 from pybroker.admin import application, call, protocol
-from pybroker.errors import AuthorizationError, StoreError
+from pybroker.errors import AuthorizationError, CannotListen, StoreError
 
 ADMIN = "/admin/v2"
 
@@ -217,7 +217,7 @@ async def answer_or_reset(answer: asyncio.Task[bytes]) -> bytes:
 
 
 async def test_a_busy_port_is_told_before_anything_is_served(http: Served) -> None:
-    with pytest.raises(OSError, match="in use"):
+    with pytest.raises(CannotListen, match=r"webServicePort.*in use"):
         async with served(web_service_port=http.server.port):
             pass
 

@@ -8,7 +8,7 @@ import pytest
 
 import pybroker
 from pybroker.cli import main
-from pybroker.config import KEYS, BrokerConfig
+from pybroker.config import KEYS, BrokerConfig, similar_key
 
 
 class FakeApp(ModuleType):
@@ -88,6 +88,90 @@ def test_a_configuration_that_cannot_be_used_is_one_line_and_code_2(
     assert errors.startswith(f"pybroker: {complaint}")
     assert errors.count("\n") == 1
     assert not app.calls
+
+
+def complaints(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    assert main(["serve", *arguments]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert all(line.startswith("pybroker: ") for line in lines)
+    return [line.removeprefix("pybroker: ") for line in lines]
+
+
+def test_all_that_is_wrong_with_a_configuration_is_told_at_once(
+    app: FakeApp, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("maxMessageSize=large\na line that says nothing\nclusterName=a/b\nand another\nlogLevel=loud\n")
+    monkeypatch.setenv("PULSAR_PREFIX_journalSyncData", "perhaps")
+    settings = (
+        "brokerServicePortTls=0",
+        "tlsProtocols=SSLv3",
+        "authorizationEnabled=true",
+        "bootstrapNamespaces=a/b,c",
+        "advertisedListeners=x,y:pulsar://h:1,z",
+        "internalListenerName=q",
+        "nonsense",
+        "maxMesageSize=1",
+    )
+    found = complaints(capsys, "--config", str(file), *(word for text in settings for word in ("--set", text)))
+    wanted = [
+        "--set needs key=value, not 'nonsense'",
+        f"{file}: line 2 is not key=value: 'a line that says nothing'",
+        f"{file}: line 4 is not key=value: 'and another'",
+        "maxMessageSize cannot be 'large'",
+        "logLevel cannot be 'loud'",
+        "journalSyncData cannot be 'perhaps'",
+        "authorizationEnabled=true needs authenticationEnabled=true",
+        "tlsProtocols: SSLv3 not supported",
+        "a TLS port is set, so tlsCertificateFilePath must be set, too",
+        "a TLS port is set, so tlsKeyFilePath must be set, too",
+        "advertisedListeners has 'x'",
+        "advertisedListeners has 'z'",
+        "clusterName cannot be 'a/b'",
+        "bootstrapNamespaces cannot have 'c'",
+        "unknown configuration keys: maxMesageSize (did you mean maxMessageSize?)",
+    ]
+    assert len(found) == len(wanted), found
+    assert [line for line, start in zip(found, wanted, strict=True) if not line.startswith(start)] == []
+    assert not app.calls
+
+
+def test_all_providers_that_cannot_work_are_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    found = complaints(
+        capsys, "--set", "authenticationEnabled=true", "--set", "authenticationProviders=token,basic,kerberos"
+    )
+    assert [line.split()[0] for line in found] == ["authentication", "authentication", "authenticationProviders:"]
+    assert "tokenSecretKey" in found[0]
+    assert "basicAuthConf" in found[1]
+
+
+def test_what_follows_from_a_value_that_was_refused_is_not_told(capsys: pytest.CaptureFixture[str]) -> None:
+    found = complaints(capsys, "--set", "authorizationEnabled=true", "--set", "authenticationEnabled=certainly")
+    assert len(found) == 1
+    assert found[0].startswith("authenticationEnabled cannot be 'certainly'")
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("brokerServicPort", "brokerServicePort"),
+        ("maxmessagesize", "maxMessageSize"),
+        ("journalSyncDatas", "journalSyncData"),
+        ("noSuchKey", None),
+        ("zookeeperServers", None),  # Pulsar's, and not like any that is known here.
+        ("", None),
+        ("x" * 10_000, None),
+    ],
+)
+def test_the_key_that_was_probably_meant_is_named(key: str, meant: str | None) -> None:
+    assert similar_key(key) == meant
+
+
+def test_a_warning_of_an_unknown_key_says_what_was_probably_meant(app: FakeApp) -> None:
+    main(["serve", "--set", "brokerServicPort=1", "--set", "noSuchKey=1"])
+    assert app.calls[0][2] == [
+        "unknown configuration keys: brokerServicPort (did you mean brokerServicePort?), noSuchKey"
+    ]
 
 
 def test_version_is_the_version_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,6 +56,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "data_directory": (),
     "watchdog": ("logs", "model"),
     "garbage": ("logs", "model"),
+    "configuration_check": ("config", "errors", "model", "auth", "cluster"),
     "tools": ("data_directory", *STORES, "managed_ledger", "dispatch.delayed_record", "wire"),
     "app": (
         "data_directory",
@@ -70,7 +71,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "admin",
         "websocket",
     ),
-    "cli": (*STORES, *SERVICES, "wire", "app", "tools"),
+    "cli": (*STORES, *SERVICES, "wire", "app", "configuration_check", "tools"),
     "__main__": ("cli",),
 }
 

@@ -7,6 +7,7 @@ protocol and not its server. What must always hold: after `close` returned, no c
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 from collections.abc import Sequence
@@ -54,6 +55,7 @@ from pybroker.admin.routes.openapi import OpenApiRoutes
 from pybroker.admin.routes.rest_produce import RestProduceRoutes
 from pybroker.admin.routes.topic_stats import TopicStatsRoutes
 from pybroker.auth.tls import server_context
+from pybroker.errors import CannotListen
 from pybroker.tasks import TaskOwner
 
 if TYPE_CHECKING:
@@ -133,16 +135,25 @@ class HttpServer:
         return _port_of(self._tls_socket)
 
     def bind(self) -> None:
-        """Bind the ports without serving them, so that addresses can be advertised first. Raises OSError."""
+        """Bind the ports without serving them, so that addresses can be advertised first.
+
+        Raises CannotListen, which names all that cannot be bound.
+        """
         address, config = self._config.bind_address, self._config
-        try:
-            if config.web_service_port is not None:
+        problems: list[str] = []
+        if config.web_service_port is not None:
+            try:
                 self._plain_socket = _bind(address, config.web_service_port)
-            if config.web_service_port_tls is not None:
+            except OSError as error:
+                problems += CannotListen.on(address, config.web_service_port, "webServicePort", error).problems
+        if config.web_service_port_tls is not None:
+            try:
                 self._tls_socket = _bind(address, config.web_service_port_tls)
-        except OSError:
+            except OSError as error:
+                problems += CannotListen.on(address, config.web_service_port_tls, "webServicePortTls", error).problems
+        if problems:
             self._close_sockets()
-            raise
+            raise CannotListen(*problems)
 
     async def start(self) -> None:
         """Serve; binds the ports first unless `bind` has."""
@@ -226,7 +237,13 @@ class HttpServer:
 
 def _bind(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    bound = socket.create_server((address.strip("[]"), port), family=family, backlog=ACCEPT_BACKLOG)
+    try:
+        bound = socket.create_server((address.strip("[]"), port), family=family, backlog=ACCEPT_BACKLOG)
+    except OSError as error:
+        # Without what `create_server` adds to the system's words: the address, which whoever tells of it names anyway.
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else error.strerror
+        raise OSError(number, reason) from error
     bound.setblocking(False)
     # For the connections that are accepted: asyncio's own loop leaves Nagle's algorithm on for sockets it did not make,
     # and an answer of two writes would wait 40 ms for the client's delayed acknowledgement.

@@ -15,7 +15,7 @@ from pybroker.auth.provider import AuthenticationProvider, Identity, PeerCertifi
 from pybroker.auth.tls_auth import TlsProvider
 from pybroker.auth.token import TokenProvider, TokenSettings
 from pybroker.config.broker_config import BrokerConfig
-from pybroker.config.keys import ConfigError
+from pybroker.config.keys import ConfigError, Problems
 from pybroker.errors import AuthenticationError
 
 __all__ = ["AuthenticationService", "Identity", "PeerCertificate"]
@@ -33,10 +33,13 @@ class AuthenticationService:
         self._providers: dict[str, AuthenticationProvider] = {}
         if not self.enabled:
             return
+        problems = Problems()
         for name in config.authentication_providers:
-            method = names.method_of(name)
-            if method not in self._providers:
-                self._providers[method] = _provider(method, config)
+            with problems.noted():
+                method = names.method_of(name)
+                if method not in self._providers:
+                    self._providers[method] = _provider(method, config)
+        problems.raise_any()
         if not self._providers and not self._anonymous_role:
             raise ConfigError("authenticationEnabled is true, but nobody could get in: set authenticationProviders")
 

@@ -19,6 +19,17 @@ from pybroker.model.policies import AuthAction, NamespacePolicies, SubscriptionA
 _PROVIDER_CLASS = "PulsarAuthorizationProvider"
 
 
+def check_configuration(config: BrokerConfig) -> None:
+    """Raises ConfigError where the rules could not be kept."""
+    problems = []
+    if config.authorization_enabled and not config.authentication_enabled:
+        problems.append("authorizationEnabled=true needs authenticationEnabled=true: nobody has a role otherwise")
+    if config.authorization_enabled and config.authorization_provider.rpartition(".")[2] != _PROVIDER_CLASS:
+        problems.append(f"authorizationProvider must be {_PROVIDER_CLASS}: this broker has no other")
+    if problems:
+        raise ConfigError(*problems)
+
+
 class AuthorizationService:
     """The rules of one broker. Raises ConfigError when made from a configuration that cannot work."""
 
@@ -28,12 +39,7 @@ class AuthorizationService:
         self._config = config
         self._proxy_roles = frozenset(config.proxy_roles)
         self._wildcards = config.authorization_allow_wildcards_matching
-        if not self.enabled:
-            return
-        if not config.authentication_enabled:
-            raise ConfigError("authorizationEnabled=true needs authenticationEnabled=true: nobody has a role otherwise")
-        if config.authorization_provider.rpartition(".")[2] != _PROVIDER_CLASS:
-            raise ConfigError(f"authorizationProvider must be {_PROVIDER_CLASS}: this broker has no other")
+        check_configuration(config)
 
     def require_produce(self, topic: TopicName, role: str | None) -> None:
         """Refuse a role that may not publish to `topic`."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pybroker import logs
 from pybroker.auth.provider import PeerCertificate
 from pybroker.config.broker_config import BrokerConfig
-from pybroker.config.keys import ConfigError
+from pybroker.config.keys import ConfigError, Problems
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -27,30 +27,36 @@ def server_context(config: BrokerConfig) -> ssl.SSLContext:
         raise ConfigError(
             "tlsEnabledWithKeyStore is not supported: give PEM files in tlsCertificateFilePath and tlsKeyFilePath"
         )
+    problems = Problems()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version, context.maximum_version = version_range(config.tls_protocols)
+    with problems.noted():
+        context.minimum_version, context.maximum_version = version_range(config.tls_protocols)
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
     context.num_tickets = 0
     if ciphers := openssl_ciphers(config.tls_ciphers):
         try:
             context.set_ciphers(":".join(ciphers))
-        except ssl.SSLError as error:
-            raise ConfigError(
-                f"tlsCiphers names no cipher that is known here: {', '.join(config.tls_ciphers)}"
-            ) from error
-    _load_certificate(context, config)
-    _load_trusted(context, config)
+        except ssl.SSLError:
+            problems.found.append(f"tlsCiphers names no cipher that is known here: {', '.join(config.tls_ciphers)}")
+    with problems.noted():
+        _load_certificate(context, config)
+    with problems.noted():
+        _load_trusted(context, config)
+    problems.raise_any()
     return context
 
 
 def _load_certificate(context: ssl.SSLContext, config: BrokerConfig) -> None:
+    problems = Problems()
     for key, path in (
         ("tlsCertificateFilePath", config.tls_certificate_file_path),
         ("tlsKeyFilePath", config.tls_key_file_path),
     ):
-        if not path:
-            raise ConfigError(f"a TLS port is set, so {key} must be set, too")
-        _require_readable(key, path)
+        with problems.noted():
+            if not path:
+                raise ConfigError(f"a TLS port is set, so {key} must be set, too")
+            _require_readable(key, path)
+    problems.raise_any()
     try:
         # A password would be asked for at the terminal; refusing one gives an error instead of a broker that hangs.
         context.load_cert_chain(config.tls_certificate_file_path, config.tls_key_file_path, password=_no_password)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from pybroker.config import BrokerConfig, ConfigError
+from pybroker.config import BrokerConfig, ConfigError, Problems
 from pybroker.errors import ServiceNotReady
 from pybroker.model.names import is_valid_entity
 
@@ -80,12 +80,15 @@ class AdvertisedAddresses:
 def parse_listeners(entries: Iterable[str]) -> dict[str, dict[str, str]]:
     """`name:scheme://host:port` entries → for each name, in order, `host:port` by scheme. Raises ConfigError."""
     listeners: dict[str, dict[str, str]] = {}
+    problems = Problems()
     for entry in entries:
-        name, scheme, address = _parse_entry(entry)
-        addresses = listeners.setdefault(name, {})
-        if scheme in addresses:
-            raise ConfigError(f"advertisedListeners has two {scheme} addresses for listener {name!r}")
-        addresses[scheme] = address
+        with problems.noted():
+            name, scheme, address = _parse_entry(entry)
+            addresses = listeners.setdefault(name, {})
+            if scheme in addresses:
+                raise ConfigError(f"advertisedListeners has two {scheme} addresses for listener {name!r}")
+            addresses[scheme] = address
+    problems.raise_any()
     for name, addresses in listeners.items():
         if PULSAR not in addresses and PULSAR_TLS not in addresses:
             raise ConfigError(

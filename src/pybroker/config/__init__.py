@@ -5,8 +5,8 @@ at `parse`.
 """
 
 from pybroker.config.broker_config import KEYS, BrokerConfig
-from pybroker.config.keys import ConfigError, KeyInfo, Value, ValueType, format_value, parse_value
-from pybroker.config.parse import LoadedConfig, dump, load
+from pybroker.config.keys import ConfigError, KeyInfo, Problems, Value, ValueType, format_value, parse_value
+from pybroker.config.parse import LoadedConfig, dump, load, read, similar_key
 
 __all__ = [
     "KEYS",
@@ -14,10 +14,13 @@ __all__ = [
     "ConfigError",
     "KeyInfo",
     "LoadedConfig",
+    "Problems",
     "Value",
     "ValueType",
     "dump",
     "format_value",
     "load",
     "parse_value",
+    "read",
+    "similar_key",
 ]

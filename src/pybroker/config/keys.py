@@ -6,6 +6,8 @@ type and its origin in one sentence. Which keys exist is the generated module's 
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -16,7 +18,31 @@ FALSE_WORDS = frozenset({"false", "no", "off", "0"})
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; the text says what to change and where."""
+    """The configuration cannot be used; each problem is a line that says what to change and where."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class Problems:
+    """What is wrong with a configuration, found by checks that do not end at the first of them."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Keep what a ConfigError inside says, and go on behind."""
+        try:
+            yield
+        except ConfigError as error:
+            self.found += (problem for problem in error.problems if problem not in self.found)
+
+    def raise_any(self) -> None:
+        """Raises ConfigError with all of them when there are any."""
+        if self.found:
+            raise ConfigError(*self.found)
 
 
 class ValueType(StrEnum):

@@ -2,22 +2,26 @@
 
 Owns the format of the file (Java properties, as far as Pulsar's files use it) and the order of precedence: default,
 file, environment, command line. What must always hold: a value that does not fit is refused and never replaced by a
-default; a key that is unknown or without effect is reported and never dropped silently. Reads one file; whoever calls
-decides where warnings go.
+default; a key that is unknown or without effect is reported and never dropped silently; all that is wrong is told at once.
+Reads one file; whoever calls decides where warnings go.
 """
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from pybroker.config.broker_config import KEYS, BrokerConfig
-from pybroker.config.keys import ConfigError, Value, format_value, parse_value
+from pybroker.config.keys import ConfigError, Problems, Value, format_value, parse_value
 
 # Containers configure Pulsar by variables with this prefix; keys that are not known may be set so too.
 ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"
 
 MASK = "*****"
+
+# How like a known key an unknown one must be to be taken for a slip of the pen: 1 is equal.
+LIKENESS_OF_A_SLIP = 0.85
 
 _SEPARATOR = re.compile(r"\s*[=:]\s*")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
@@ -26,11 +30,16 @@ _ESCAPED_CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """A configuration and what its sources said that has no effect."""
+    """A configuration and what its sources said that has no effect.
+
+    With `problems` it is not to be used: the keys that cannot have their values, `refused_keys`, have their defaults.
+    """
 
     config: BrokerConfig
     unknown_keys: tuple[str, ...]
     unsupported_keys_in_use: tuple[str, ...]
+    problems: tuple[str, ...] = ()
+    refused_keys: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,28 +49,53 @@ class _Setting:
 
 
 def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> LoadedConfig:
-    """Read the configuration; later sources win: defaults, the file, the environment, `overrides`."""
+    """Read the configuration; later sources win: defaults, the file, the environment, `overrides`. Raises ConfigError."""
+    loaded = read(path, environ, overrides)
+    if loaded.problems:
+        raise ConfigError(*loaded.problems)
+    return loaded
+
+
+def read(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> LoadedConfig:
+    """As `load`, and what is wrong is in `problems`."""
+    problems = Problems()
     settings: dict[str, _Setting] = {}
     if path is not None:
-        settings.update(_file_settings(path))
+        with problems.noted():
+            settings.update(_file_settings(path, problems))
     settings.update(_environment_settings(environ))
     settings.update((key, _Setting(text, "command line")) for key, text in overrides.items())
 
     fields: dict[str, Value] = {}
     unknown: list[str] = []
     unsupported: list[str] = []
+    refused: set[str] = set()
     for key, setting in settings.items():
         info = KEYS.get(key)
         if info is None:
             unknown.append(key)
             continue
-        value = parse_value(info, setting.text, setting.origin)
-        fields[info.field] = value
+        refused.add(key)
+        with problems.noted():
+            value = fields[info.field] = parse_value(info, setting.text, setting.origin)
+            refused.discard(key)
+        if key in refused:
+            continue
         if not info.supported and value != info.default:
             unsupported.append(key)
     # The type of every value was checked by `parse_value` against the key that the field was generated from.
     config = BrokerConfig(**fields)  # type: ignore[arg-type]
-    return LoadedConfig(config, tuple(sorted(unknown)), tuple(sorted(unsupported)))
+    return LoadedConfig(
+        config, tuple(sorted(unknown)), tuple(sorted(unsupported)), tuple(problems.found), frozenset(refused)
+    )
+
+
+def similar_key(unknown_key: str) -> str | None:
+    """The known key that was probably meant; None where none is like it."""
+    for key in KEYS:
+        if key.lower() == unknown_key.lower():
+            return key
+    return next(iter(get_close_matches(unknown_key, KEYS, 1, LIKENESS_OF_A_SLIP)), None)
 
 
 def dump(config: BrokerConfig) -> dict[str, str]:
@@ -76,8 +110,10 @@ def dump(config: BrokerConfig) -> dict[str, str]:
 def parse_properties(text: str) -> Iterator[tuple[int, str, str]]:
     """Line number, key and value of each setting in the text of a properties file.
 
-    A line that sets nothing is refused: the person who wrote it believes that it does.
+    A line that sets nothing is refused: the person who wrote it believes that it does. Raises ConfigError, which names all such
+    lines, once everything else was said.
     """
+    problems = Problems()
     lines = iter(enumerate(text.splitlines(), start=1))
     for number, line in lines:
         logical = line.strip()
@@ -87,22 +123,28 @@ def parse_properties(text: str) -> Iterator[tuple[int, str, str]]:
             _, following = next(lines, (number, ""))
             logical = logical[:-1] + following.strip()
         key, *value = _SEPARATOR.split(logical, maxsplit=1)
-        if not key or not value:
-            raise ConfigError(f"line {number} is not key=value: {key[:60]!r}")
-        yield number, _unescape(key), _unescape(value[0])
+        if key and value:
+            yield number, _unescape(key), _unescape(value[0])
+        else:
+            problems.found.append(f"line {number} is not key=value: {key[:60]!r}")
+    problems.raise_any()
 
 
-def _file_settings(path: Path) -> dict[str, _Setting]:
+def _file_settings(path: Path, problems: Problems) -> dict[str, _Setting]:
+    """What the file sets; what lines of it are none is added to `problems`. Raises ConfigError when it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"cannot read {path}: it is not UTF-8 text") from error
+    settings: dict[str, _Setting] = {}
     try:
-        return {key: _Setting(value, f"{path} line {number}") for number, key, value in parse_properties(text)}
+        for number, key, value in parse_properties(text):
+            settings[key] = _Setting(value, f"{path} line {number}")
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        problems.found += (f"{path}: {problem}" for problem in error.problems)
+    return settings
 
 
 def _environment_settings(environ: Mapping[str, str]) -> dict[str, _Setting]:

@@ -13,6 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pybroker import logs
+from pybroker.errors import CannotListen
 from pybroker.server.connection import Connection
 
 if TYPE_CHECKING:
@@ -147,16 +148,28 @@ class Listener:
         self._servers: list[asyncio.Server] = []
 
     def bind(self, host: str, port: int | None, port_tls: int | None, tls: ssl.SSLContext | None) -> None:
-        """Bind the ports without serving them yet. Raises OSError."""
+        """Bind the ports without serving them yet. Raises CannotListen, which names all that cannot be bound."""
+        problems: list[str] = []
         if port is not None:
-            bound = _bind(host, port)
-            self._sockets.append((bound, None))
-            self.port = bound.getsockname()[1]
+            try:
+                self.port = self._bind_one(host, port, None)
+            except OSError as error:
+                problems += CannotListen.on(host, port, "brokerServicePort", error).problems
         if port_tls is not None:
             assert tls is not None, "a TLS port without a TLS context"
-            bound = _bind(host, port_tls)
-            self._sockets.append((bound, tls))
-            self.port_tls = bound.getsockname()[1]
+            try:
+                self.port_tls = self._bind_one(host, port_tls, tls)
+            except OSError as error:
+                problems += CannotListen.on(host, port_tls, "brokerServicePortTls", error).problems
+        if problems:
+            self._close_sockets()
+            raise CannotListen(*problems)
+
+    def _bind_one(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
+        bound = _bind(host, port)
+        self._sockets.append((bound, tls))
+        number: int = bound.getsockname()[1]
+        return number
 
     async def start(self) -> None:
         """Serve what was bound."""
@@ -198,6 +211,9 @@ class Listener:
         except TimeoutError:
             self.abort()  # who does not read what is queued must not keep the broker from ending
             await self.context.all_closed.wait()
+        self._close_sockets()
+
+    def _close_sockets(self) -> None:
         for bound, _ in self._sockets:
             bound.close()
 

@@ -1,0 +1,72 @@
+"""What is wrong with a configuration besides single values: all of it at once, before anything is opened.
+
+Each check makes what the broker will make of its keys. The same refusals stand where the broker makes them, for whoever builds
+one without the command line; entry filters, which are code of others, are made there alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from pybroker.auth.authentication import AuthenticationService
+from pybroker.auth.authorization import check_configuration as check_authorization
+from pybroker.auth.tls import server_context
+from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
+from pybroker.config import BrokerConfig, ConfigError, Problems
+from pybroker.errors import InvalidTopicName
+from pybroker.model.names import NamespaceName, is_valid_entity
+
+_WORDS = re.compile(r"\w+")
+
+
+def check(config: BrokerConfig, refused_keys: frozenset[str], problems: Problems) -> None:
+    """Add to `problems` what cannot work together, or leads nowhere.
+
+    What is said of one of `refused_keys` is left out: a value that is not used explains nothing.
+    """
+    found = Problems()
+    checks: list[Callable[[BrokerConfig], object]] = [
+        AuthenticationService,
+        check_authorization,
+        _check_tls,
+        _check_addresses,
+        _check_names,
+    ]
+    for each in checks:
+        with found.noted():
+            each(config)
+    problems.found += (problem for problem in found.found if not refused_keys.intersection(_WORDS.findall(problem)))
+
+
+def _check_tls(config: BrokerConfig) -> None:
+    if config.broker_service_port_tls is not None or config.web_service_port_tls is not None:
+        server_context(config)
+
+
+def _check_addresses(config: BrokerConfig) -> None:
+    ports = BoundPorts(
+        config.broker_service_port,
+        config.broker_service_port_tls,
+        config.web_service_port,
+        config.web_service_port_tls,
+    )
+    AdvertisedAddresses(config, ports, host_name="localhost")
+
+
+def _check_names(config: BrokerConfig) -> None:
+    """Raises ConfigError for names that no cluster or namespace can have."""
+    problems = Problems()
+    if not is_valid_entity(config.cluster_name):
+        problems.found.append(f"clusterName cannot be {config.cluster_name!r}: letters, digits and -=:._ make a name")
+    for text in config.bootstrap_namespaces:
+        with problems.noted():
+            _parse_namespace(text)
+    problems.raise_any()
+
+
+def _parse_namespace(text: str) -> NamespaceName:
+    try:
+        return NamespaceName.parse(text)
+    except InvalidTopicName as error:
+        raise ConfigError(f"bootstrapNamespaces cannot have {text!r}: {error}") from error
