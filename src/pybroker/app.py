@@ -203,7 +203,7 @@ class Broker:
         if self.config.metadata_store == "memory":
             store = MemoryMetadataStore()
         else:
-            store = await SqliteMetadataStore.open(self._directory / "metadata.db")
+            store = await SqliteMetadataStore.open(self._directory / "metadata.db", self._disk.open_database)
         self._closers.append(store.close)
         return MeasuredMetadataStore(store, self.clock)
 

@@ -1,7 +1,8 @@
-"""The data directory belongs to one process: a lock file says whose it is.
+"""The data directory belongs to one process, and to one user: locks on it and on a file in it say whose it is.
 
-Invariant: while a `DataDirectoryLock` is held, no other broker opens the directory. The kernel drops the lock with the process,
-so that nothing is left to clean up after a crash.
+Invariants: while a `DataDirectoryLock` is held, no other broker opens the directory, whatever happens to the file `LOCK`: the
+directory itself is locked too. The kernel drops the locks with the process, so that nothing is left to clean up after a crash.
+What is in the directory can be read by its owner only.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import fcntl
 import os
 from pathlib import Path
 
+from pybroker.storage.disk import OWNER_ONLY_FILE, Disk
+
 LOCK_FILE_NAME = "LOCK"
+_OTHERS = 0o077
 
 
 class DataDirectoryInUse(Exception):
@@ -22,22 +26,52 @@ class DataDirectoryLock:
 
     def __init__(self, directory: Path, *, is_only_looked_at: bool = False) -> None:
         """`is_only_looked_at`: nothing is made or changed, not even the lock file, which must exist."""
+        self._path = directory
+        self._descriptors: list[int] = []
         if not is_only_looked_at:
-            directory.mkdir(parents=True, exist_ok=True)
+            Disk().make_directory(directory)
         flags = os.O_RDONLY if is_only_looked_at else os.O_RDWR | os.O_CREAT
-        self._file = os.open(directory / LOCK_FILE_NAME, flags | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.read(self._file, 32).decode(errors="replace").strip()
-            os.close(self._file)
-            raise DataDirectoryInUse(
-                f"data directory {directory} is in use by process {holder or 'unknown'}: stop it, or use --data with another one"
-            ) from None
-        if not is_only_looked_at:
-            os.ftruncate(self._file, 0)
-            os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+            self._file = self._open(directory / LOCK_FILE_NAME, flags)
+            self._hold(self._file)
+            # A file can be removed and made again under its holder, the directory cannot be without what is in it.
+            self._hold(self._open(directory, os.O_RDONLY), is_optional=True)
+            if not is_only_looked_at:
+                keep_to_owner(directory)
+                os.ftruncate(self._file, 0)
+                os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+        except BaseException:
+            self.release()
+            raise
 
     def release(self) -> None:
         """Let others open the directory."""
-        os.close(self._file)
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+    def _open(self, path: Path, flags: int) -> int:
+        descriptor = os.open(path, flags | os.O_CLOEXEC, OWNER_ONLY_FILE)
+        self._descriptors.append(descriptor)
+        return descriptor
+
+    def _hold(self, descriptor: int, *, is_optional: bool = False) -> None:
+        """`is_optional`: some network file systems lock files that are open for writing only, and so no directories."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._file, 32, 0).decode(errors="replace").strip()
+            raise DataDirectoryInUse(
+                f"data directory {self._path} is in use by process {holder or 'unknown'}:"
+                " stop it, or use --data with another one"
+            ) from None
+        except OSError:
+            if not is_optional:
+                raise
+
+
+def keep_to_owner(directory: Path) -> None:
+    """Take the rights of others from what an earlier version has left. Raises OSError for what is not this user's."""
+    for path in directory.iterdir():
+        mode = path.lstat().st_mode
+        if mode & _OTHERS and not path.is_symlink():
+            path.chmod(mode & 0o700)

@@ -33,6 +33,11 @@ def complaints(ended: "subprocess.CompletedProcess[str]") -> list[str]:
     return [line for line in ended.stderr.splitlines() if not re.match(r"\S+Z (INFO|WARNING) ", line)]
 
 
+def others_may(directory: Path) -> list[Path]:
+    """What somebody else than its owner may read or write in `directory`, itself included."""
+    return [path for path in (directory, *directory.rglob("*")) if path.stat().st_mode & 0o077]
+
+
 # --- ready -------------------------------------------------------------------------------------------------------------
 
 
@@ -260,3 +265,23 @@ def test_serve_never_imports_what_only_clients_and_spark_need(tmp_path: Path) ->
         "hypothesis",
         "grpc_tools",
     }
+
+
+# --- the data directory ------------------------------------------------------------------------------------------------
+
+
+def test_the_data_directory_is_its_owners_only_and_stays_locked_without_its_lock_file(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path).running() as broker, connected(broker) as client:
+        client.open_producer(TOPIC)
+        client.publish(1, 1)
+        assert {path.name for path in broker.data.iterdir()} >= {
+            "metadata.db",
+            "metadata.db-wal",
+            "checkpoint.db",
+            "LOCK",
+        }
+        assert others_may(broker.data) == []
+        (broker.data / "LOCK").unlink()
+        ended = serve(tmp_path)
+        assert ended.returncode == 1
+        assert "is in use by process" in ended.stderr

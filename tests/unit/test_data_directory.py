@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -80,3 +81,36 @@ def test_a_process_that_is_killed_leaves_the_directory_free(tmp_path: Path) -> N
         holder.send_signal(signal.SIGKILL)
         holder.communicate(timeout=30)
     DataDirectoryLock(tmp_path).release()
+
+
+def test_the_lock_holds_when_its_file_is_removed_or_replaced(tmp_path: Path) -> None:
+    holder = start_holder(tmp_path)
+    try:
+        (tmp_path / LOCK_FILE_NAME).unlink()
+        for _ in range(2):  # the first try makes the file again
+            with pytest.raises(DataDirectoryInUse, match="in use by process"):
+                DataDirectoryLock(tmp_path)
+        with pytest.raises(DataDirectoryInUse):
+            DataDirectoryLock(tmp_path, is_only_looked_at=True)
+    finally:
+        holder.communicate(timeout=30)
+    DataDirectoryLock(tmp_path).release()
+
+
+def test_the_directory_is_its_owners_only(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    DataDirectoryLock(directory).release()
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    (directory / "metadata.db").touch(0o644)
+    (directory / "ledgers").mkdir(0o755)
+    (directory / "link").symlink_to(tmp_path)
+    DataDirectoryLock(directory).release()
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir() if not path.is_symlink()}
+    assert modes == {LOCK_FILE_NAME: 0o600, "metadata.db": 0o600, "ledgers": 0o700}
+
+
+def test_looking_at_a_directory_changes_no_mode(tmp_path: Path) -> None:
+    (tmp_path / LOCK_FILE_NAME).touch(0o644)
+    (tmp_path / "metadata.db").touch(0o644)
+    DataDirectoryLock(tmp_path, is_only_looked_at=True).release()
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o644}

@@ -53,7 +53,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "admin": (*BROKER, "broker"),
     "websocket": (*BROKER, "broker", "wire"),
     "spark": ("model", "wire", "storage.layout"),
-    "data_directory": (),
+    "data_directory": ("storage.disk",),
     "watchdog": ("logs", "model"),
     "garbage": ("logs", "model"),
     "configuration_check": ("config", "errors", "model", "auth", "cluster"),

@@ -24,6 +24,9 @@ from pybroker.storage.direct_io import DirectFile, DirectWriter, open_direct
 
 Pieces = Sequence["bytes | memoryview"]
 
+# Messages and secrets of others may be in these files.
+OWNER_ONLY_FILE = 0o600
+_OWNER_ONLY_DIRECTORY = 0o700
 # More pieces are joined first: the kernel takes at most this many in one call.
 _MAX_PIECES = 1000
 _DURABLE_WRITE = getattr(os, "RWF_DSYNC", None)
@@ -37,6 +40,11 @@ _ZEROS = bytes(1 << 20)
 def is_out_of_space(error: OSError) -> bool:
     """Whether `error` says that there is no room, which passes; any other write error does not."""
     return error.errno in {errno.ENOSPC, errno.EDQUOT}
+
+
+def make_private(path: Path) -> None:
+    """Make the file, empty, if it is missing: what SQLite makes itself, others may read. Its side files have its mode."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_FILE))
 
 
 class DiskFile:
@@ -127,7 +135,7 @@ class Disk:
 
     def open_for_write(self, path: Path) -> DiskFile:
         """Open for reading and writing; a missing file is made, empty."""
-        return DiskFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640))
+        return DiskFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_FILE))
 
     def open_for_read(self, path: Path) -> DiskFile:
         return DiskFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
@@ -159,10 +167,12 @@ class Disk:
         return ThreadPoolExecutor(1, thread_name_prefix=name)
 
     def make_directory(self, path: Path) -> None:
-        """Make the directory and those above it, durably; an existing one is fine."""
+        """Make the directory and those above it, durably and for their owner only; an existing one is fine."""
         missing = [parent for parent in (path, *path.parents) if not parent.exists()]
-        path.mkdir(parents=True, exist_ok=True)
-        for parent in missing:
+        for parent in reversed(
+            missing or [path]
+        ):  # a file in its place raises, and an earlier start may have been cut off
+            parent.mkdir(mode=_OWNER_ONLY_DIRECTORY, exist_ok=True)
             self.sync_directory(parent.parent)
 
     def list_names(self, directory: Path) -> list[str]:
@@ -192,6 +202,7 @@ class Disk:
 
     def open_database(self, path: Path) -> sqlite3.Connection:
         """A SQLite file whose commits are durable, usable from any one thread at a time."""
+        make_private(path)
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
