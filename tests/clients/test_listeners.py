@@ -86,7 +86,7 @@ def test_an_unknown_listener_is_told_with_the_names_there_are(broker: BrokerProc
     by_rest = look_up_by_rest(broker, "?listenerName=nowhere")
     assert by_rest.status == 503
     for text in (refused["message"], by_rest.json["reason"]):
-        assert "'nowhere'" in str(text)
+        assert str(text).startswith("the broker do not have nowhere listener")
         assert "inside, outside, elsewhere" in str(text)
 
 

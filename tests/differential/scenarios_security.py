@@ -86,6 +86,35 @@ def security_commands(run: Run) -> None:
             run.step(f"{role}, PING", raw_ping(raw))
 
 
+@secured_scenario
+def security_missing(run: Run) -> None:
+    """Look-ups of tenants, namespaces and topics that do not exist, by who has no rights, rights elsewhere, and all rights."""
+    namespace = with_namespace(run)
+    elsewhere = f"{run.tenant('other')}/ns"
+    calls: list[tuple[str, str, Any]] = [
+        ("PUT", f"{V2}/tenants/{run.tenant('other')}", {"adminRoles": ["boss"], "allowedClusters": ["standalone"]}),
+        ("PUT", f"{V2}/namespaces/{elsewhere}", ...),
+        ("POST", f"{V2}/namespaces/{elsewhere}/permissions/guest", ["produce", "consume"]),
+    ]
+    admin = run.token_of(ADMIN_ROLE)
+    run.step("set up elsewhere", [run.http(*call, "application/json", admin)[0] for call in calls])
+    missing = {
+        "tenant": f"{run.tenant('none')}/ns/t",
+        "namespace": f"{run.tenant()}/none/t",
+        "topic": f"{namespace}/none",
+    }
+    for role in ("stranger", "guest", ADMIN_ROLE):
+        for what, name in missing.items():
+            with run.raw(connected=False) as raw:
+                connect_as(run, raw, role)
+                for command in ("PARTITIONED_METADATA", "LOOKUP"):
+                    reply = raw.request(getattr(Type, command), topic=f"persistent://{name}")
+                    found = [reply["type"], reply.get("response"), reply.get("error"), reply.get("partitions")]
+                    if command == "PARTITIONED_METADATA" and reply.get("error") == "AuthorizationError":
+                        found.append(reply["message"].partition(":")[0])
+                    run.step(f"{role}, missing {what}, {command}", found)
+
+
 def raw_ping(raw: RawClient) -> list[dict[str, Any]]:
     """Whether the connection lives after what was refused."""
     raw.send(Type.PING)

@@ -27,8 +27,15 @@ class Recorder(TopicWatcher):
         self.told: list[TopicChanges] = []
 
     @property
+    def role(self) -> str | None:
+        return None
+
+    @property
     def is_ready(self) -> bool:
         return self.takes
+
+    def close_from_broker(self) -> None:
+        raise AssertionError("without authorization nobody loses a right")
 
     def tell(self, changes: TopicChanges) -> None:
         self.told.append(changes)

@@ -1,8 +1,9 @@
 """Clients whose right was revoked while they are connected.
 
 What must hold: once the policies of a namespace have changed, no producer or consumer is left whose role may not have it
-any more. Its client is told to look the topic up again, and learns from the answer that it may not. What tenants'
-administrators lose counts for their next request only.
+any more. Its client is told to look the topic up again, and learns from the answer that it may not. Nor is a watcher of the
+namespace's topics told anything more; its client learns why when it asks for the list. What tenants' administrators lose counts
+for their next request only.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pybroker.broker.consumer import Consumer
     from pybroker.broker.producer import Producer
     from pybroker.broker.topic_base import TopicBase
+    from pybroker.broker.watched_topics import TopicWatcher
 
 
 def disconnect_who_may_not(topic: TopicBase, authorization: AuthorizationService) -> None:
@@ -28,6 +30,16 @@ def disconnect_who_may_not(topic: TopicBase, authorization: AuthorizationService
     for subscription in list(topic.subscriptions.values()):
         for consumer in list(subscription.consumers):
             _check_consumer(topic, subscription.name, consumer, authorization)
+
+
+def disconnect_watcher_who_may_not(watcher: TopicWatcher, authorization: AuthorizationService) -> None:
+    """Close `watcher` if it would be refused if it came now."""
+    namespace = watcher.watched.namespace
+    try:
+        authorization.require_list_topics(namespace, watcher.role)
+    except AuthorizationError as error:
+        logs.info("topic_watcher.right_revoked", namespace=namespace, reason=str(error))
+        watcher.close_from_broker()
 
 
 def _check_producer(topic: TopicBase, producer: Producer, authorization: AuthorizationService) -> None:

@@ -438,6 +438,7 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         self.tasks.start(self._apply_policies(None), "apply default policies")
 
     async def _apply_policies(self, namespace: NamespaceName | None) -> None:
+        self.topic_watchers.close_who_may_not(namespace)
         for index, topic in enumerate(self.loaded_topics()):
             if index % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)

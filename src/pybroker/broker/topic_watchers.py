@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from pybroker.broker.revoked_rights import disconnect_watcher_who_may_not
 from pybroker.broker.topic_directory import TopicListener
 from pybroker.broker.watched_topics import TopicWatcher, WatchedTopics
 from pybroker.errors import NotAllowedError
@@ -64,6 +65,13 @@ class TopicWatchers(TopicListener):
             if not of_namespace:
                 self._lists.pop(watched.namespace, None)
             self._changed.pop(watched, None)
+
+    def close_who_may_not(self, namespace: NamespaceName | None) -> None:
+        """Close the watchers, of one namespace or of all, that would be refused if they came now."""
+        for each in list(self._lists) if namespace is None else [namespace]:
+            for watched in list(self._lists.get(each, {}).values()):
+                for watcher in list(watched.watchers):
+                    disconnect_watcher_who_may_not(watcher, self._broker.authorization)
 
     async def load(self, watched: WatchedTopics) -> None:
         """Read the list's names, unless that was done before. Raises NotAllowedError when they are too many."""

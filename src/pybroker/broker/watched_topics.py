@@ -114,9 +114,18 @@ class TopicWatcher(ABC):
 
     @property
     @abstractmethod
+    def role(self) -> str | None:
+        """On whose behalf it watches."""
+
+    @property
+    @abstractmethod
     def is_ready(self) -> bool:
         """Whether it knows a first list and takes changes now."""
 
     @abstractmethod
     def tell(self, changes: TopicChanges) -> None:
         """Pass `changes` on."""
+
+    @abstractmethod
+    def close_from_broker(self) -> None:
+        """It may not watch any more, and is told nothing from now on."""

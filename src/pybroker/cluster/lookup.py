@@ -62,18 +62,22 @@ class AdvertisedAddresses:
                     f"internalListenerName is {default_name!r}, which advertisedListeners does not have: "
                     f"use one of {', '.join(listeners)}"
                 )
-            self._default = self._by_name[default_name]
+            self._default = _internal_result(listeners, default_name, ports, config.advertised_address)
         elif config.internal_listener_name:
             raise ConfigError("internalListenerName is set, but advertisedListeners is empty")
 
     def resolve(self, listener_name: str | None) -> LookupResult:
-        """The addresses of a listener, the internal one when none is named. Raises ServiceNotReady if unknown."""
+        """The addresses of a listener; without a name of one, for each scheme the internal listener's, or else the first that
+        there is. Raises ServiceNotReady if unknown."""
         if not listener_name:
             return self._default
         result = self._by_name.get(listener_name)
         if result is None:
             known = ", ".join(self._by_name) or "none"
-            raise ServiceNotReady(f"this broker has no listener {listener_name!r}; advertisedListeners names: {known}")
+            # C++ clients know by these words that trying again does not help.
+            raise ServiceNotReady(
+                f"the broker do not have {listener_name} listener; advertisedListeners names: {known}"
+            )
         return result
 
 
@@ -134,7 +138,7 @@ def _default_result(host: str, ports: BoundPorts) -> LookupResult:
 
 def _listener_result(addresses: dict[str, str], ports: BoundPorts, advertised_address: str) -> LookupResult:
     # A listener that says nothing of HTTP is taken to be reachable on the broker's own HTTP ports.
-    host = advertised_address or (addresses.get(PULSAR) or addresses[PULSAR_TLS]).rpartition(":")[0]
+    host = advertised_address or _host_of(addresses)
     http_url, http_url_tls = _url(HTTP, host, ports.web), _url(HTTP_TLS, host, ports.web_tls)
     return LookupResult(
         f"{PULSAR}://{addresses[PULSAR]}" if PULSAR in addresses else "",
@@ -142,6 +146,23 @@ def _listener_result(addresses: dict[str, str], ports: BoundPorts, advertised_ad
         f"{HTTP}://{addresses[HTTP]}" if HTTP in addresses else http_url,
         f"{HTTP_TLS}://{addresses[HTTP_TLS]}" if HTTP_TLS in addresses else http_url_tls,
     )
+
+
+def _internal_result(
+    listeners: dict[str, dict[str, str]], name: str, ports: BoundPorts, advertised_address: str
+) -> LookupResult:
+    """What the listener `name` has, and, of schemes that it has not, what the first listener with them has: a client that
+    speaks only the other scheme would get no address at all."""
+    internal = listeners[name]
+    addresses = dict(internal)
+    for other in listeners.values():
+        for scheme, address in other.items():
+            addresses.setdefault(scheme, address)
+    return _listener_result(addresses, ports, advertised_address or _host_of(internal))
+
+
+def _host_of(addresses: dict[str, str]) -> str:
+    return (addresses.get(PULSAR) or addresses[PULSAR_TLS]).rpartition(":")[0]
 
 
 def _url(scheme: str, host: str, port: int | None) -> str:

@@ -970,7 +970,7 @@ _KEYS: Final = (
     KeyInfo("bindAddresses", "bind_addresses", ValueType.LIST, (), "Further addresses to listen on, as listener:scheme://host:port.", supported=False),
     KeyInfo("advertisedAddress", "advertised_address", ValueType.STR, "", "Host name or address that lookups give to clients. Empty: the bind address, or the host name of the machine when the broker listens on all addresses."),
     KeyInfo("advertisedListeners", "advertised_listeners", ValueType.LIST, (), "Named addresses for clients in different networks, as name:pulsar://host:port. A client chooses with its listener name."),
-    KeyInfo("internalListenerName", "internal_listener_name", ValueType.STR, "", "The listener that a client gets when it names none. Empty: the first of advertisedListeners."),
+    KeyInfo("internalListenerName", "internal_listener_name", ValueType.STR, "", "The listener that a client gets when it names none. Empty: the first of advertisedListeners. A scheme that it does not have is that of the first listener that has it."),
     KeyInfo("keepAliveIntervalSeconds", "keep_alive_interval_seconds", ValueType.INT, 30, "A connection that is silent this long is sent a PING; after one more interval without an answer it is closed.", minimum=1),
     KeyInfo("connectionLivenessCheckTimeoutMillis", "connection_liveness_check_timeout_millis", ValueType.INT, 5000, "When a second producer of the same name or a second exclusive consumer arrives, the first one's connection has this long to answer a PING. 0 or less: no such check."),
     KeyInfo("maxMessageSize", "max_message_size", ValueType.INT, 5242880, "Largest message in bytes, told to clients when they connect. A frame may be 10240 bytes longer; a larger one closes its connection.", minimum=1),

@@ -64,15 +64,23 @@ async def expire_by_age(call: Call) -> Response:
 
 
 async def expire_in_all(call: Call) -> Response:
-    """Every subscription; refused afterwards when one of them had nothing to expire."""
-    call.require_consume(call.topic_name(), "")
+    """Every subscription: nothing is done when the caller may not use one of them; refused afterwards, as by Pulsar, when one
+    of them had nothing to expire."""
+    name = call.topic_name()
+    call.require_consume(name, "")
     require_persistent(call, "Expire messages")
 
+    async def check(topic: Topic) -> None:
+        for subscription_name in topic.subscriptions:
+            call.require_consume(name, subscription_name)
+
     async def act(topic: Topic) -> None:
+        await check(topic)  # Another subscription may have come meanwhile.
         refused = [each for each in list(topic.subscriptions.values()) if not await _expire_by_age(call, each)]
         if refused:
             raise _nothing_expired(refused[0])
 
+    await on_each_topic(call, check)
     await on_each_topic(call, act)
     return no_content()
 

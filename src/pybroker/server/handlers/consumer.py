@@ -26,6 +26,7 @@ from pybroker.errors import (
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, LATEST, Position, from_wire
 from pybroker.schema.schema_data import SchemaType
+from pybroker.server.handlers.refused import refused_to
 from pybroker.server.handlers.schema import schema_of
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
@@ -54,7 +55,8 @@ async def subscribe(connection: Connection, command: pb.BaseCommand) -> None:
         raise ServiceNotReady(f"consumer {consumer_id} is already being set up on this connection")
     _require_supported(connection, request)
     name = TopicName.parse(request.topic)
-    connection.broker.authorization.require_consume(name, request.subscription, connection.role)
+    with refused_to("subscribe"):
+        connection.broker.authorization.require_consume(name, request.subscription, connection.role)
     connection.consumers[consumer_id] = None
     try:
         consumer = await _attach(connection, request, name)

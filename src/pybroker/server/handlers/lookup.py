@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pybroker.errors import BrokerError
+from pybroker.errors import AuthorizationError, BrokerError, TopicNotFound
 from pybroker.model.names import TopicName
 from pybroker.server.handlers.answered import answered
+from pybroker.server.handlers.refused import refused_to
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
 
@@ -24,11 +25,22 @@ async def partitioned_metadata(connection: Connection, command: pb.BaseCommand) 
     response.response = pb.CommandPartitionedTopicMetadataResponse.Failed  # until all is known
     with answered(connection, reply, partial(_refuse, response)):
         topic = TopicName.parse(request.topic)
-        connection.broker.authorization.require_lookup(topic, connection.role)
+        _require_metadata(connection, topic)
         response.partitions = await connection.broker.partitioned_metadata(
             topic, request.metadata_auto_creation_enabled
         )
         response.response = pb.CommandPartitionedTopicMetadataResponse.Success
+
+
+def _require_metadata(connection: Connection, topic: TopicName) -> None:
+    """What a role may not see of a tenant that does not exist is missing, as in Pulsar; a look-up says that it may not."""
+    try:
+        with refused_to("Get Partition Metadata"):
+            connection.broker.authorization.require_lookup(topic, connection.role)
+    except AuthorizationError:
+        if connection.broker.resources.tenant(topic.tenant) is None:
+            raise TopicNotFound(f"Tenant or namespace or topic does not exist: {topic.namespace}") from None
+        raise
 
 
 async def lookup(connection: Connection, command: pb.BaseCommand) -> None:
@@ -40,7 +52,8 @@ async def lookup(connection: Connection, command: pb.BaseCommand) -> None:
     response.response = pb.CommandLookupTopicResponse.Failed  # until all is known
     with answered(connection, reply, partial(_refuse, response)):
         topic = TopicName.parse(request.topic)
-        connection.broker.authorization.require_lookup(topic, connection.role)
+        with refused_to("Lookup"):
+            connection.broker.authorization.require_lookup(topic, connection.role)
         found = await connection.broker.lookup(topic, request.advertised_listener_name or None)
         response.response = pb.CommandLookupTopicResponse.Connect
         response.authoritative = True

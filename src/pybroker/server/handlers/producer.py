@@ -12,6 +12,7 @@ from pybroker.broker.topic import Topic
 from pybroker.broker.topic_schemas import producer_schema_version
 from pybroker.errors import NotAllowedError, ServiceNotReady, SubscriptionNotFound
 from pybroker.model.names import TopicName
+from pybroker.server.handlers.refused import refused_to
 from pybroker.server.handlers.schema import schema_of
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
@@ -32,7 +33,7 @@ async def create_producer(connection: Connection, command: pb.BaseCommand) -> No
         raise ServiceNotReady(f"producer {producer_id} is already being set up on this connection")
     _require_supported(request)
     name = TopicName.parse(request.topic)
-    connection.broker.authorization.require_produce(name, connection.role)
+    _require_rights(connection, request, name)
     connection.producers[producer_id] = None
     try:
         producer = await _attach(connection, request, name)
@@ -64,6 +65,15 @@ def _require_supported(request: pb.CommandProducer) -> None:
         raise NotAllowedError("transactions are not supported yet")
 
 
+def _require_rights(connection: Connection, request: pb.CommandProducer, name: TopicName) -> None:
+    """To produce, and to consume by way of the subscription that is to be there before the first message."""
+    authorization = connection.broker.authorization
+    with refused_to("Produce"):
+        authorization.require_produce(name, connection.role)
+        if request.initial_subscription_name:
+            authorization.require_consume(name, request.initial_subscription_name, connection.role)
+
+
 async def _attach(connection: Connection, request: pb.CommandProducer, name: TopicName) -> Producer:
     broker = connection.broker
     topic = await broker.any_topic(name, may_create=True)
@@ -71,6 +81,8 @@ async def _attach(connection: Connection, request: pb.CommandProducer, name: Top
         await require_within_quota(topic)
     schema_version = await producer_schema_version(topic, schema_of(request))
     if request.initial_subscription_name and isinstance(topic, Topic):
+        # Its right may have been revoked while the topic was loading.
+        _require_rights(connection, request, name)
         await _make_initial_subscription(topic, request.initial_subscription_name)
     producer = Producer(
         topic,

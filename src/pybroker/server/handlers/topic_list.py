@@ -13,6 +13,7 @@ from pybroker.broker.watched_topics import TopicChanges, TopicWatcher, WatchedTo
 from pybroker.errors import InvalidTopicName, MetadataError, NotAllowedError, ProtocolViolation
 from pybroker.model.names import NON_PERSISTENT, PERSISTENT, NamespaceName
 from pybroker.model.topic_patterns import InvalidPattern, TopicsPattern, UnsupportedPattern, topics_hash
+from pybroker.server.handlers.refused import refused_to
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
 from pybroker.wire.session import SessionState
@@ -53,8 +54,13 @@ def _listable_namespace(connection: Connection, text: str) -> NamespaceName:
         namespace = NamespaceName.parse(text)
     except InvalidTopicName as error:
         raise ProtocolViolation(str(error)) from error
-    connection.broker.authorization.require_list_topics(namespace, connection.role)
+    _require_list(connection, namespace)
     return namespace
+
+
+def _require_list(connection: Connection, namespace: NamespaceName) -> None:
+    with refused_to("GetTopicsOfNamespace"):
+        connection.broker.authorization.require_list_topics(namespace, connection.role)
 
 
 def _pattern_to_evaluate(connection: Connection, request: pb.CommandGetTopicsOfNamespace) -> TopicsPattern | None:
@@ -82,6 +88,10 @@ class ConnectionWatcher(TopicWatcher):
         self._is_answered = False
 
     @property
+    def role(self) -> str | None:
+        return self._connection.role
+
+    @property
     def is_ready(self) -> bool:
         return self._is_answered and self._connection.is_writable
 
@@ -92,6 +102,10 @@ class ConnectionWatcher(TopicWatcher):
         update.watchTopicUpdate.deleted_topics.extend(changes.deleted)
         update.watchTopicUpdate.topics_hash = changes.hash
         self._connection.send(replies.frame(update))
+
+    def close_from_broker(self) -> None:
+        # The protocol has no word for it: the client learns it from the answer to its next question for the list.
+        close_watcher(self._connection, self._watcher_id, self)
 
     def answer(self, request: pb.CommandWatchTopicList) -> None:
         """Send the present list, unless the client has it; from then on changes are told."""
@@ -124,6 +138,10 @@ async def watch_topic_list(connection: Connection, command: pb.BaseCommand) -> N
         watchers.open(watcher)
     try:
         await watchers.load(watcher.watched)
+        # While the list was read the right may have been revoked, or the client may have closed the watcher.
+        _require_list(connection, namespace)
+        if connection.topic_watchers.get(request.watcher_id) is not watcher:
+            raise NotAllowedError(f"topic list watcher {request.watcher_id} was closed while its list was read")
     except BaseException:
         close_watcher(connection, request.watcher_id, watcher)
         raise
