@@ -244,3 +244,7 @@ async def test_the_status_page_follows_its_file(tmp_path: Path) -> None:
         assert (await http.call("GET", "/status.html")).status == 404
         path.touch()
         assert (await http.call("GET", "/status.html")).body == b"OK"
+        http.broker.is_closing = True
+        assert (await http.call("GET", "/status.html")).status == 404
+        assert (await http.call("GET", "/ready")).status == 503
+        assert (await http.call("GET", "/live")).body == b"ok"

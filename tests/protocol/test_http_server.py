@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -260,19 +261,26 @@ async def test_a_role_without_the_right_gets_401_or_403_by_the_kind_of_check(
     assert (await http.call(method, path)).status == status
 
 
-async def test_every_path_but_metrics_needs_credentials() -> None:
+async def test_every_path_but_metrics_and_what_probes_ask_needs_credentials(tmp_path: Path) -> None:
+    in_service = tmp_path / "in-service"
+    in_service.touch()
     settings: dict[str, Any] = {
         "authentication_enabled": True,
         "authentication_providers": ("token",),
         "token_secret_key": "data:;base64,c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldA==",
+        "status_file_path": str(in_service),
     }
     async with served(**settings) as http:
-        for path in (f"{ADMIN}/clusters", f"{ADMIN}/brokers/version", "/status.html", "/nothing", "/lookup/v2/topic/x"):
+        needing = (f"{ADMIN}/brokers/{name}" for name in ("health", "ready", "version"))
+        for path in (f"{ADMIN}/clusters", *needing, "/nothing", "/lookup/v2/topic/x", "/ready/x", "/live.html"):
             answer = await http.call("GET", path)
             assert (path, answer.status, bool(answer.reason)) == (path, 401, True)
         wrong = await http.call("GET", f"{ADMIN}/clusters", headers={"Authorization": "Bearer x.y.z"})
         assert wrong.status == 401
-        for path in ("/metrics", "/metrics/"):
-            assert (await http.call("GET", path)).status == 200
+        for path in ("/metrics", "/metrics/", "/ready", "/live", "/live/", "/status.html", "/status.html?x=1"):
+            assert (path, (await http.call("GET", path)).status) == (path, 200)
+            # Whatever a probe brings along is not looked at, as with Pulsar.
+            answer = await http.call("GET", path, headers={"Authorization": "Bearer x.y.z"})
+            assert (path, answer.status) == (path, 200)
     async with served(authenticate_metrics_endpoint=True, **settings) as http:
         assert (await http.call("GET", "/metrics")).status == 401

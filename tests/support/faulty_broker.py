@@ -1,7 +1,8 @@
 """`pybroker serve` on a real file system that fails when it is told to: `python -m tests.support.faulty_broker serve ...`.
 
 FAULT_FILE names a file; while it is there, the operation that is its content fails with EIO: `write` and `sync` of segment files,
-`append` of the journal with either writer, `read` of segment files; `slow` makes an append of the journal take 0.8 s.
+`append` of the journal with either writer, `read` of segment files; `slow` makes an append of the journal take 0.8 s, and with
+`full` the file system says that nothing is free.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from pybroker import app, cli
 from pybroker.storage.direct_io import DirectWriter
-from pybroker.storage.disk import Disk, DiskFile, Pieces
+from pybroker.storage.disk import Disk, DiskFile, Pieces, SpaceFigures
 
 FAULT_FILE = Path(os.environ["FAULT_FILE"])
 SLOW_S = 0.8
@@ -44,6 +45,10 @@ class FaultyDisk(Disk):
 
     def direct_writer(self) -> DirectWriter:
         return FaultyWriter()
+
+    def space(self, directory: Path) -> SpaceFigures | None:
+        figures = super().space(directory)
+        return figures._replace(free_bytes=0) if figures is not None and wanted() == "full" else figures
 
 
 class FaultyFile(DiskFile):

@@ -2,7 +2,7 @@
 
 What must always hold: whatever a handler raises, the caller gets one answer with Pulsar's status and `{"reason":
 ...}`, or a closed connection when the answer had begun; a bug is logged once with its stack and shows none of it to
-the caller; only `/metrics` is served without credentials. Sockets and connections are `http.py`'s matter.
+the caller; only `/metrics` and what probes ask is served without credentials. Sockets and connections are `http.py`'s matter.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 WRITE_DEADLINE_S = 30.0
 METRICS_PATH = "/metrics"
+PROBE_PATHS = frozenset({"/live", "/ready", "/status.html"})
+"""A probe that a balancer or a container's runner sends has no credentials, and Pulsar asks for none at `/status.html`."""
 
 # Keys of `scope["state"]`, which `protocol.py` fills for each connection.
 PEER_CERTIFICATE_KEY = "peer_certificate"
@@ -92,7 +94,8 @@ class Application:
 
     def _authenticate(self, scope: Scope) -> Identity:
         config = self._broker.config
-        if scope["path"] == METRICS_PATH and not config.authenticate_metrics_endpoint:
+        path = scope["path"]
+        if path in PROBE_PATHS or (path == METRICS_PATH and not config.authenticate_metrics_endpoint):
             return ANONYMOUS
         certificate = scope["state"][PEER_CERTIFICATE_KEY]
         # Who cannot set headers, as a browser that opens a WebSocket, names the token in the address.

@@ -221,6 +221,12 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         if self.is_closing or not self.ready:
             raise ServiceNotReady("the broker is starting or stopping, try again")
 
+    def unready_reason(self) -> str | None:
+        """Why new clients should be sent elsewhere now; None when they are welcome. A look, unlike `health_check`."""
+        if self.is_closing or not self.ready:
+            return "the broker is starting or stopping"
+        return self.ledgers.store.refusal()
+
     def require_open_namespace(self, name: TopicName) -> None:
         """Raises ServiceNotReady when the namespace of `name` does not exist, or is being deleted."""
         namespace = self.resources.namespace(name.namespace)

@@ -205,6 +205,7 @@ class FakeBroker:
         self.pending_metadata_requests = 0
         self.loading_topic_count = 0
         self.ready = True
+        self.is_closing = False
         self.sickness: Exception | None = None
         self.created: list[str] = []
 
@@ -215,6 +216,8 @@ class FakeBroker:
 
     def loaded_topics(self) -> list[FakeTopic]:
         return list(self.topics.values())
+
+    unready_reason = BrokerService.unready_reason
 
     async def health_check(self) -> None:
         if self.sickness is not None:

@@ -71,8 +71,10 @@ async def get_health(call: Call) -> Response:
 
 
 async def get_ready(call: Call) -> Response:
-    if not call.broker.ready:
-        raise ServiceNotReady("the broker is starting or stopping")
+    """Whether to send clients here: it has started, does not stop, and has room on its disk. `/ready` asks without credentials."""
+    reason = call.broker.unready_reason()
+    if reason is not None:
+        raise ServiceNotReady(reason)
     return text_response("ok", "application/json")
 
 
