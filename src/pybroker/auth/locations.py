@@ -1,16 +1,24 @@
 """Read key and password files from where the configuration says: a path, a `file:` or `data:` URL, or base64 text.
 
-What must hold: error texts name the configuration key and never show the value, because the value may be the secret.
+What must hold: error texts name the configuration key and never show a value that may be the secret; and what was meant as the path
+of a file never becomes the secret itself, although most paths without a dot are base64 text as well: anybody could guess it. A
+value that looks like a path therefore is one, and is shown when there is no such file.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import re
 from pathlib import Path
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from pybroker.config.keys import ConfigError
+
+MAX_PATH_CHARACTERS = 4096
+SHORTEST_WORDS = 3
+_RUN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
+_FILE_NAME = re.compile(r"[\w-]{1,64}(\.[A-Za-z]\w{0,9}){1,2}")
 
 
 def read_location(key: str, text: str) -> bytes:
@@ -18,7 +26,7 @@ def read_location(key: str, text: str) -> bytes:
     if text.startswith("data:"):
         return _data_url(key, text)
     if text.startswith("file:"):
-        return _file(key, Path(unquote(urlsplit(text).path)))
+        return _file(key, _path_of_url(key, text))
     path = Path(text)
     try:
         is_file = path.is_file()
@@ -26,6 +34,8 @@ def read_location(key: str, text: str) -> bytes:
         is_file = False
     if is_file:
         return _file(key, path)
+    if looks_like_path(text):
+        raise ConfigError(f"{key}: there is no file {text}; what is no path is given as data:;base64,...")
     decoded = decoded_base64(text.encode())
     if decoded is None:
         raise ConfigError(f"{key} leads nowhere: expected a file that exists, a file: or data: URL, or base64 text")
@@ -39,6 +49,35 @@ def decoded_base64(data: bytes) -> bytes | None:
         return base64.b64decode(compact + b"=" * (-len(compact) % 4), validate=True) if compact else None
     except binascii.Error:
         return None
+
+
+def looks_like_path(text: str) -> bool:
+    """Whether somebody who wrote `text` meant a path: it begins like one, its first directory exists, it reads like words with
+    slashes between them, or it is a short name with an ending. Random base64 text is none of it."""
+    if text.startswith(("./", "../", "~/")):
+        return True
+    if "/" not in text:
+        return _FILE_NAME.fullmatch(text) is not None
+    if not text.isprintable() or len(text) > MAX_PATH_CHARACTERS or text.endswith("="):
+        return False
+    directory, slash, _ = text.lstrip("/").partition("/")
+    if slash and Path("/" if text.startswith("/") else "", directory).is_dir():
+        return True
+    return _reads_like_words(text)
+
+
+def _reads_like_words(text: str) -> bool:
+    """Whether letters and digits come in runs as long as words are. In random base64 text a run has two on average."""
+    runs = _RUN.findall(text)
+    return len(runs) > 0 and sum(map(len, runs)) >= SHORTEST_WORDS * len(runs)
+
+
+def _path_of_url(key: str, text: str) -> Path:
+    url = urlsplit(text)
+    if url.netloc not in {"", "localhost"}:
+        # Read without it, `file://keys/token.key` would be another file.
+        raise ConfigError(f"{key}: {text} names a host; a path has a third slash in front of it: file:///...")
+    return Path(unquote(url.path))
 
 
 def _data_url(key: str, text: str) -> bytes:

@@ -163,7 +163,7 @@ def test_the_audience_must_match_when_one_is_configured() -> None:
         ({"secret_key": credentials.data_url(b"short")}, "tokenSecretKey holds 5 bytes"),
         ({"secret_key": credentials.data_url(credentials.public_pem(credentials.rsa_key()))}, "tokenSecretKey"),
         ({"public_key": credentials.data_url(b"\x00no key")}, "tokenPublicKey holds no public key"),
-        ({"public_key": "/nowhere/public.key"}, "tokenPublicKey leads nowhere"),
+        ({"public_key": "/nowhere/public.key"}, "tokenPublicKey: there is no file /nowhere/public.key"),
         ({"audience_claim": "aud"}, "tokenAudience must be set"),
     ],
 )
