@@ -42,6 +42,7 @@ class CheckpointJob:
     change: TableChange
     works: list[LedgerWork] = field(default_factory=list)
     deleted_ledgers: list[int] = field(default_factory=list)
+    may_cut_entries: bool = False  # a journal without sync may have lost what is in a file already
     syncs_slices: bool = True  # False when nobody appends meanwhile: one sync of a file is faster than many
     written_bytes: int = 0
 
@@ -56,7 +57,7 @@ class Moved:
 
 
 def run_checkpoint(disk: Disk, directory: Path, table: CheckpointTable, job: CheckpointJob) -> dict[int, Moved]:
-    """Do the job. Raises OSError: out of space changes nothing and the job can be run again, anything else is fatal."""
+    """Do the job. Raises OSError and StoreError: out of space changes nothing and the job can be run again, all else is fatal."""
     moved: dict[int, Moved] = {}
     all_files = disk.open_file_system(directory) if len(job.works) > MAX_SINGLE_SYNCS else None
     job.written_bytes = 0
@@ -67,7 +68,7 @@ def run_checkpoint(disk: Disk, directory: Path, table: CheckpointTable, job: Che
                 continue
             must_sync_directory |= work.extent.end_offset == 0
             path = segment_path(directory, work.ledger_id)
-            moved[work.ledger_id] = _write_ledger(disk, path, work, job.syncs_slices, must_sync=all_files is None)
+            moved[work.ledger_id] = _write_ledger(disk, path, work, job, must_sync=all_files is None)
             job.written_bytes += moved[work.ledger_id].extent.end_offset - work.extent.end_offset
             _forget_if_deleted(disk, path, work)
         for ledger_id in job.deleted_ledgers:
@@ -114,11 +115,16 @@ def _extent_with(work: LedgerWork) -> LedgerExtent:
     )
 
 
-def _write_ledger(disk: Disk, path: Path, work: LedgerWork, syncs_slices: bool, *, must_sync: bool) -> Moved:
+def _write_ledger(disk: Disk, path: Path, work: LedgerWork, job: CheckpointJob, *, must_sync: bool) -> Moved:
     with disk.open_for_write(path) as file:
         # A copy, so that a job that is run again starts from the same index.
         writer = SegmentWriter(
-            file, work.ledger_id, work.extent, work.index.copy(), syncs_slices=must_sync and syncs_slices
+            file,
+            work.ledger_id,
+            work.extent,
+            work.index.copy(),
+            syncs_slices=must_sync and job.syncs_slices,
+            may_cut_entries=job.may_cut_entries,
         )
         if work.payloads:
             writer.write(work.payloads, work.message_counts)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import sqlite3
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +74,27 @@ class TableChange:
     cursors: list[CursorChange] = field(default_factory=list)
 
 
+class LostFacts(StoreError):
+    """The facts of a store are gone although it holds something: nothing is begun anew over it."""
+
+
 class CheckpointTable:
     """The SQLite file."""
 
-    def __init__(self, disk: Disk, path: Path) -> None:
+    def __init__(self, disk: Disk, path: Path, what_is_there: str) -> None:
+        """Open the file; it is made, and may be without facts, only where nothing else is.
+
+        `what_is_there` names what the store's directory holds beside, empty for nothing. Raises StoreError.
+        """
         self._path = path
         self._lock = threading.Lock()
+        if what_is_there and not disk.exists(path):
+            raise _lost_facts(path, "is missing", what_is_there)
         try:
             self._connection = disk.open_database(path)
+            if what_is_there and not self._connection.execute("SELECT 1 FROM sqlite_master").fetchall():
+                self._connection.close()
+                raise _lost_facts(path, "is empty", what_is_there)
             self._connection.execute("BEGIN")
             for statement in _SCHEMA.split(";"):
                 self._connection.execute(statement)
@@ -90,13 +103,20 @@ class CheckpointTable:
         except sqlite3.Error as error:
             raise StoreError(f"{path.name} cannot be opened: {error}") from error
 
-    def load_facts(self) -> Facts:
+    def load_facts(self, what_is_there: str) -> Facts:
+        """Those of the last commit, or those of a new store. Raises StoreError when any is lost."""
         facts = Facts()
+        found = set()
         for name, value, checksum in self._query("SELECT name, value, checksum FROM facts"):
             self._check(checksum, row_checksum(name, value), f"fact {name}")
             if name == "version" and value != TABLE_VERSION:
                 raise StoreError(f"{self._path.name} has version {value}, this program knows {TABLE_VERSION}")
             setattr(facts, name, value)
+            found.add(name)
+        if not found and what_is_there:
+            raise _lost_facts(self._path, "holds no facts", what_is_there)
+        if found and (missing := missing_facts(found)):
+            raise StoreError(f"{self._path.name} is damaged: {missing}")
         return facts
 
     def load_extents(self) -> dict[int, LedgerExtent]:
@@ -181,6 +201,20 @@ class CheckpointTable:
     def _check(self, stored: object, computed: int, what: str) -> None:
         if stored != computed:
             raise StoreError(f"{self._path.name} is damaged: wrong checksum of {what}")
+
+
+def missing_facts(found: set[str]) -> str:
+    """Which facts are not among those that were found, in words; empty for none."""
+    missing = sorted({field.name for field in fields(Facts)} - found)
+    return f"the facts {', '.join(missing)} are missing" if missing else ""
+
+
+def _lost_facts(path: Path, what: str, what_is_there: str) -> LostFacts:
+    return LostFacts(
+        f"{path.name} {what}, but {path.parent} holds {what_is_there}: what they mean stood in it. Put it back, with "
+        f"{path.name}-wal if there was one, from a copy of the same moment; or, to begin anew without what is there, move "
+        f"all of {path.parent} away"
+    )
 
 
 def row_checksum(*values: object) -> int:

@@ -250,7 +250,7 @@ class Checkpointer:
                 works.append(LedgerWork(ledger.ledger_id, ledger.extent, ledger.index, payloads, counts, is_sealed))
             else:
                 ledger.writing = None
-        return CheckpointJob(change, works, deleted)
+        return CheckpointJob(change, works, deleted, may_cut_entries=not self._options.sync_data)
 
     async def _snapshot_cursors(self) -> list[CursorChange]:
         """What the table shall get of each changed cursor; taken at leisure, because records are numbered."""

@@ -178,6 +178,10 @@ class Disk:
     def list_names(self, directory: Path) -> list[str]:
         return [entry.name for entry in os.scandir(directory)]
 
+    def file_sizes(self, directory: Path) -> dict[str, int]:
+        """The files in `directory` by name."""
+        return {entry.name: entry.stat().st_size for entry in os.scandir(directory)}
+
     def exists(self, path: Path) -> bool:
         return path.exists()
 

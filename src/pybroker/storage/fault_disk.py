@@ -195,9 +195,13 @@ class FaultDisk(Disk):
         with self._lock:
             return [path.name for path in self._names if path.parent == directory]
 
+    def file_sizes(self, directory: Path) -> dict[str, int]:
+        with self._lock:
+            return {path.name: content.size_bytes for path, content in self._names.items() if path.parent == directory}
+
     def exists(self, path: Path) -> bool:
         with self._lock:
-            return path in self._names
+            return path in self._names or path in self._databases
 
     def rename(self, source: Path, target: Path) -> None:
         self.step("rename", source)

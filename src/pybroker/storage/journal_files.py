@@ -31,19 +31,19 @@ from pybroker.storage.space import StorageSpace
 # made where room is scarce.
 SHORT_FILE_BYTES = 4 << 20
 MAX_SPARE_FILES = 2
-_SUFFIX = ".journal"
+JOURNAL_SUFFIX = ".journal"
 _SPARE_PREFIX = "spare-"
 _ZEROS = bytes(1 << 20)
 _SYNC_EVERY_BYTES = 8 << 20
 
 
 def journal_file_name(generation: int) -> str:
-    return f"{generation:020d}{_SUFFIX}"
+    return f"{generation:020d}{JOURNAL_SUFFIX}"
 
 
 def parse_journal_file_name(name: str) -> int | None:
     """The generation in a name, None for spare files and others."""
-    stem = name.removesuffix(_SUFFIX)
+    stem = name.removesuffix(JOURNAL_SUFFIX)
     return int(stem) if stem != name and stem.isdecimal() else None
 
 
@@ -92,7 +92,7 @@ class JournalFiles:
         """Files of earlier runs whose batches are all covered: keep some as spares, remove the others."""
         for name in names:
             path = self._directory / name
-            if not name.endswith(_SUFFIX):
+            if not name.endswith(JOURNAL_SUFFIX):
                 continue
             self._retire(path, self._size(path))
         self.disk.sync_directory(self._directory)

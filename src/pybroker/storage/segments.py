@@ -1,6 +1,7 @@
 """Segment files as they are written: where the entries of one ledger rest after a checkpoint. Blocking IO, in its thread.
 
-What must always hold: bytes before a ledger's committed extent never change; a sealed file never changes at all.
+What must always hold: bytes before a ledger's committed extent never change; a sealed file never changes at all; entries
+behind the extent are cut off only to be written again (`segment_leftovers.py`).
 Which extent is committed, and who may write when, is the checkpoint's business; reading is that of `segment_reader.py`.
 """
 
@@ -21,6 +22,7 @@ from pybroker.storage.layout.segment import (
     encode_segment_header,
     split_into_blocks,
 )
+from pybroker.storage.segment_leftovers import UnknownEntries, check_leftovers
 
 _SUFFIX = ".ledger"
 # A write of this size keeps neither the disk nor the interpreter from the journal for long.
@@ -46,23 +48,27 @@ class SegmentWriter:
     """
 
     def __init__(
-        self, file: DiskFile, ledger_id: int, extent: LedgerExtent, index: SegmentIndex, *, syncs_slices: bool
+        self,
+        file: DiskFile,
+        ledger_id: int,
+        extent: LedgerExtent,
+        index: SegmentIndex,
+        *,
+        syncs_slices: bool,
+        may_cut_entries: bool = False,
     ) -> None:
+        """`may_cut_entries`: entries behind the extent that are not written again may go, as a journal without sync lost them."""
         self._file = file
         self._ledger_id = ledger_id
         self.extent = extent
         self.index = index
         self._syncs_slices = syncs_slices
-        size = file.size()
-        if size < extent.end_offset:
-            # Zeros take the place of what is gone: readers are told of damage there, and all else is kept.
-            logs.error("segment.cut", ledger_id=ledger_id, size_bytes=size, committed_bytes=extent.end_offset)
-        if size != extent.end_offset:
-            # What lies behind was never committed: a crash came between write and commit.
-            file.truncate(extent.end_offset)
+        self._may_cut_entries = may_cut_entries
+        self._is_begun = False
 
     def write(self, payloads: Sequence[bytes | memoryview], message_counts: Sequence[int]) -> None:
-        """Add entries as blocks, in slices."""
+        """Add entries as blocks, in slices. Raises UnknownEntries, having changed nothing."""
+        self._begin(payloads)
         offset, entries, messages, size = self._start()
         pieces: list[bytes | memoryview] = (
             [encode_segment_header(self._ledger_id)] if offset != self.extent.end_offset else []
@@ -93,12 +99,33 @@ class SegmentWriter:
         self.extent = LedgerExtent(offset, entries, messages, size)
 
     def seal(self) -> None:
-        """Add index and trailer. The extent stays: it says where the blocks end."""
+        """Add index and trailer. The extent stays: it says where the blocks end. Raises UnknownEntries."""
+        self._begin(())
         if self.extent.end_offset == 0:
             self.write((), ())
         self._file.write_at(
             (encode_index(self._ledger_id, self.extent, self.index),), self.extent.end_offset, durable=False
         )
+
+    def _begin(self, payloads: Sequence[bytes | memoryview]) -> None:
+        """Let the file end with the extent, before `payloads` are written."""
+        if self._is_begun:
+            return
+        self._is_begun = True
+        size, end_offset = self._file.size(), self.extent.end_offset
+        if size < end_offset:
+            # Zeros take the place of what is gone: readers are told of damage there, and all else is kept.
+            logs.error("segment.cut", ledger_id=self._ledger_id, size_bytes=size, committed_bytes=end_offset)
+        elif size > end_offset:
+            # What lies behind was never committed: a crash came between write and commit.
+            try:
+                check_leftovers(self._file, self._ledger_id, self.extent, payloads)
+            except UnknownEntries as error:
+                if not self._may_cut_entries:
+                    raise
+                logs.warning("segment.entries_cut", ledger_id=self._ledger_id, reason=str(error))
+        if size != end_offset:
+            self._file.truncate(end_offset)
 
     def _start(self) -> tuple[int, int, int, int]:
         extent = self.extent

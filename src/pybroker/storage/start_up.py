@@ -19,11 +19,12 @@ from pathlib import Path
 from time import perf_counter
 
 from pybroker import logs
+from pybroker.errors import StoreError
 from pybroker.storage.checkpoint import CheckpointJob, LedgerWork, run_checkpoint
 from pybroker.storage.checkpoint_table import CheckpointTable, CursorChange, Facts, TableChange
 from pybroker.storage.cursor_shelf import CursorShelf
 from pybroker.storage.disk import Disk
-from pybroker.storage.journal_files import JournalFiles, parse_journal_file_name
+from pybroker.storage.journal_files import JOURNAL_SUFFIX, JournalFiles, parse_journal_file_name
 from pybroker.storage.layout.fields import LayoutError
 from pybroker.storage.layout.segment import EMPTY_EXTENT, LedgerExtent, SegmentIndex
 from pybroker.storage.recovery import (
@@ -33,11 +34,15 @@ from pybroker.storage.recovery import (
     Replayed,
     scan_file,
 )
+from pybroker.storage.segment_leftovers import check_leftovers
+from pybroker.storage.segments import parse_segment_name, segment_path
 from pybroker.storage.space import StorageSpace
 from pybroker.storage.stats import StoreStats
 
 # Ledger ids are reserved in blocks: one commit for each block, and no id is ever given twice.
 LEDGER_ID_BLOCK = 1000
+# What fits into a column of the table, and then some blocks.
+MAX_LEDGER_ID = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +76,20 @@ def open_store(
     start_s = perf_counter()
     disk.make_directory(directories.ledgers)
     disk.make_directory(directories.journal)
-    table = CheckpointTable(disk, directories.table)
+    names = disk.list_names(directories.journal)
+    segments = segment_sizes(disk.file_sizes(directories.ledgers))
+    what_is_there = describe_files(len(segments), sum(name.endswith(JOURNAL_SUFFIX) for name in names))
+    table = CheckpointTable(disk, directories.table, what_is_there)
     try:
-        facts = table.load_facts()
+        facts = table.load_facts(what_is_there)
         extents = table.load_extents()
-        names = disk.list_names(directories.journal)
         generations = {generation: name for name in names if (generation := parse_journal_file_name(name)) is not None}
         if not facts.is_clean:
             extents = _replay(disk, directories, table, facts, extents, generations, stats, is_synced=is_synced)
         facts.first_generation = max(facts.first_generation, *(number + 1 for number in generations), 1)
+        if is_synced:
+            _check_segment_ends(disk, directories.ledgers, extents)
+        facts.ledger_id = max(facts.ledger_id, first_free_ledger_id(segments, extents))
         reserved = range(facts.ledger_id, facts.ledger_id + LEDGER_ID_BLOCK)
         facts.ledger_id = reserved.stop
         facts.is_clean = 0
@@ -93,6 +103,34 @@ def open_store(
         raise
     stats.recovery_s = perf_counter() - start_s
     return OpenedStore(table, facts, extents, files, reserved)
+
+
+def segment_sizes(sizes: Mapping[str, int]) -> dict[int, int]:
+    """Sizes of segment files by ledger id. Raises StoreError for an id that no ledger can have."""
+    found = {ledger_id: size for name, size in sizes.items() if (ledger_id := parse_segment_name(name)) is not None}
+    if found and max(found) > MAX_LEDGER_ID:
+        raise StoreError(f"{segment_path(Path(), max(found))} has a name that no ledger can have: move it away")
+    return found
+
+
+def describe_files(segment_count: int, journal_file_count: int) -> str:
+    """What a store holds beside its table, in words; empty for nothing."""
+    counts = ((segment_count, "segment files"), (journal_file_count, "journal files"))
+    return " and ".join(f"{count} {what}" for count, what in counts if count)
+
+
+def first_free_ledger_id(segments: Mapping[int, int], extents: Mapping[int, LedgerExtent]) -> int:
+    """Above every ledger that exists, whatever the facts say: an id that is given twice would mix two topics."""
+    return max((0, *segments, *extents)) + 1
+
+
+def _check_segment_ends(disk: Disk, directory: Path, extents: Mapping[int, LedgerExtent]) -> None:
+    """Raise UnknownEntries if an open ledger's file holds more than is committed now that everything is in its place."""
+    sizes = segment_sizes(disk.file_sizes(directory))
+    for ledger_id, extent in extents.items():
+        if sizes.get(ledger_id, 0) > extent.end_offset:
+            with disk.open_for_read(segment_path(directory, ledger_id)) as file:
+                check_leftovers(file, ledger_id, extent)
 
 
 def _replay(
@@ -112,7 +150,7 @@ def _replay(
     """
     order = BatchOrder(facts.sequence, is_synced=is_synced)
     replay = Replay(extents)
-    store = _ReplayStore(disk, directories, table, extents)
+    store = _ReplayStore(disk, directories, table, extents, is_synced=is_synced)
     live_generations = sorted(number for number in generations if number >= facts.first_generation)
     for generation in live_generations:
         disk.expect_read(directories.journal / generations[generation])
@@ -159,9 +197,16 @@ class _ReplayStore:
     """Puts what was replayed into its place; used by one thread at a time."""
 
     def __init__(
-        self, disk: Disk, directories: StoreDirectories, table: CheckpointTable, extents: Mapping[int, LedgerExtent]
+        self,
+        disk: Disk,
+        directories: StoreDirectories,
+        table: CheckpointTable,
+        extents: Mapping[int, LedgerExtent],
+        *,
+        is_synced: bool,
     ) -> None:
         self._disk = disk
+        self._is_synced = is_synced
         self._directory = directories.ledgers
         self._table = table
         self.extents = dict(extents)  # as committed
@@ -194,6 +239,7 @@ class _ReplayStore:
             for ledger_id, ledger in replayed.ledgers.items()
         ]
         job = CheckpointJob(change, works, sorted(replayed.deleted_ledgers), syncs_slices=False)
+        job.may_cut_entries = not self._is_synced
         for ledger_id, moved in run_checkpoint(self._disk, self._directory, self._table, job).items():
             self.extents[ledger_id] = moved.extent
 

@@ -22,9 +22,9 @@ from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.leftovers import managed_ledger_documents
 from pybroker.metadata.sqlite import SqliteMetadataStore
 from pybroker.storage.disk import Disk
-from pybroker.storage.journal_files import parse_journal_file_name
+from pybroker.storage.journal_files import JOURNAL_SUFFIX, parse_journal_file_name
 from pybroker.storage.segments import parse_segment_name
-from pybroker.storage.start_up import StoreDirectories
+from pybroker.storage.start_up import StoreDirectories, describe_files
 
 METADATA_FILE = "metadata.db"
 LOG_SUFFIX = "-wal"
@@ -55,6 +55,12 @@ class DataFiles:
     def journal_names(self) -> dict[int, str]:
         """Files in use or ready to be, by generation, rising."""
         return _by_number(self.directories.journal, parse_journal_file_name)
+
+    def what_is_there(self) -> str:
+        """What the store's directories hold beside its table, in words; empty for nothing."""
+        journal = self.directories.journal
+        names = [path.name for path in journal.iterdir()] if journal.is_dir() else []
+        return describe_files(len(self.segment_names()), sum(name.endswith(JOURNAL_SUFFIX) for name in names))
 
     def segment_names(self) -> dict[int, str]:
         """Files by ledger id, rising."""
@@ -95,8 +101,9 @@ def opened(directory: Path) -> Iterator[DataFiles]:
     except OSError as error:
         raise NotUsable(f"{directory} is not a data directory: {error.strerror or error}") from error
     try:
-        table = StoreDirectories.below(directory).table
-        if not table.exists():
+        directories = StoreDirectories.below(directory)
+        table = directories.table
+        if not table.exists() and not any(_has_files(path) for path in (directories.ledgers, directories.journal)):
             raise NotUsable(f"{directory} holds no {table.name}: no broker with ledgerStore=local ever ran on it")
         with tempfile.TemporaryDirectory(prefix="pybroker-") as copies:
             try:
@@ -109,6 +116,10 @@ def opened(directory: Path) -> Iterator[DataFiles]:
             yield DataFiles(directory, Path(copies))
     finally:
         lock.release()
+
+
+def _has_files(directory: Path) -> bool:
+    return directory.is_dir() and any(directory.iterdir())
 
 
 def _by_number(directory: Path, parse: Callable[[str], int | None]) -> dict[int, str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pybroker.errors import StoreError
-from pybroker.storage.checkpoint_table import TABLE_VERSION, Facts, row_checksum
+from pybroker.storage.checkpoint_table import TABLE_VERSION, Facts, missing_facts, row_checksum
 from pybroker.storage.cursor_shelf import CursorShelf, merge
 from pybroker.storage.layout.fields import LayoutError
 from pybroker.storage.layout.journal import (
@@ -85,6 +85,9 @@ class StoredState:
     def load_table(self) -> None:
         """Read checkpoint.db. Raises NotUsable when it is of a newer version."""
         name = self._files.directories.table.name
+        if not self._files.has(name):
+            self._lose_facts(name, f"is missing, beside {self._files.what_is_there()}")
+            return
         offset = find_log_damage(self._files.log_of(name))
         if offset is not None:
             self._report(Finding(f"{name}-wal", offset, "", "wrong checksum of a committed page"))
@@ -100,15 +103,24 @@ class StoredState:
             finally:
                 connection.close()
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            self._are_facts_known = self.are_extents_known = False
-            self._report(Finding(name, None, "", f"cannot be read: {error}"))
+            self._lose_facts(name, f"cannot be read: {error}")
+
+    def _lose_facts(self, name: str, reason: str) -> None:
+        self._are_facts_known = self.are_extents_known = False
+        self._report(Finding(name, None, "", reason))
 
     def _load_facts(self, connection: sqlite3.Connection, name: str) -> None:
+        found = set()
         for fact, value in self._rows(connection, name, "facts"):
+            found.add(fact)
             if fact == "version" and value != TABLE_VERSION:
                 raise NotUsable(f"{name} has version {value}, this program knows {TABLE_VERSION}")
             if hasattr(self.facts, fact):
                 setattr(self.facts, fact, value)
+        if self._are_facts_known and (missing := missing_facts(found)):
+            what_is_there = self._files.what_is_there()
+            if found or what_is_there:
+                self._lose_facts(name, f"{missing}, beside {what_is_there}")
 
     def _load_extents(self, connection: sqlite3.Connection, name: str) -> None:
         for ledger_id, *values in self._rows(connection, name, "unsealed"):

@@ -29,6 +29,7 @@ from pybroker.storage.layout.segment import (
     no_publish_time,
 )
 from pybroker.storage.ledger_store import LedgerSummary
+from pybroker.storage.segment_leftovers import held_entries, unknown_entry
 from pybroker.storage.segment_reader import BlockWalk, FoundBlock, Gap, load_sealed
 from pybroker.tools.data_files import METADATA_FILE, DataFiles, NotUsable, TopicLedgers, opened
 from pybroker.tools.sqlite_log import find_log_damage
@@ -118,6 +119,16 @@ class Verifier:
                     self._damage(name, 0, f"ledger {ledger_id}", str(error))
                 self._verify_blocks(file, ledger_id, name, Moved(extent, SegmentIndex()))
                 self._ledgers[ledger_id] = extent
+            if extent is not None:
+                self._verify_leftovers(file, ledger_id, name, extent)
+
+    def _verify_leftovers(self, file: DiskFile, ledger_id: int, name: str, extent: LedgerExtent) -> None:
+        """A start writes what the journal has over them, and refuses those that it has not."""
+        end_entry_id = extent.entry_count + self._state.appended.get(ledger_id, 0)
+        for held in held_entries(file, extent):
+            if held.ledger_id != ledger_id or held.entry_id >= end_entry_id:
+                self._damage(name, held.offset, f"ledger {ledger_id}", unknown_entry(held))
+                return
 
     def _verify_sealed(self, file: DiskFile, ledger_id: int, name: str) -> None:
         try:

@@ -94,6 +94,21 @@ async def test_what_a_cut_off_segment_write_has_left_is_written_over() -> None:
     await again.store.close()
 
 
+async def test_a_read_error_of_what_a_crash_has_left_in_a_segment_loses_nothing() -> None:
+    it = await world()
+    ledger_id = await filled(it)
+    it.disk.plan = fails(errno.EIO, "commit")
+    assert not await it.store._checkpointer.run()
+    survivor = World(it.disk.after_kill())
+    await it.store.close()
+    survivor.disk.plan = fails(errno.EIO, "read", suffix=".ledger")
+    with pytest.raises(StoreError, match="Input/output error"):
+        await survivor.open()
+    again = await World(survivor.disk.after_kill()).open()
+    await check(again, ledger_id)
+    await again.store.close()
+
+
 @pytest.mark.parametrize("operation", ["write", "sync", "commit"])
 @pytest.mark.parametrize("is_sealed", [False, True])
 async def test_an_io_error_of_a_checkpoint_ends_everything_and_the_next_start_has_all(

@@ -23,6 +23,7 @@ from pybroker.storage.layout.segment import (
     split_into_blocks,
 )
 from pybroker.storage.ledger_store import EntryRun, LedgerTotals
+from pybroker.storage.segment_leftovers import UnknownEntries
 from pybroker.storage.segment_reader import (
     DamagedSegment,
     LoadedSegment,
@@ -45,10 +46,13 @@ class Segment:
         self.extent = EMPTY_EXTENT
         self.index = SegmentIndex()
         self.payloads: list[bytes] = []
+        self.may_cut_entries = False
 
     def write(self, payloads: list[bytes], *, seals: bool = False) -> None:
         with self.disk.open_for_write(PATH) as file:
-            writer = SegmentWriter(file, 5, self.extent, self.index, syncs_slices=True)
+            writer = SegmentWriter(
+                file, 5, self.extent, self.index, syncs_slices=True, may_cut_entries=self.may_cut_entries
+            )
             if payloads:
                 writer.write(payloads, [len(self.payloads) + number + 1 for number in range(len(payloads))])
             if seals:
@@ -155,9 +159,28 @@ def test_writing_again_from_an_extent_replaces_what_a_crash_left() -> None:
     extent, index, payloads = segment.extent, segment.index.copy(), list(segment.payloads)
     segment.write(entries(50, 100, seed=3), seals=True)
     segment.extent, segment.index, segment.payloads = extent, index, payloads
-    segment.write(entries(5, 100, seed=4))
+    segment.write(entries(50, 100, seed=3) + entries(5, 100, seed=4))
     assert segment.read(0).payloads == segment.payloads
     assert segment.disk.open_for_read(PATH).size() == segment.extent.end_offset
+
+
+@pytest.mark.parametrize("committed", [0, 20])
+@pytest.mark.parametrize("again", ["fewer", "others", "none"])
+def test_entries_that_are_not_written_again_are_not_cut_off(committed: int, again: str) -> None:
+    segment = Segment()
+    if committed:
+        segment.write(entries(committed, 100))
+    extent, index = segment.extent, segment.index.copy()
+    segment.write(entries(50, 100, seed=3))
+    before = segment.disk.read_whole(PATH.name)
+    segment.extent, segment.index = extent, index
+    payloads = {"fewer": entries(49, 100, seed=3), "others": entries(60, 100, seed=4), "none": []}[again]
+    with pytest.raises(UnknownEntries, match=rf"entry 5:{committed + 49 if again == 'fewer' else committed} is there"):
+        segment.write(payloads, seals=True)
+    assert segment.disk.read_whole(PATH.name) == before
+    segment.may_cut_entries = True
+    segment.write(payloads, seals=True)
+    assert segment.load().place.extent.entry_count == committed + len(payloads)
 
 
 def test_a_damaged_entry_is_told_by_file_offset_and_position_and_the_others_are_read() -> None:

@@ -1,6 +1,7 @@
 """`ledger verify` finds every flipped bit that matters, calls nothing else damaged, and changes nothing."""
 
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,43 @@ def test_a_missing_segment_is_damage(stopped: Path, killed: Path) -> None:
         assert found
         assert all("is missing" in finding.reason for finding in found)
         assert all(str(int(path.stem)) in finding.line() for finding in found)
+
+
+@pytest.mark.parametrize("loss", ["missing", "empty", "without facts", "without one fact"])
+def test_lost_facts_are_damage_and_the_rest_is_still_looked_at(
+    stopped: Path, loss: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = stopped / "checkpoint.db"
+    if loss == "missing":
+        table.unlink()
+    elif loss == "empty":
+        table.write_bytes(b"")
+    else:
+        connection = sqlite3.connect(table)
+        connection.execute("DELETE FROM facts" + (" WHERE name = 'sequence'" if loss == "without one fact" else ""))
+        connection.commit()
+        connection.close()
+    before = file_bytes(stopped)
+    assert main(["ledger", "verify", str(stopped)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("damage: checkpoint.db: ")
+    assert "segment files" in lines[0] or loss == "empty"
+    assert "ledgers, 0 entries" not in lines[-1]
+    assert main(["ledger", "dump", str(stopped)]) == 0
+    assert "damage: checkpoint.db" in capsys.readouterr().out
+    assert file_bytes(stopped) == before
+
+
+def test_entries_of_a_segment_that_nobody_knows_are_damage(killed: Path) -> None:
+    """Another ledger's blocks behind the end of an open one."""
+    state = {int(item["ledger"]): item for item in content(killed) if item["kind"] == "ledger"}
+    ledger_id, other_id = sorted(ledger_id for ledger_id, item in state.items() if item["state"] == "open")[:2]
+    path, other = (killed / "ledgers" / f"{number:020d}.ledger" for number in (ledger_id, other_id))
+    with path.open("ab") as file:
+        file.write(other.read_bytes()[32:])
+    (finding,) = damages(killed)
+    assert (finding.file, finding.positions) == (path.name, f"ledger {ledger_id}")
+    assert f"entry {other_id}:0 is there, which is neither committed nor in the journal" in finding.reason
 
 
 def test_a_shorter_segment_is_damage(stopped: Path) -> None:

@@ -1,0 +1,126 @@
+"""What a start says when `checkpoint.db` and the files beside it do not belong together: nothing is begun anew over entries."""
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.storage.faults import World, world
+from tests.unit.storage.stores import DIRECTORY, read_all
+
+from pybroker.errors import StoreError
+from pybroker.storage.checkpoint_table import row_checksum
+from pybroker.storage.fault_disk import FaultDisk
+from pybroker.storage.layout.segment import LedgerExtent, SegmentIndex
+from pybroker.storage.segment_leftovers import UnknownEntries
+from pybroker.storage.segments import SegmentWriter, segment_path
+
+TABLE = DIRECTORY / "checkpoint.db"
+LEDGERS = DIRECTORY / "ledgers"
+
+
+async def stopped() -> tuple[FaultDisk, int]:
+    """The disk of a store that was closed in order, and its one ledger."""
+    it = await world()
+    ledger_id = await it.store.create_ledger()
+    await it.append(ledger_id, 0, b"a" * 1000)
+    await it.store.close()
+    return it.disk.after_kill(), ledger_id
+
+
+def change_table(disk: FaultDisk, statement: str) -> None:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.deserialize(disk._databases[TABLE])
+    connection.execute(statement)
+    disk._databases[TABLE] = connection.serialize()
+
+
+def remove(disk: FaultDisk) -> None:
+    del disk._databases[TABLE]
+
+
+def empty(disk: FaultDisk) -> None:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.execute("PRAGMA user_version = 1")  # without anything there is nothing to serialize
+    disk._databases[TABLE] = connection.serialize()
+
+
+def forget_facts(disk: FaultDisk) -> None:
+    change_table(disk, "DELETE FROM facts")
+
+
+@pytest.mark.parametrize(
+    ("lose", "what"), [(remove, "is missing"), (empty, "is empty"), (forget_facts, "holds no facts")]
+)
+@pytest.mark.parametrize("rest", ["ledgers", "journal", "all"])
+async def test_a_store_without_facts_is_refused_with_a_text_that_says_what_to_do(
+    lose: Callable[[FaultDisk], None], what: str, rest: str
+) -> None:
+    disk, _ = await stopped()
+    lose(disk)
+    for directory in (LEDGERS, DIRECTORY / "journal"):
+        for name in disk.list_names(directory):
+            if rest not in (directory.name, "all"):
+                disk.unlink(directory / name)
+    before = dict(disk._names), dict(disk._databases)
+    for _ in range(2):  # the first refusal has not made what the second one misses
+        with pytest.raises(StoreError, match=f"checkpoint.db {what}, but /data holds .* files: .*Put it back.*move"):
+            await World(disk).open()
+        assert (disk._names, disk._databases) == before
+
+
+async def test_a_store_that_lost_one_fact_is_refused() -> None:
+    disk, _ = await stopped()
+    change_table(disk, "DELETE FROM facts WHERE name = 'sequence'")
+    with pytest.raises(StoreError, match=r"checkpoint\.db is damaged: the facts sequence are missing"):
+        await World(disk).open()
+
+
+async def test_new_ledger_ids_lie_above_every_file_that_is_there() -> None:
+    disk, ledger_id = await stopped()
+    file = disk.open_for_write(segment_path(LEDGERS, 70_000))
+    SegmentWriter(file, 70_000, LedgerExtent(0, 0, 0, 0), SegmentIndex(), syncs_slices=False).write([b"old"], [1])
+    again = await World(disk).open()
+    assert await again.store.create_ledger() == 70_001
+    assert await read_all(again.store, ledger_id) == [b"a" * 1000]
+    assert await read_all(again.store, 70_000) == [b"old"]
+    await again.store.close()
+
+
+async def test_a_file_name_that_no_ledger_can_have_is_refused() -> None:
+    disk, _ = await stopped()
+    disk.open_for_write(LEDGERS / f"{'9' * 20}.ledger")
+    with pytest.raises(StoreError, match=r"99999\.ledger has a name that no ledger can have"):
+        await World(disk).open()
+
+
+async def test_a_segment_that_holds_more_than_the_table_and_the_journal_stops_the_start_and_stays_as_it_is() -> None:
+    """The table and the journal are put back from a copy that is older than the segment."""
+    it = await world()
+    ledger_id = await it.store.create_ledger()
+    await it.append(ledger_id, 0, b"first")
+    assert await it.store._checkpointer.run()
+    old = it.disk.after_kill()
+    databases = dict(old._databases)
+    it = await World(old).open()
+    ledger_id = await it.store.create_ledger()
+    await it.append(ledger_id, 0, b"second")
+    assert await it.store._checkpointer.run()
+    await it.append(ledger_id, 1, b"third")
+    await it.store.close()
+    disk = it.disk.after_kill()
+    extent = LedgerExtent(0, 0, 0, 0)
+    disk._databases = databases
+    change_table(disk, f"INSERT INTO unsealed VALUES ({', '.join(map(str, _row(ledger_id, extent)))})")
+    for name in disk.list_names(DIRECTORY / "journal"):
+        disk.unlink(DIRECTORY / "journal" / name)
+    name = segment_path(Path(), ledger_id).name
+    before = disk.read_whole(name)
+    with pytest.raises(UnknownEntries, match=rf"{name} is damaged at offset \d+: entry {ledger_id}:0 is there"):
+        await World(disk).open()
+    assert disk.read_whole(name) == before
+
+
+def _row(ledger_id: int, extent: LedgerExtent) -> tuple[int, ...]:
+    values = (ledger_id, extent.end_offset, extent.entry_count, extent.message_count, extent.size_bytes)
+    return (*values, row_checksum(*values))
