@@ -19,6 +19,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from tests.unit.wire.support import (
+    MAX_BATCH_MESSAGES,
     MAX_MESSAGE_BYTES,
     Item,
     Stream,
@@ -218,7 +219,7 @@ def found_by_reading(decoder_type: type[Decoder]) -> None:
     @given(streams, cuts, feeds)
     def search(stream: bytes, cut_at: list[int], feed: Feed) -> None:
         decoder = decoder_type()
-        decoder.accept_messages(MAX_MESSAGE_BYTES)
+        decoder.accept_messages(MAX_MESSAGE_BYTES, MAX_BATCH_MESSAGES)
         check_reading(stream, cut_at, feed, decoder)
 
     with pytest.raises((AssertionError, ProtocolViolation, ExceptionGroup)):

@@ -7,8 +7,9 @@ used as a shared secret, and unsigned tokens never pass; times are compared with
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pybroker.auth import names
 from pybroker.auth.locations import decoded_base64, read_location
@@ -78,9 +79,9 @@ class TokenProvider(AuthenticationProvider):
         for verifying in self._keys:
             try:
                 payload = self._jws.decode(token, verifying.key, algorithms=list(verifying.algorithms))
-                claims = json.loads(payload)
-            except (self._invalid_token, ValueError):
-                continue  # The library's text can hold parts of the token.
+                claims = json.loads(payload, parse_constant=_no_number)
+            except (self._invalid_token, ValueError, RecursionError):
+                continue  # The library's text can hold parts of the token. Header or claims may be nested without end.
             if isinstance(claims, dict):
                 return claims
         raise AuthenticationError("the token is not a JWT that was signed with the broker's key")
@@ -121,7 +122,18 @@ def _time_claim(claims: dict[str, Any], name: str) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise AuthenticationError(f"the token's claim {name!r} is not a number of seconds")
-    return float(value)
+    try:
+        seconds = float(value)
+    except OverflowError:  # hundreds of digits
+        seconds = math.inf
+    if not math.isfinite(seconds):  # also what is written as 1e999; nothing would ever be later
+        raise AuthenticationError(f"the token's claim {name!r} is not a number of seconds")
+    return seconds
+
+
+def _no_number(text: str) -> NoReturn:
+    """NaN and Infinity, which are no JSON: a time that compares as never is no time."""
+    raise ValueError(f"{text} in a token")
 
 
 def _secret_keys(content: bytes) -> list[_VerifyingKey]:

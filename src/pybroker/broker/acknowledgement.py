@@ -130,7 +130,7 @@ def _acknowledge_part(subscription: Subscription, partial: PartialAck) -> bool:
     assert dispatcher is not None
     position = from_wire(partial.ledger_id, partial.entry_id)
     # What the entry itself says counts; only for one that left memory the client is believed.
-    words_bits = len(partial.ack_set) * WORD_BITS
+    words_bits = min(len(partial.ack_set) * WORD_BITS, subscription.service.config.max_messages_in_batch)
     said_count = min(partial.batch_size, words_bits) or words_bits
     message_count = cursor.ledger.message_count_at_hand(position) or said_count
     left = cursor.state.acknowledge_batch(position, partial.ack_set, message_count)

@@ -42,6 +42,7 @@ class BrokerConfig:
     keep_alive_interval_seconds: int
     connection_liveness_check_timeout_millis: int
     max_message_size: int
+    max_messages_in_batch: int
     broker_max_connections: int
     broker_max_connections_per_ip: int
     max_pending_publish_requests_per_connection: int
@@ -139,6 +140,9 @@ class BrokerConfig:
     max_consumers_per_subscription: int
     max_subscriptions_per_topic: int
     max_consumer_metadata_size: int
+    max_producer_metadata_size: int
+    max_subscription_properties_size: int
+    max_hash_ranges_per_consumer: int
     max_unacked_messages_per_consumer: int
     max_unacked_messages_per_subscription: int
     max_unacked_messages_per_broker: int
@@ -351,6 +355,7 @@ class BrokerConfig:
         keep_alive_interval_seconds: int = 30,
         connection_liveness_check_timeout_millis: int = 5000,
         max_message_size: int = 5242880,
+        max_messages_in_batch: int = 250000,
         broker_max_connections: int = 0,
         broker_max_connections_per_ip: int = 0,
         max_pending_publish_requests_per_connection: int = 1000,
@@ -448,6 +453,9 @@ class BrokerConfig:
         max_consumers_per_subscription: int = 0,
         max_subscriptions_per_topic: int = 0,
         max_consumer_metadata_size: int = 1024,
+        max_producer_metadata_size: int = 16384,
+        max_subscription_properties_size: int = 65536,
+        max_hash_ranges_per_consumer: int = 1000,
         max_unacked_messages_per_consumer: int = 50000,
         max_unacked_messages_per_subscription: int = 200000,
         max_unacked_messages_per_broker: int = 0,
@@ -659,6 +667,7 @@ class BrokerConfig:
         assign(self, "keep_alive_interval_seconds", keep_alive_interval_seconds)
         assign(self, "connection_liveness_check_timeout_millis", connection_liveness_check_timeout_millis)
         assign(self, "max_message_size", max_message_size)
+        assign(self, "max_messages_in_batch", max_messages_in_batch)
         assign(self, "broker_max_connections", broker_max_connections)
         assign(self, "broker_max_connections_per_ip", broker_max_connections_per_ip)
         assign(self, "max_pending_publish_requests_per_connection", max_pending_publish_requests_per_connection)
@@ -756,6 +765,9 @@ class BrokerConfig:
         assign(self, "max_consumers_per_subscription", max_consumers_per_subscription)
         assign(self, "max_subscriptions_per_topic", max_subscriptions_per_topic)
         assign(self, "max_consumer_metadata_size", max_consumer_metadata_size)
+        assign(self, "max_producer_metadata_size", max_producer_metadata_size)
+        assign(self, "max_subscription_properties_size", max_subscription_properties_size)
+        assign(self, "max_hash_ranges_per_consumer", max_hash_ranges_per_consumer)
         assign(self, "max_unacked_messages_per_consumer", max_unacked_messages_per_consumer)
         assign(self, "max_unacked_messages_per_subscription", max_unacked_messages_per_subscription)
         assign(self, "max_unacked_messages_per_broker", max_unacked_messages_per_broker)
@@ -974,6 +986,7 @@ _KEYS: Final = (
     KeyInfo("keepAliveIntervalSeconds", "keep_alive_interval_seconds", ValueType.INT, 30, "A connection that is silent this long is sent a PING; after one more interval without an answer it is closed.", minimum=1),
     KeyInfo("connectionLivenessCheckTimeoutMillis", "connection_liveness_check_timeout_millis", ValueType.INT, 5000, "When a second producer of the same name or a second exclusive consumer arrives, the first one's connection has this long to answer a PING. 0 or less: no such check."),
     KeyInfo("maxMessageSize", "max_message_size", ValueType.INT, 5242880, "Largest message in bytes, told to clients when they connect. A frame may be 10240 bytes longer; a larger one closes its connection.", minimum=1),
+    KeyInfo("maxMessagesInBatch", "max_messages_in_batch", ValueType.INT, 250000, "Most messages that one entry, a batch, may say it holds; one that says more, or more than its size can hold, is answered with NotAllowedError. Acknowledgements of a batch are read no further than this.", minimum=1, maximum=2147483647),
     KeyInfo("brokerMaxConnections", "broker_max_connections", ValueType.INT, 0, "Connections at once; further ones are refused. 0: no limit.", minimum=0),
     KeyInfo("brokerMaxConnectionsPerIp", "broker_max_connections_per_ip", ValueType.INT, 0, "Connections at once from one client address. 0: no limit.", minimum=0),
     KeyInfo("maxPendingPublishRequestsPerConnection", "max_pending_publish_requests_per_connection", ValueType.INT, 1000, "A connection with more unanswered sends than this is not read until half of them are answered.", minimum=1),
@@ -1070,7 +1083,10 @@ _KEYS: Final = (
     KeyInfo("maxSameAddressConsumersPerTopic", "max_same_address_consumers_per_topic", ValueType.INT, 0, "The same, counted for one client address.", minimum=0),
     KeyInfo("maxConsumersPerSubscription", "max_consumers_per_subscription", ValueType.INT, 0, "Most consumers of one subscription; one more gets ConsumerBusy. 0: no limit.", minimum=0),
     KeyInfo("maxSubscriptionsPerTopic", "max_subscriptions_per_topic", ValueType.INT, 0, "Most subscriptions of one topic; one more gets NotAllowedError. 0: no limit.", minimum=0),
-    KeyInfo("maxConsumerMetadataSize", "max_consumer_metadata_size", ValueType.INT, 1024, "Bytes that the properties of one consumer may have.", minimum=0),
+    KeyInfo("maxConsumerMetadataSize", "max_consumer_metadata_size", ValueType.INT, 1024, "Bytes that the properties of one consumer may have; more of them get MetadataError.", minimum=0),
+    KeyInfo("maxProducerMetadataSize", "max_producer_metadata_size", ValueType.INT, 16384, "Bytes that the properties of one producer may have; more of them get MetadataError.", minimum=0),
+    KeyInfo("maxSubscriptionPropertiesSize", "max_subscription_properties_size", ValueType.INT, 65536, "Bytes that the properties of one subscription may have; more of them get MetadataError.", minimum=0),
+    KeyInfo("maxHashRangesPerConsumer", "max_hash_ranges_per_consumer", ValueType.INT, 1000, "Ranges of hashes that one consumer of a Key_Shared subscription may ask for; more of them get ConsumerAssignError.", minimum=1),
     KeyInfo("maxUnackedMessagesPerConsumer", "max_unacked_messages_per_consumer", ValueType.INT, 50000, "A Shared or Key_Shared consumer that holds this many unacknowledged messages gets no more. 0: no limit.", minimum=0),
     KeyInfo("maxUnackedMessagesPerSubscription", "max_unacked_messages_per_subscription", ValueType.INT, 200000, "A subscription with this many unacknowledged messages pauses until half of them are acknowledged. 0: no limit.", minimum=0),
     KeyInfo("maxUnackedMessagesPerBroker", "max_unacked_messages_per_broker", ValueType.INT, 0, "The limit over all subscriptions together. 0: no limit.", minimum=0),

@@ -24,7 +24,6 @@ _CHANGES = 1
 _HEADER = struct.Struct("<BBqqII")
 _LEDGER = struct.Struct("<qI")
 _ACK_SET = struct.Struct("<qII")
-_WORD = struct.Struct("<Q")
 
 
 class CursorRecord:
@@ -60,11 +59,11 @@ class CursorRecord:
         for _ in range(ack_set_count):
             ledger_id, entry_id, word_count = _ACK_SET.unpack_from(data, offset)
             offset += _ACK_SET.size
-            if offset + word_count * _WORD.size > len(data):
+            end = offset + word_count * ack_set.WORD_BYTES
+            if end > len(data):
                 raise ValueError("an ack set is cut off")
-            words = [_WORD.unpack_from(data, offset + index * _WORD.size)[0] for index in range(word_count)]
-            self.ack_sets[Position(ledger_id, entry_id)] = ack_set.from_words(words)
-            offset += word_count * _WORD.size
+            self.ack_sets[Position(ledger_id, entry_id)] = int.from_bytes(data[offset:end], "little")
+            offset = end
         if offset != len(data) or kind not in (_WHOLE, _CHANGES):
             raise ValueError("bytes left over" if offset != len(data) else f"kind {kind}")
 
@@ -87,7 +86,7 @@ def _encode(kind: int, mark: Position, holes: dict[int, BitMap], ack_sets: dict[
         parts.append(_LEDGER.pack(ledger_id, len(bitmap)))
         parts.append(bitmap)
     for position, bits in ack_sets.items():
-        word_count = -(-bits.bit_length() // ack_set.WORD_BITS)
+        word_count = ack_set.word_count(bits.bit_length())
         parts.append(_ACK_SET.pack(position.ledger_id, position.entry_id, word_count))
-        parts.append(bits.to_bytes(word_count * _WORD.size, "little"))
+        parts.append(bits.to_bytes(word_count * ack_set.WORD_BYTES, "little"))
     return b"".join(parts)

@@ -86,7 +86,7 @@ class CursorState:
             deleted = self._delete_out_of_order(ledger_id, entries)
         return deleted
 
-    def acknowledge_batch(self, position: Position, words: Iterable[int], message_count: int) -> int:
+    def acknowledge_batch(self, position: Position, words: Sequence[int], message_count: int) -> int:
         """Acknowledge the messages of a batch whose bits are 0 in `words`. Returns how many of it are left.
 
         0: the entry is deleted now, or was before, or never existed. `message_count` should be what the entry itself
@@ -96,14 +96,15 @@ class CursorState:
         if not self._ledgers.has_entry(position) or self.is_deleted(ledger_id, entry_id):
             return 0
         sets = self._ack_sets.get(ledger_id)
-        before = ack_set.full(message_count)
-        if sets is not None:
-            before = sets.get(entry_id, before)
-        after = before & ack_set.from_words(words)
+        before = None if sets is None else sets.get(entry_id)
+        after = ack_set.left_of(message_count, words)
+        if before is not None:
+            after &= before
         if not after:
             self._delete_one(ledger_id, entry_id)
             return 0
-        if after != before:
+        # Without a set before, all of the batch was unacknowledged.
+        if after != before if before is not None else after.bit_count() != message_count:
             if sets is None:
                 sets = self._ack_sets[ledger_id] = {}
             sets[entry_id] = after
@@ -132,7 +133,7 @@ class CursorState:
         if position > mark and not self._ledgers.entries_between(mark, position):
             self._move_mark(position)
 
-    def mark_delete_to_batch(self, position: Position, words: Iterable[int], message_count: int) -> int:
+    def mark_delete_to_batch(self, position: Position, words: Sequence[int], message_count: int) -> int:
         """Delete what is before `position` and acknowledge a part of the batch there; returns as `mark_delete_to`."""
         if not self._ledgers.has_entry(position):
             return 0

@@ -21,6 +21,11 @@ DEFAULT_NAMESPACE = "default"
 MAX_NAME_LENGTH = 1024
 MAX_TOPIC_LENGTH = 8192
 """Of what stands behind the namespace: as much as fits into the first line of an HTTP request."""
+MAX_PARTITION_INDEX = (1 << 31) - 1
+"""What the protocol's int32 can say."""
+_MAX_PARTITION_DIGITS = len(str(MAX_PARTITION_INDEX))
+MAX_SHOWN_LENGTH = 100
+"""So much of a name that is none is told in the refusal: an answer is not to be longer than what it answers."""
 
 _ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -44,7 +49,7 @@ class NamespaceName:
         """Raises InvalidTopicName unless `text` is `tenant/namespace`."""
         tenant, slash, local_name = text.partition("/")
         if not slash or not is_valid_entity(tenant) or not is_valid_entity(local_name):
-            raise InvalidTopicName(f"not a namespace name: {text!r}; expected tenant/namespace")
+            raise InvalidTopicName(f"not a namespace name: {_shown(text)}; expected tenant/namespace")
         return NamespaceName(tenant, local_name)
 
     def __str__(self) -> str:
@@ -75,14 +80,22 @@ class TopicName:
     @property
     def partition_index(self) -> int:
         """The partition that this name names, -1 when it names a whole topic."""
-        match = _PARTITION.fullmatch(self.local_name)
+        match = self._partition
         return int(match.group(2)) if match else -1
 
     @property
     def partitioned_name(self) -> TopicName:
         """The topic that this partition belongs to; itself when it is no partition."""
-        match = _PARTITION.fullmatch(self.local_name)
+        match = self._partition
         return TopicName(self.domain, self.namespace, match.group(1)) if match else self
+
+    @property
+    def _partition(self) -> re.Match[str] | None:
+        """Name and number of a partition; a number beyond the largest that a client can hold makes it a topic of that name."""
+        match = _PARTITION.fullmatch(self.local_name)
+        if match is None or len(match.group(2)) > _MAX_PARTITION_DIGITS or int(match.group(2)) > MAX_PARTITION_INDEX:
+            return None
+        return match
 
     def partition(self, index: int) -> TopicName:
         """The name of partition `index`."""
@@ -97,28 +110,38 @@ class TopicName:
         return f"{self.domain}://{self.namespace}/{self.local_name}"
 
 
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= MAX_SHOWN_LENGTH else f"{text[:MAX_SHOWN_LENGTH]!r}... ({len(text)} characters)"
+
+
 @lru_cache(maxsize=4096)
 def _parse_topic(text: str) -> TopicName:
+    if len(text) > MAX_TOPIC_LENGTH + 3 * MAX_NAME_LENGTH:  # before it is cut at each slash
+        raise InvalidTopicName(f"invalid topic name {_shown(text)}: too long")
     domain, separator, rest = text.partition("://")
     if not separator:
         parts = text.split("/")
         if len(parts) == 1:
             parts = [PUBLIC_TENANT, DEFAULT_NAMESPACE, text]
         elif len(parts) != 3:
-            raise InvalidTopicName(f"invalid short topic name {text!r}: use a name alone or tenant/namespace/name")
+            raise InvalidTopicName(
+                f"invalid short topic name {_shown(text)}: use a name alone or tenant/namespace/name"
+            )
         domain = PERSISTENT
     else:
         # Four parts were tenant, cluster, namespace and name once: refused, so that such a name never means another topic.
         parts = rest.split("/")
     if domain not in DOMAINS:
-        raise InvalidTopicName(f"invalid topic domain {domain!r} in {text!r}: use persistent or non-persistent")
+        raise InvalidTopicName(
+            f"invalid topic domain {_shown(domain)} in {_shown(text)}: use persistent or non-persistent"
+        )
     if len(parts) != 3 or not all(parts):
         raise InvalidTopicName(
-            f"invalid topic name {text!r}: use domain://tenant/namespace/name, without further slashes"
+            f"invalid topic name {_shown(text)}: use domain://tenant/namespace/name, without further slashes"
         )
     tenant, namespace, local_name = parts
     if not is_valid_entity(tenant) or not is_valid_entity(namespace):
-        raise InvalidTopicName(f"invalid tenant or namespace in topic name {text!r}")
+        raise InvalidTopicName(f"invalid tenant or namespace in topic name {_shown(text)}")
     if len(local_name) > MAX_TOPIC_LENGTH or _CONTROL.search(local_name) or local_name != local_name.strip():
-        raise InvalidTopicName(f"invalid topic name {text!r}: too long, padded or with control characters")
+        raise InvalidTopicName(f"invalid topic name {_shown(text)}: too long, padded or with control characters")
     return TopicName(domain, NamespaceName(tenant, namespace), local_name)

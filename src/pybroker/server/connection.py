@@ -468,7 +468,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     def accept_messages(self) -> None:
         """The client is connected: frames may be as long as messages from now on."""
-        self._decoder.accept_messages(self.context.max_message_bytes)
+        self._decoder.accept_messages(self.context.max_message_bytes, self.context.max_batch_messages)
 
     def keep_alive_tick(self) -> None:
         """One keep-alive interval has passed."""

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError, Message
 from pybroker.errors import BrokerError, ChecksumError, NotAllowedError, ProtocolViolation
 from pybroker.model.events import Ack, Flow, PartialAck, SendRefused, SendRun
 from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.batch_limits import LEAST_MESSAGE_BYTES, batch_refusal
 from pybroker.wire.entry_metadata import (
     MAGIC_CRC32C,
     MARKER_BYTE,
@@ -62,7 +63,7 @@ class Decoder:
     Invariant: `_rest` holds less than one whole frame, unless `has_more`.
     """
 
-    __slots__ = ("_filled", "_frame", "_max_frame_bytes", "_rest", "has_more")
+    __slots__ = ("_filled", "_frame", "_max_batch_messages", "_max_frame_bytes", "_rest", "has_more")
 
     def __init__(self) -> None:
         self._rest = b""
@@ -71,9 +72,11 @@ class Decoder:
         self._frame: bytearray | None = None
         self._filled = 0
         self._max_frame_bytes = MAX_UNAUTHENTICATED_FRAME_BYTES
+        self._max_batch_messages = 1
 
-    def accept_messages(self, max_message_bytes: int) -> None:
-        """The client is authenticated: from now on frames may be as long as a message."""
+    def accept_messages(self, max_message_bytes: int, max_batch_messages: int) -> None:
+        """The client is authenticated: from now on frames may be as long as a message, and hold batches."""
+        self._max_batch_messages = max_batch_messages
         # `total` does not count its own four bytes; the limit does.
         self._max_frame_bytes = max_message_bytes + FRAME_PADDING_BYTES - 4
 
@@ -196,7 +199,22 @@ class Decoder:
                         next_count = data.find(NUM_MESSAGES_BYTE, metadata_start)
                         if next_count < 0:
                             next_count = end
-                    count = 1 if next_count >= metadata_end else message_count(data, metadata_start, metadata_end)
+                    count = 1
+                    if next_count < metadata_end:
+                        count = message_count(data, metadata_start, metadata_end)
+                        payload_bytes = frame_end - metadata_end
+                        # Most batches are not compressed, or not that much: their own size tells that they are sound.
+                        if count > self._max_batch_messages or (
+                            count > 1 and count * LEAST_MESSAGE_BYTES > payload_bytes
+                        ):
+                            refusal = batch_refusal(
+                                data, metadata_start, metadata_end, payload_bytes, count, self._max_batch_messages
+                            )
+                            if refusal is not None:
+                                run_producer_id, ack = -1, None
+                                events.append(SendRefused(producer_id, sequence_id, refusal))
+                                pos = frame_end
+                                continue
                     if next_marker < metadata_start:
                         next_marker = data.find(MARKER_BYTE, metadata_start)
                         if next_marker < 0:

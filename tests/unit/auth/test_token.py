@@ -177,3 +177,27 @@ def test_a_public_key_that_does_not_fit_its_algorithm_is_refused() -> None:
     for algorithm in ("RS256", "HS256", "none", "ES999"):
         with pytest.raises(ConfigError, match=f"tokenPublicAlg={algorithm}"):
             provider(public_key=elliptic, public_algorithm=algorithm)
+
+
+def signed(claims: str) -> str:
+    """A token signed with the secret, of claims as they are written."""
+
+    def part(content: bytes) -> str:
+        return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+    text = part(b'{"alg":"HS256"}') + "." + part(claims.encode())
+    return f"{text}.{part(hmac.digest(SECRET, text.encode(), 'sha256'))}"
+
+
+@pytest.mark.parametrize("written", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 400, "-" + "9" * 400, "9" * 5000])
+@pytest.mark.parametrize("claim", ["exp", "nbf"])
+def test_a_time_that_is_no_time_is_refused(claim: str, written: str) -> None:
+    assert_refused(provider(), signed(f'{{"sub":"app","{claim}":{written}}}'), "not a")
+
+
+def test_claims_and_headers_nested_without_end_are_refused() -> None:
+    deep = "[" * 20_000
+    assert_refused(provider(), signed(f'{{"sub":"app","x":{deep}{"]" * 20_000}}}'), "not a JWT")
+    assert_refused(provider(), signed(deep), "not a JWT")
+    header = base64.urlsafe_b64encode(f'{{"alg":"HS256","x":{deep}'.encode()).rstrip(b"=").decode()
+    assert_refused(provider(), f"{header}.e30.AAAA", "not a JWT")

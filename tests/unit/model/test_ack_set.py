@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,3 +45,27 @@ def test_bits_survive_the_way_through_words(bits: int) -> None:
     assert all(-(1 << 63) <= word < 1 << 63 for word in words)
     assert ack_set.from_words(words) == bits
     assert ack_set.count(words) == bits.bit_count()
+
+
+def test_a_long_set_costs_what_its_words_cost() -> None:
+    """Word after word would copy everything before it each time: terabytes, for these ten megabytes."""
+    words = [-1] * 1_250_000
+    bits = ack_set.from_words(words)
+    assert bits.bit_length() == 64 * len(words)
+    assert ack_set.to_words(bits) == words
+
+
+def test_words_behind_the_end_of_a_batch_mean_nothing_and_are_not_looked_at() -> None:
+    assert ack_set.left_of(10, [-1]) == ack_set.full(10)
+    assert ack_set.left_of(64, [-1, *[None] * 5]) == ack_set.full(64)  # type: ignore[list-item]
+    assert ack_set.left_of(70, [0, -1]) == ack_set.full(6) << 64
+    assert ack_set.left_of(70, [1]) == 1
+
+
+def test_a_batch_that_claims_to_be_large_costs_no_more_than_the_words_about_it() -> None:
+    tracemalloc.start()
+    try:
+        assert ack_set.left_of((1 << 31) - 1, [5]) == 5
+        assert tracemalloc.get_traced_memory()[1] < 10_000
+    finally:
+        tracemalloc.stop()

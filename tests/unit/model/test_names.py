@@ -142,3 +142,24 @@ def test_what_is_no_namespace_name_is_refused(text: str) -> None:
 )
 def test_an_entity_has_letters_digits_and_few_marks(name: str, is_valid: bool) -> None:
     assert is_valid_entity(name) == is_valid
+
+
+@pytest.mark.parametrize(
+    ("digits", "index"), [("0", 0), ("2147483647", 2147483647), ("2147483648", -1), ("1" * 5000, -1)]
+)
+def test_a_number_that_no_client_can_hold_is_part_of_the_name(digits: str, index: int) -> None:
+    name = TopicName.parse(f"t-partition-{digits}")
+    assert name.partition_index == index
+    assert (name.partitioned_name == name) == (index < 0)
+
+
+@pytest.mark.parametrize(
+    "text", ["/" * 1_000_000, "x" * 1_000_000, "a://" + "b/" * 1000, "x" * 9000, "public/" + "y" * 3000]
+)
+def test_a_refusal_is_short_however_long_the_name_is(text: str) -> None:
+    with pytest.raises(InvalidTopicName) as caught:
+        TopicName.parse(text)
+    assert len(str(caught.value)) < 500
+    with pytest.raises(InvalidTopicName) as caught:
+        NamespaceName.parse(text)
+    assert len(str(caught.value)) < 500

@@ -19,6 +19,7 @@ from pybroker.wire.commands import Decoder, Event
 
 MASK_64 = (1 << 64) - 1
 MAX_MESSAGE_BYTES = 5 << 20
+MAX_BATCH_MESSAGES = 1000
 Item = tuple[Any, ...]
 EXAMPLES = settings(deadline=None, database=None, derandomize=True)
 """For tests of random values that are the same in every run."""
@@ -63,7 +64,7 @@ def flow(consumer_id: int, permits: int) -> pb.BaseCommand:
 
 def connected_decoder() -> Decoder:
     decoder = Decoder()
-    decoder.accept_messages(MAX_MESSAGE_BYTES)
+    decoder.accept_messages(MAX_MESSAGE_BYTES, MAX_BATCH_MESSAGES)
     return decoder
 
 
@@ -146,7 +147,16 @@ def _expected_send(command: pb.CommandSend, tail: bytes) -> Item:
         return ("refused", *ids, "NotAllowedError")
     size = int.from_bytes(tail[start : start + 4], "big")
     read = pb.MessageMetadata.FromString(tail[start + 4 : start + 4 + size])
+    if read.num_messages_in_batch > min(MAX_BATCH_MESSAGES, _most_messages(read, len(tail) - start - 4 - size)):
+        return ("refused", *ids, "NotAllowedError")
     return ("send", *ids, command.highest_sequence_id, read.num_messages_in_batch, tail)
+
+
+def _most_messages(read: pb.MessageMetadata, payload_bytes: int) -> int:
+    """How many messages a payload can hold, six bytes each before compression; one may be empty and in no batch."""
+    ratio = {pb.NONE: 1, pb.LZ4: 255, pb.ZLIB: 1032, pb.ZSTD: 1 << 32, pb.SNAPPY: 22}[read.compression]
+    bytes_out = payload_bytes if read.compression == pb.NONE else min(read.uncompressed_size, payload_bytes * ratio)
+    return max(1, bytes_out // 6, payload_bytes // 6)
 
 
 def _expected_ack(command: pb.CommandAck) -> Item:
@@ -239,7 +249,8 @@ metadatas = _with_unknown(
         st.fixed_dictionaries(
             {"producer_name": st.one_of(_TEXT, st.just("X-1")), "sequence_id": ids, "publish_time": ids},
             optional={
-                "num_messages_in_batch": st.integers(1, (1 << 31) - 1),
+                "num_messages_in_batch": st.one_of(st.integers(1, 4), st.integers(1, (1 << 31) - 1)),
+                "compression": st.sampled_from(pb.CompressionType.values()),
                 "partition_key": _TEXT,
                 "properties": st.lists(st.builds(lambda k, v: pb.KeyValue(key=k, value=v), _TEXT, _TEXT), max_size=3),
                 "uncompressed_size": st.integers(0, (1 << 32) - 1),

@@ -3,6 +3,7 @@
 import pytest
 from tests.unit.wire.support import (
     MASK_64,
+    MAX_BATCH_MESSAGES,
     MAX_MESSAGE_BYTES,
     ack,
     connected_decoder,
@@ -93,7 +94,7 @@ def test_ids_of_every_length_are_read(producer_id: int, sequence_id: int) -> Non
 
 def test_a_message_is_kept_exactly_as_it_was_sent() -> None:
     for checksum in ("good", "none"):
-        sent = message(metadata(num_messages_in_batch=12), b"payload with an X", checksum)
+        sent = message(metadata(num_messages_in_batch=12), b"payload with an X" * 5, checksum)
         (run,) = connected_decoder().feed(frame(send(1, 1, num_messages=12, highest_sequence_id=12), sent))
         assert isinstance(run, SendRun)
         assert (run.payloads, run.message_counts, run.highest_sequence_ids) == ([sent], [12], [12])
@@ -102,7 +103,9 @@ def test_a_message_is_kept_exactly_as_it_was_sent() -> None:
 def test_the_count_of_one_message_does_not_leak_into_the_next() -> None:
     counts = [1, 3, 1, 1, 2, 1]
     parts = [
-        frame(send(1, i), message(metadata(num_messages_in_batch=count) if count > 1 else metadata(), b"X" * (i % 2)))
+        frame(
+            send(1, i), message(metadata(num_messages_in_batch=count) if count > 1 else metadata(), b"X" * (6 * count))
+        )
         for i, count in enumerate(counts)
     ]
     (run,) = connected_decoder().feed(b"".join(parts))
@@ -335,7 +338,7 @@ def test_many_small_commands_are_decoded_in_parts() -> None:
     frame = len(flow).to_bytes(4, "big")
     data = ((len(flow) + 4).to_bytes(4, "big") + frame + flow) * (3 * MAX_SMALL_COMMANDS + 5)
     decoder = Decoder()
-    decoder.accept_messages(MAX_MESSAGE_BYTES)
+    decoder.accept_messages(MAX_MESSAGE_BYTES, MAX_BATCH_MESSAGES)
     counts = [len(decoder.feed(data))]
     while decoder.has_more:
         counts.append(len(decoder.feed(b"")))
@@ -351,7 +354,7 @@ def test_an_acknowledgement_that_only_looks_like_the_one_before_is_read_in_full(
         return (len(body) + 4).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body
 
     decoder = Decoder()
-    decoder.accept_messages(MAX_MESSAGE_BYTES)
+    decoder.accept_messages(MAX_MESSAGE_BYTES, MAX_BATCH_MESSAGES)
     ids = [(16, 16), (16, 17), (17, 16), (16, 300), (16, 301), (700, 5), (700, 6)]
     data = b"".join(ack(ledgerId=ledger_id, entryId=entry_id) for ledger_id, entry_id in ids)
     data += ack(ledgerId=700, entryId=7, batch_size=16) + ack(ledgerId=700, entryId=8)
@@ -367,7 +370,7 @@ def test_small_commands_before_the_beginning_of_a_large_frame_leave_nothing_to_g
     ).SerializeToString()
     small = (len(ping) + 4).to_bytes(4, "big") + len(ping).to_bytes(4, "big") + ping
     decoder = Decoder()
-    decoder.accept_messages(MAX_MESSAGE_BYTES)
+    decoder.accept_messages(MAX_MESSAGE_BYTES, MAX_BATCH_MESSAGES)
     large = (OWN_BUFFER_BYTES + 1000).to_bytes(4, "big") + b"\0" * 100
     assert len(decoder.feed(small * MAX_SMALL_COMMANDS + large)) == MAX_SMALL_COMMANDS
     assert not decoder.has_more
@@ -378,5 +381,5 @@ def test_the_sizes_of_an_incomplete_frame_are_judged_alike_however_it_is_cut() -
     data = bytes.fromhex("0001001a0100000508129201")  # a command longer than its frame, of which little has come
     for cut in range(len(data) + 1):
         decoder = Decoder()
-        decoder.accept_messages(MAX_MESSAGE_BYTES)
+        decoder.accept_messages(MAX_MESSAGE_BYTES, MAX_BATCH_MESSAGES)
         assert decoder.feed(data[:cut]) == []

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from itertools import pairwise
 
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.selectors.hash_selector import HashRange, HashSelector, fold_into_ranges
@@ -38,19 +37,23 @@ class StickyRangesSelector(HashSelector):
         for start, end in wanted:
             if start > end or start < 0:
                 raise ConsumerAssignError(f"hash range [{start}, {end}] is not a range")
-        owned = sorted(
-            [*zip(self._ranges, self._owners, strict=True), *((each, consumer) for each in wanted)], key=_start
-        )
-        for (before, one), (after, other) in pairwise(owned):
-            if after[0] <= before[1]:
-                holder = one if other is consumer else other
-                with_whom = "itself" if holder is consumer else f"consumer {holder.name}"
-                mine, taken = (after, before) if other is consumer else (before, after)
-                raise ConsumerAssignError(
-                    f"Range conflict with {with_whom}: [{mine[0]}, {mine[1]}] overlaps [{taken[0]}, {taken[1]}]"
-                )
+        self._require_free(sorted(wanted))
+        # Two rising runs, which sorting merges; no two starts are the same, so owners are not compared.
+        owned = sorted([*zip(self._ranges, self._owners, strict=True), *((each, consumer) for each in wanted)])
         self._set(owned)
         return []
+
+    def _require_free(self, wanted: list[HashRange]) -> None:
+        """Refuse ranges, in order, that overlap each other or one that is owned; the work is that of the asker's own ranges."""
+        end_before = -1
+        for index, mine in enumerate(wanted):
+            start, end = mine
+            at = bisect_right(self._starts, end) - 1  # the last owned range that begins in front of the end of this one
+            if at >= 0 and self._ranges[at][1] >= start:
+                raise _conflict(mine, self._ranges[at], f"consumer {self._owners[at].name}")
+            if start <= end_before:
+                raise _conflict(mine, wanted[index - 1], "itself")
+            end_before = end
 
     def remove(self, consumer: ConsumerState) -> None:
         self._set([each for each in zip(self._ranges, self._owners, strict=True) if each[1] is not consumer])
@@ -71,5 +74,7 @@ class StickyRangesSelector(HashSelector):
         self._owners = [owner for _, owner in owned]
 
 
-def _start(owned: tuple[HashRange, ConsumerState]) -> HashRange:
-    return owned[0]
+def _conflict(mine: HashRange, taken: HashRange, with_whom: str) -> ConsumerAssignError:
+    return ConsumerAssignError(
+        f"Range conflict with {with_whom}: [{mine[0]}, {mine[1]}] overlaps [{taken[0]}, {taken[1]}]"
+    )

@@ -16,6 +16,7 @@ from pybroker.broker.topic_limits import require_room_for_consumer, require_type
 from pybroker.broker.topic_schemas import admit_consumer_schema
 from pybroker.dispatch.consumer_state import KeySharedOptions
 from pybroker.errors import (
+    ConsumerAssignError,
     ConsumerBusy,
     MetadataError,
     NotAllowedError,
@@ -27,6 +28,7 @@ from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, LATEST, Position, from_wire
 from pybroker.schema.schema_data import SchemaType
 from pybroker.server.handlers.refused import refused_to
+from pybroker.server.handlers.request_limits import require_short_name, require_small_properties
 from pybroker.server.handlers.schema import schema_of
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
@@ -85,11 +87,23 @@ def _require_supported(connection: Connection, request: pb.CommandSubscribe) -> 
         raise ProducerBusy("Empty subscription name")  # The code that the real broker answers with.
     if request.read_compacted and KIND_OF_SUB_TYPE[request.subType] not in ("Exclusive", "Failover"):
         raise NotAllowedError("readCompacted only allowed on failover or exclusive subscriptions")
-    size_bytes = sum(len(pair.key) + len(pair.value) for pair in request.metadata)
-    limit = connection.broker.config.max_consumer_metadata_size
-    if size_bytes > limit:
-        raise MetadataError(
-            f"consumer properties of {size_bytes} bytes are over the limit of {limit} (maxConsumerMetadataSize)"
+    config = connection.broker.config
+    require_short_name(request.subscription, "subscription name")
+    require_short_name(request.consumer_name, "consumer name")
+    require_small_properties(
+        request.metadata, config.max_consumer_metadata_size, "maxConsumerMetadataSize", MetadataError, "consumer"
+    )
+    require_small_properties(
+        request.subscription_properties,
+        config.max_subscription_properties_size,
+        "maxSubscriptionPropertiesSize",
+        NotAllowedError,
+        "subscription",
+    )
+    range_count = len(request.keySharedMeta.hashRanges)
+    if range_count > config.max_hash_ranges_per_consumer:
+        raise ConsumerAssignError(
+            f"{range_count} hash ranges are over the limit of {config.max_hash_ranges_per_consumer} (maxHashRangesPerConsumer)"
         )
 
 

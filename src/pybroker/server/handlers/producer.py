@@ -10,9 +10,10 @@ from pybroker.broker.producer import Producer
 from pybroker.broker.producer_access import AccessMode
 from pybroker.broker.topic import Topic
 from pybroker.broker.topic_schemas import producer_schema_version
-from pybroker.errors import NotAllowedError, ServiceNotReady, SubscriptionNotFound
+from pybroker.errors import MetadataError, NotAllowedError, ServiceNotReady, SubscriptionNotFound
 from pybroker.model.names import TopicName
 from pybroker.server.handlers.refused import refused_to
+from pybroker.server.handlers.request_limits import require_short_name, require_small_properties
 from pybroker.server.handlers.schema import schema_of
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
@@ -31,7 +32,7 @@ async def create_producer(connection: Connection, command: pb.BaseCommand) -> No
         return
     if producer_id in connection.producers:
         raise ServiceNotReady(f"producer {producer_id} is already being set up on this connection")
-    _require_supported(request)
+    _require_supported(connection, request)
     name = TopicName.parse(request.topic)
     _require_rights(connection, request, name)
     connection.producers[producer_id] = None
@@ -60,9 +61,13 @@ def tell_ready(connection: Connection, producer: Producer) -> None:
     _reply(connection, producer.request_id, producer)
 
 
-def _require_supported(request: pb.CommandProducer) -> None:
+def _require_supported(connection: Connection, request: pb.CommandProducer) -> None:
     if request.txn_enabled:
         raise NotAllowedError("transactions are not supported yet")
+    require_short_name(request.producer_name, "producer name")
+    require_short_name(request.initial_subscription_name, "initial subscription name")
+    limit = connection.broker.config.max_producer_metadata_size
+    require_small_properties(request.metadata, limit, "maxProducerMetadataSize", MetadataError, "producer")
 
 
 def _require_rights(connection: Connection, request: pb.CommandProducer, name: TopicName) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pybroker.broker import cursor_moves
 from pybroker.broker.subscription import Subscription
 from pybroker.errors import MetadataError
+from pybroker.model.ack_set import word_count
 from pybroker.model.position import from_wire
 from pybroker.server.handlers.consumer import require_consumer
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -28,7 +29,9 @@ async def seek(connection: Connection, command: pb.BaseCommand) -> None:
     elif request.HasField("message_id"):
         target = request.message_id
         position = from_wire(target.ledgerId, target.entryId)
-        await cursor_moves.reset(subscription, position, list(target.ack_set))
+        # No batch has more messages, and a frame has room for millions of words.
+        max_words = word_count(connection.broker.config.max_messages_in_batch)
+        await cursor_moves.reset(subscription, position, target.ack_set[:max_words])
     elif request.HasField("message_publish_time"):
         await cursor_moves.reset_to_time(subscription, request.message_publish_time)
     else:
