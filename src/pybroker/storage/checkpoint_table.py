@@ -19,6 +19,7 @@ from typing import Any
 
 from crc32c import crc32c
 
+from pybroker import logs
 from pybroker.errors import StoreError
 from pybroker.storage.disk import Disk
 from pybroker.storage.layout.segment import LedgerExtent
@@ -162,7 +163,14 @@ class CheckpointTable:
                 raise StoreError(f"{self._path.name} cannot be written: {error}") from error
 
     def close(self) -> None:
+        """Move what the log holds into the file, and close it."""
         with self._lock:
+            try:
+                ((is_busy, *_),) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                if is_busy:
+                    logs.warning("checkpoint.log_kept", file=self._path.name)
+            except sqlite3.Error as error:
+                logs.warning("checkpoint.log_kept", file=self._path.name, reason=str(error))  # it counts as it is
             self._connection.close()
 
     def _apply(self, change: TableChange) -> None:

@@ -157,11 +157,11 @@ class Journal:
         """Nothing of this fenced ledger is in the queue any more."""
         self._fenced.discard(ledger_id)
 
-    async def close(self) -> None:
-        """Write what is queued, end the thread, close the files."""
+    async def close(self, *, is_covered: bool) -> None:
+        """Write what is queued, end the thread, close the files. `is_covered` as in `JournalFiles.close`."""
         self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
-        await asyncio.to_thread(self._files.close)
+        await asyncio.to_thread(self._files.close, is_covered=is_covered)
 
     def _run(self) -> None:
         """The writer."""

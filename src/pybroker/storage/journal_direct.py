@@ -50,12 +50,12 @@ class DirectJournal(Journal):
             self._is_scheduled = True
             self._loop.call_soon(self._step, self._turn_begins)
 
-    async def close(self) -> None:
+    async def close(self, *, is_covered: bool) -> None:
         if not self._has_failed:
             await self._idle.wait()
         self._loop.remove_reader(self._direct.event_descriptor)
         await asyncio.to_thread(self._direct.close)
-        await asyncio.to_thread(self._files.close)
+        await asyncio.to_thread(self._files.close, is_covered=is_covered)
 
     def _step(self, event: _Event) -> None:
         """Something happened: go on from there, then write what waits, and last tell what has ended, while the device works."""

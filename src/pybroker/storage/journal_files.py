@@ -47,6 +47,11 @@ def parse_journal_file_name(name: str) -> int | None:
     return int(stem) if stem != name and stem.isdecimal() else None
 
 
+def file_number(name: str) -> int | None:
+    """The generation that a file has or had, also of a spare one: it is not given again."""
+    return parse_journal_file_name(name.removeprefix(_SPARE_PREFIX))
+
+
 class JournalFile:
     """A file that takes batches: the writer owns `offset` and `last_sequence`."""
 
@@ -142,15 +147,26 @@ class JournalFiles:
         self._background.submit(self._release, sequence)
         self.try_again()
 
-    def close(self) -> None:
-        """Finish what runs and close the files. Called when no writer and no checkpoint is left."""
+    def close(self, *, is_covered: bool) -> None:
+        """Finish what runs and close the files. Called when no writer and no checkpoint is left.
+
+        `is_covered`: a committed checkpoint covers every batch, so that nothing is left that the next start would have to read.
+        """
         self._background.shutdown(wait=True)
+        files = [*self._full, *([self._current] if self._current else [])]
         if self._next is not None and self._next.exception() is None:
-            self._next.result().close()
-        for file in (*self._full, *([self._current] if self._current else [])):
-            file.close()
+            files.append(self._next.result())
         self._full.clear()
         self._current = None
+        for file in files:
+            file.close()
+        if is_covered:
+            try:
+                for file in files:
+                    self._retire(file.path, file.capacity_bytes)
+                self.disk.sync_directory(self._directory)
+            except OSError as error:
+                logs.warning("journal.release_failed", error=str(error))  # the next start reads them
 
     def _release(self, sequence: int) -> None:
         spare_count = len(self._spares)

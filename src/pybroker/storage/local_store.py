@@ -456,11 +456,10 @@ class LocalStore(LedgerStore, CursorStore):
         is_stored = True
         while is_stored and self._failed is None and self._held:
             is_stored = await self._checkpointer.run()
-        if is_stored and self._failed is None:
-            await self._checkpointer.run(is_last=True)
+        is_covered = is_stored and self._failed is None and await self._checkpointer.run(is_last=True)
         await self._checkpointer.close()
         await self._space.close()
-        await self._journal.close()
+        await self._journal.close(is_covered=is_covered)
         await self._reads.close()
         self._table.close()
 

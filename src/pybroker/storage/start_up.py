@@ -24,7 +24,7 @@ from pybroker.storage.checkpoint import CheckpointJob, LedgerWork, run_checkpoin
 from pybroker.storage.checkpoint_table import CheckpointTable, CursorChange, Facts, TableChange
 from pybroker.storage.cursor_shelf import CursorShelf
 from pybroker.storage.disk import Disk
-from pybroker.storage.journal_files import JOURNAL_SUFFIX, JournalFiles, parse_journal_file_name
+from pybroker.storage.journal_files import JOURNAL_SUFFIX, JournalFiles, file_number, parse_journal_file_name
 from pybroker.storage.layout.fields import LayoutError
 from pybroker.storage.layout.segment import EMPTY_EXTENT, LedgerExtent, SegmentIndex
 from pybroker.storage.recovery import (
@@ -84,9 +84,18 @@ def open_store(
         facts = table.load_facts(what_is_there)
         extents = table.load_extents()
         generations = {generation: name for name in names if (generation := parse_journal_file_name(name)) is not None}
-        if not facts.is_clean:
-            extents = _replay(disk, directories, table, facts, extents, generations, stats, is_synced=is_synced)
-        facts.first_generation = max(facts.first_generation, *(number + 1 for number in generations), 1)
+        # Whatever the clean mark says: a table that lost its last commits may show the mark of an earlier stop.
+        covered_sequence = facts.sequence
+        extents = _replay(disk, directories, table, facts, extents, generations, stats, is_synced=is_synced)
+        if facts.is_clean and facts.sequence != covered_sequence:
+            logs.error(
+                "checkpoint.clean_mark_wrong",
+                file=directories.table.name,
+                batches=facts.sequence - covered_sequence,
+                note="the table is older than the journal; the journal was replayed",
+            )
+        known = (number for name in names if (number := file_number(name)) is not None)
+        facts.first_generation = max(facts.first_generation, *(number + 1 for number in known), 1)
         if is_synced:
             _check_segment_ends(disk, directories.ledgers, extents)
         facts.ledger_id = max(facts.ledger_id, first_free_ledger_id(segments, extents))

@@ -145,8 +145,6 @@ class StoredState:
 
     def live_journal(self) -> dict[int, str]:
         """The files that a start would read."""
-        if self.facts.is_clean and self._are_facts_known:
-            return {}
         names = self._files.journal_names()
         return {number: name for number, name in names.items() if number >= self.facts.first_generation}
 
