@@ -154,12 +154,13 @@ class ProducerFenced(BrokerError, code=25, http_status=409):
 
 
 class AdminError(Exception):
-    """A REST refusal: `status` is the HTTP status, the text becomes `{"reason": ...}`."""
+    """A REST refusal: `status` is the HTTP status, the text becomes `{"reason": ...}`; when to try again, if that helps."""
 
-    def __init__(self, status: int, reason: str) -> None:
+    def __init__(self, status: int, reason: str, retry_after_s: int | None = None) -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
+        self.retry_after_s = retry_after_s
 
 
 class StoreError(Exception):

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from tests.unit.admin.fake_broker import Served, served
 
-from pybroker.admin import application, call, protocol
 from pybroker.errors import AuthorizationError, CannotListen, StoreError
 
 ADMIN = "/admin/v2"
@@ -100,9 +99,13 @@ async def test_bytes_that_are_no_http_are_answered_400_and_cut(http: Served) -> 
     assert (await exchange(http, b"\x00\x00\x00\x10CONNECT\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_a_head_that_never_ends_is_cut(http: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "HEAD_DEADLINE_S", 0.05)
-    assert await exchange(http, b"GET /metrics HT") == b""
+async def test_a_head_that_never_ends_is_cut() -> None:
+    async with served(http_header_timeout_ms=50) as http:
+        assert await exchange(http, b"GET /metrics HT") == b""
+        await cut_in_the_second_head(http)
+
+
+async def cut_in_the_second_head(http: Served) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
     writer.write(b"GET /admin/v2/clusters HTTP/1.1\r\nhost: h\r\n\r\n")
     await reader.readuntil(b'["standalone"]')
@@ -112,10 +115,10 @@ async def test_a_head_that_never_ends_is_cut(http: Served, monkeypatch: pytest.M
     writer.close()
 
 
-async def test_a_body_that_never_ends_is_408(http: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call, "BODY_DEADLINE_S", 0.05)
+async def test_a_body_that_never_ends_is_408() -> None:
     head = b"PUT /admin/v2/tenants/acme HTTP/1.1\r\nhost: h\r\ncontent-length: 50\r\n\r\n{"
-    assert (await exchange(http, head)).startswith(b"HTTP/1.1 408 ")
+    async with served(http_body_timeout_ms=50) as http:
+        assert (await exchange(http, head)).startswith(b"HTTP/1.1 408 ")
 
 
 @pytest.mark.parametrize("close", ["", "connection: close\r\n"])
@@ -138,19 +141,19 @@ async def test_a_client_that_asks_whether_to_send_its_body_is_refused_at_once(ht
     assert (await exchange(http, head)).startswith(b"HTTP/1.1 404")
 
 
-async def test_a_client_that_does_not_read_is_cut(http: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(application, "WRITE_DEADLINE_S", 0.05)
-    for index in range(2000):
-        http.broker.add_topic(f"{index}-{'x' * 200}")
-    # This stream stops reading after a few bytes; the page is larger than what the kernel keeps on the way.
-    reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port, limit=1)
-    writer.write(b"GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n")
-    await reader.readexactly(1)
-    connections = http.server._connections
-    assert connections is not None
-    async with asyncio.timeout(10):
-        await connections.all_closed.wait()
-    writer.close()
+async def test_a_client_that_does_not_read_is_cut() -> None:
+    async with served(http_write_timeout_ms=100) as http:
+        names = [f"{index}-{'x' * 200}" for index in range(40_000)]
+        http.broker.resources.namespaces = lambda tenant: names  # type: ignore[method-assign]
+        # This stream stops reading after a few bytes; the answer is larger than what the kernel keeps on the way.
+        reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port, limit=1)
+        writer.write(b"GET /admin/v2/namespaces/public HTTP/1.1\r\nhost: h\r\n\r\n")
+        await reader.readexactly(1)
+        connections = http.server._connections
+        assert connections is not None
+        async with asyncio.timeout(10):
+            await connections.all_closed.wait()
+        writer.close()
 
 
 async def test_one_connection_serves_requests_one_after_the_other(http: Served) -> None:
@@ -176,7 +179,7 @@ async def test_an_answer_of_two_writes_does_not_wait_for_the_clients_acknowledge
 async def test_connections_over_the_limit_are_refused() -> None:
     async with served(max_http_server_connections=1) as http:
         reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
-        writer.write(b"GET /status.html HTTP/1.1\r\nhost: h\r\n\r\n")
+        writer.write(b"GET /admin/v2/clusters HTTP/1.1\r\nhost: h\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n")
         assert (await exchange(http, b"")).startswith(b"HTTP/1.1 503 ")
         writer.close()

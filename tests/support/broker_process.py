@@ -22,7 +22,8 @@ class BrokerProcess:
     def __init__(self, directory: Path, settings: dict[str, str] | None = None) -> None:
         self.directory = directory
         self.data = directory / "data"
-        self.settings = dict(settings or {})
+        # Who looks at the metrics in a test wants to see what has just happened.
+        self.settings = {"metricsPageIntervalMs": "0", **(settings or {})}
         self.process: subprocess.Popen[bytes] | None = None
         self.module = "pybroker"  # What python runs; tests with faults have one of their own.
         self.arguments: list[str] = []  # More of the command line, and of the environment.

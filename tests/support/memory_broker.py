@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute
 from tests.support.rest import Answer, call
 
 from pybroker.admin.http import HttpServer
+from pybroker.admin.http_limits import HttpLimits
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.peer import Peer
 from pybroker.broker.producer import Producer
@@ -146,6 +147,11 @@ class MemoryBroker:
         return port
 
     @property
+    def http_limits(self) -> HttpLimits:
+        """What its HTTP requests share."""
+        return self._server.limits
+
+    @property
     def routes(self) -> Sequence[BaseRoute]:
         """Everything that its HTTP serves."""
         return self._server.routes
@@ -225,7 +231,8 @@ def acknowledge(consumer: Consumer, positions: list[Position]) -> None:
 @asynccontextmanager
 async def memory_broker(limits: LedgerLimits | None = None, **settings: Any) -> AsyncIterator[MemoryBroker]:
     """A bootstrapped broker behind a real HTTP server; `settings` are fields of BrokerConfig."""
-    config = BrokerConfig(**{"web_service_port": 0, "bind_address": "127.0.0.1", **settings})
+    fixed = {"web_service_port": 0, "bind_address": "127.0.0.1", "metrics_page_interval_ms": 0}
+    config = BrokerConfig(**{**fixed, **settings})
     clock = SetClock()
     metadata = MemoryMetadataStore()
     resources = Resources(metadata)

@@ -15,7 +15,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 VALUES = ("model", "errors")
-PERFORMERS = (*VALUES, "config", "logs", "clock", "tasks")
+PERFORMERS = (*VALUES, "config", "logs", "clock", "tasks", "permits")
 STORES = (*PERFORMERS, "storage", "metadata")
 SERVICES = ("managed_ledger", "compaction", "transaction", "schema", "cluster", "auth", "client")
 BROKER = (
@@ -37,6 +37,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tasks": ("logs",),
     "config": ("errors",),
     "model": ("errors",),
+    "permits": ("model",),
     "wire": VALUES,
     "dispatch": VALUES,
     "storage": PERFORMERS,

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from email.utils import formatdate
 from typing import TYPE_CHECKING
 
@@ -23,15 +23,18 @@ from starlette.routing import BaseRoute, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from pybroker import logs
-from pybroker.admin.call import BODY_DEADLINE_S, BROKER_KEY, IDENTITY_KEY, BadBody, ClientGone
+from pybroker.admin.call import BROKER_KEY, IDENTITY_KEY, SHARE_KEY, BadBody, ClientGone
+from pybroker.admin.http_limits import SMALL_BYTES, HttpLimits, Share
 from pybroker.admin.request_limit import RequestLimit
 from pybroker.auth.authentication import Identity
 from pybroker.errors import AdminError, BrokerError, StoreError
 
 if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
+    from pybroker.config import BrokerConfig
 
-WRITE_DEADLINE_S = 30.0
+WRITE_BYTES = 64 * 1024
+"""What of an answer goes to the connection at once; it waits for the client in between."""
 METRICS_PATH = "/metrics"
 PROBE_PATHS = frozenset({"/live", "/ready", "/status.html"})
 """A probe that a balancer or a container's runner sends has no credentials, and Pulsar asks for none at `/status.html`."""
@@ -39,6 +42,7 @@ PROBE_PATHS = frozenset({"/live", "/ready", "/status.html"})
 # Keys of `scope["state"]`, which `protocol.py` fills for each connection.
 PEER_CERTIFICATE_KEY = "peer_certificate"
 TRANSPORT_KEY = "transport"
+ANSWERED_KEY = "answered"  # called with the status of each answer
 
 # The rest of such a request would still have to be read: the connection goes instead.
 CLOSING_STATUSES = frozenset({408, 413, 431})
@@ -56,13 +60,16 @@ class Application:
         self._broker = broker
         self._router = Router(routes, redirect_slashes=False, default=_unknown_path)
         config = broker.config
+        self.limits = HttpLimits(config)
         is_limited = config.http_requests_limit_enabled
         self._limit = RequestLimit(config.http_requests_max_per_second) if is_limited else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "neither lifespan nor WebSocket is switched on"
-        answer = _Answer(scope, receive, send, self._broker.config.max_http_request_body_bytes)
+        share = Share(self.limits)
+        answer = _Answer(scope, receive, send, share, self._broker.config)
         try:
+            scope[SHARE_KEY] = share
             try:
                 # Routes match the path as it was sent: `%2F` in a name is no separator. A slash at the end says nothing.
                 path = _ABSOLUTE.sub("", scope["raw_path"].decode("ascii"))
@@ -84,6 +91,8 @@ class Application:
                     await response(scope, answer.receive, answer.send)
         except ClientGone:
             answer.abort()
+        finally:
+            await share.close()
 
     def _check_header_size(self, scope: Scope) -> None:
         limit = self._broker.config.http_max_request_header_size
@@ -108,7 +117,7 @@ class Application:
         """The answer to what a handler raised; logs what nobody expected."""
         match error:
             case AdminError():
-                return _reason(error.status, error.reason)
+                return _reason(error.status, error.reason, error.retry_after_s)
             case BrokerError():
                 return _reason(type(error).http_status, str(error))
             case BadBody():
@@ -131,14 +140,19 @@ class _Answer:
     answer: bytes that come then reset it, and the client never sees why it was refused.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, max_body_bytes: int) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, share: Share, config: BrokerConfig) -> None:
         self.started = False
         self._has_body_left = True
+        self._is_head = scope["method"] == "HEAD"
         self._waits_to_be_asked = any(name == b"expect" for name, _ in scope["headers"])
-        self._max_body_bytes = max_body_bytes
+        self._max_body_bytes = config.max_http_request_body_bytes
+        self._body_timeout_s = config.http_body_timeout_ms / 1000
+        self._write_timeout_s = config.http_write_timeout_ms / 1000
+        self._share = share
         self._receive = receive
         self._send = send
         self._transport: asyncio.Transport = scope["state"][TRANSPORT_KEY]
+        self._answered: Callable[[int], None] = scope["state"][ANSWERED_KEY]
 
     async def receive(self) -> Message:
         message = await self._receive()
@@ -146,17 +160,31 @@ class _Answer:
         return message
 
     async def send(self, message: Message) -> None:
-        if self._transport.is_closing():
-            raise ClientGone
         if message["type"] == "http.response.start":
             if not self._waits_to_be_asked and message["status"] not in CLOSING_STATUSES:
                 await self._pass_over_body()
+            size_bytes = 0 if self._is_head else _content_length(message)
+            if size_bytes > SMALL_BYTES:
+                await self._share.of_responses(size_bytes)
             self.started = True
+            self._answered(message["status"])
             date = (b"date", formatdate(time.time(), usegmt=True).encode())
-            message = {**message, "headers": [date, *message["headers"]]}
+            await self._write({**message, "headers": [date, *message["headers"]]})
+            return
+        body, has_more = message.get("body", b""), message.get("more_body", False)
+        if self._is_head or len(body) <= WRITE_BYTES:
+            await self._write(message)
+            return
+        for start in range(0, len(body), WRITE_BYTES):
+            end = start + WRITE_BYTES
+            await self._write({**message, "body": body[start:end], "more_body": has_more or end < len(body)})
+
+    async def _write(self, message: Message) -> None:
+        if self._transport.is_closing():
+            raise ClientGone
         try:
             # A write waits for as long as the peer does not read.
-            async with asyncio.timeout(WRITE_DEADLINE_S):
+            async with asyncio.timeout(self._write_timeout_s):
                 await self._send(message)
         except TimeoutError as error:
             raise ClientGone from error
@@ -164,7 +192,7 @@ class _Answer:
     async def _pass_over_body(self) -> None:
         passed_bytes = 0
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(BODY_DEADLINE_S):
+            async with asyncio.timeout(self._body_timeout_s):
                 while self._has_body_left and passed_bytes <= self._max_body_bytes:
                     passed_bytes += len((await self.receive()).get("body", b""))
 
@@ -177,8 +205,15 @@ def _client_address(scope: Scope) -> str:
     return client[0] if client else ""
 
 
-def _reason(status: int, reason: str) -> Response:
-    headers = {"connection": "close"} if status in CLOSING_STATUSES else None
+def _content_length(start: Message) -> int:
+    """What an answer says of its size; 0 for one that is made as it goes."""
+    return next((int(value) for name, value in start["headers"] if name == b"content-length"), 0)
+
+
+def _reason(status: int, reason: str, retry_after_s: int | None = None) -> Response:
+    headers = {"connection": "close"} if status in CLOSING_STATUSES else {}
+    if retry_after_s is not None:
+        headers["retry-after"] = str(retry_after_s)
     body = msgspec.json.encode({"reason": reason})
     return Response(body, status_code=status, headers=headers, media_type="application/json")
 

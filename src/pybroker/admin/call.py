@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pybroker.admin.http_limits import SMALL_BYTES
 from pybroker.admin.message_id import ResetCursorData
 from pybroker.errors import AdminError, AuthorizationError, InvalidTopicName
 from pybroker.model import policies
@@ -25,18 +26,19 @@ from pybroker.model.names import DOMAINS, NamespaceName, TopicName
 from pybroker.model.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
+    from pybroker.admin.http_limits import Share
     from pybroker.auth.authentication import Identity
     from pybroker.broker.service import BrokerService
     from pybroker.config import BrokerConfig
     from pybroker.metadata.resources import Resources
 
-BODY_DEADLINE_S = 30.0
 MAX_DIGITS = 64
 """Of a number in a path or a query."""
 
 # Keys of the ASGI scope that `application.py` fills before a handler runs.
 BROKER_KEY = "pybroker.broker"
 IDENTITY_KEY = "pybroker.identity"
+SHARE_KEY = "pybroker.share"
 
 _FORM_ENCODED = frozenset({"topic", "subscription"})
 _ENDS = {b'"earliest"': EARLIEST, b'"latest"': LATEST}
@@ -60,6 +62,7 @@ class Call:
         self.scope = scope
         self.broker: BrokerService = scope[BROKER_KEY]
         self.headers = Headers(scope=scope)
+        self.share: Share = scope[SHARE_KEY]
         self._receive = receive
         self._identity: Identity = scope[IDENTITY_KEY]
         self._query: dict[str, str] | None = None
@@ -151,8 +154,13 @@ class Call:
         if declared.isdigit() and int(declared) > limit:
             raise _body_too_large(limit)
         body = bytearray()
+        has_room = False
+        timeout_s = self.config.http_body_timeout_ms / 1000
         try:
-            async with asyncio.timeout(BODY_DEADLINE_S):
+            async with asyncio.timeout(timeout_s):
+                if declared.isdigit() and int(declared) > SMALL_BYTES:
+                    await self.share.of_requests(int(declared))
+                    has_room = True
                 while True:
                     message = await self._receive()
                     if message["type"] == "http.disconnect":
@@ -162,8 +170,11 @@ class Call:
                         raise _body_too_large(limit)
                     if not message.get("more_body", False):
                         return bytes(body)
+                    if len(body) > SMALL_BYTES and not has_room:  # in chunks: nobody knows how many will come
+                        await self.share.of_requests(limit)
+                        has_room = True
         except TimeoutError as error:
-            raise AdminError(408, f"The body did not arrive within {BODY_DEADLINE_S:g} s") from error
+            raise AdminError(408, f"The body did not arrive within {timeout_s:g} s") from error
 
     async def optional_json(self, body_type: type[T]) -> T | None:
         """The body as `body_type`, None when there is no body or it is `null`."""

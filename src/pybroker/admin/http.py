@@ -20,6 +20,7 @@ from pybroker import logs
 from pybroker.admin.application import Application
 from pybroker.admin.health_metric import measure_health
 from pybroker.admin.metrics.page import MetricsPage
+from pybroker.admin.metrics.shared_page import SharedPage, WrittenPage
 from pybroker.admin.protocol import Connections, HttpProtocol
 from pybroker.admin.rate_sampler import RateSampler
 from pybroker.admin.routes import (
@@ -62,10 +63,10 @@ if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
     from pybroker.clock import Clock
 
-KEEP_ALIVE_TIMEOUT_S = 30
 TLS_HANDSHAKE_TIMEOUT_S = 10.0
 ACCEPT_BACKLOG = 1024
 CLOSE_DEADLINE_S = 5.0
+LOOKS_PER_TIMEOUT = 4
 
 
 # The first route that matches wins: nouns with fixed paths stand before those with a name in the same place.
@@ -110,14 +111,22 @@ class HttpServer:
         self._config = broker.config
         self.rates = RateSampler(broker, clock)
         broker.consumer_rates = self.rates.consumer
-        page, stats = MetricsRoutes(MetricsPage(broker, self.rates)), TopicStatsRoutes(self.rates)
+        self._tasks = TaskOwner("http")
+        config = broker.config
+        page = self._page = SharedPage(
+            MetricsPage(broker, self.rates),
+            self._tasks,
+            config.metrics_page_interval_ms / 1000,
+            config.metrics_servlet_timeout_ms / 1000,
+        )
+        metrics, stats = MetricsRoutes(page, config), TopicStatsRoutes(self.rates)
         nouns = [route for noun in NOUNS for route in noun.routes()]
         broker_stats = BrokerStatsRoutes(self.rates)
-        routes = [*page.routes(), *stats.routes(), *broker_stats.routes(), *RestProduceRoutes().routes(), *nouns]
+        routes = [*metrics.routes(), *stats.routes(), *broker_stats.routes(), *RestProduceRoutes().routes(), *nouns]
         self.routes: Sequence[BaseRoute] = [*OpenApiRoutes(routes).routes(), *routes]
         """Everything that is served."""
         self._application = Application(broker, self.routes)
-        self._tasks = TaskOwner("http")
+        self.limits = self._application.limits
         self._tls_context = tls_context
         self._plain_socket: socket.socket | None = None
         self._tls_socket: socket.socket | None = None
@@ -133,6 +142,11 @@ class HttpServer:
     def port_tls(self) -> int | None:
         """The bound port of HTTPS, None when it is off or not bound."""
         return _port_of(self._tls_socket)
+
+    @property
+    def metrics_page(self) -> WrittenPage | None:
+        """The page of metrics that is kept at the moment."""
+        return self._page.kept
 
     def bind(self) -> None:
         """Bind the ports without serving them, so that addresses can be advertised first.
@@ -160,12 +174,17 @@ class HttpServer:
         assert self._connections is None, "started twice"
         if self._plain_socket is None and self._tls_socket is None:
             self.bind()
-        self._connections = Connections(self._config.max_http_server_connections)
+        config = self._config
+        self._connections = Connections(
+            config.max_http_server_connections,
+            config.max_http_server_connections_per_ip,
+            config.http_header_timeout_ms / 1000,
+        )
         if self._plain_socket is not None:
             await self._serve(self._plain_socket, None)
         if self._tls_socket is not None:
             await self._serve(self._tls_socket, self._tls_context or server_context(self._config))
-        config = self._config
+        self._tasks.start(self._close_stalled(self._connections), "stalled")
         self._tasks.start(
             self.rates.run(config.stats_update_initial_delay_in_secs, config.stats_update_frequency_in_secs), "rates"
         )
@@ -185,7 +204,7 @@ class HttpServer:
         connections, self._connections = self._connections, None
         if connections is None:
             return
-        connections.limit = 0  # A TLS handshake under way may still end in a connection.
+        connections.is_closing = True  # A TLS handshake under way may still end in a connection.
         for connection in list(connections.connections):
             if not connection.transport.is_closing():
                 connection.shutdown()
@@ -203,6 +222,12 @@ class HttpServer:
             await asyncio.wait(tasks)
         await connections.all_closed.wait()
 
+    async def _close_stalled(self, connections: Connections) -> None:
+        longest_s = self._config.http_write_timeout_ms / 1000
+        while True:
+            await asyncio.sleep(longest_s / LOOKS_PER_TIMEOUT)
+            connections.close_stalled(longest_s)
+
     async def _serve(self, bound: socket.socket, tls_context: ssl.SSLContext | None) -> None:
         connections = self._connections
         assert connections is not None
@@ -215,7 +240,7 @@ class HttpServer:
             proxy_headers=False,
             server_header=False,
             log_config=None,
-            timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
+            timeout_keep_alive=self._config.http_idle_timeout_ms / 1000,  # type: ignore[arg-type]
             h11_max_incomplete_event_size=self._config.http_max_request_header_size,
         )
         config.load()

@@ -1,7 +1,7 @@
 """A stored entry as REST shows it: what its metadata says in headers, its payload, decompressed, as the body.
 
 Clients put the message together from these again, a batch from the body. What must hold: every header is one line of Latin-1
-whatever a producer wrote, and a body is never larger than `MAX_BODY_BYTES`.
+whatever a producer wrote, all of them come to `MAX_HEADER_BYTES` at most, and a body is never larger than the caller allows.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pybroker.wire.entry_metadata import message_metadata, metadata_span
 if TYPE_CHECKING:
     from pybroker.wire.pulsar_api_pb2 import MessageMetadata
 
-MAX_BODY_BYTES = 64 * 1024 * 1024
-"""A compressed payload may be small and stand for much more; this is far above what clients send as one message."""
+MAX_HEADER_BYTES = 64 * 1024
+"""Of what a message's metadata says; clients take no more, either."""
 _SMALL_BYTES = 64 * 1024
 _BLANKS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)], " ")
 
@@ -41,7 +41,7 @@ def is_slow_to_view(entry: bytes) -> bool:
     return len(entry) > _SMALL_BYTES or _metadata(entry).uncompressed_size > _SMALL_BYTES
 
 
-def message_view(position: Position, entry: bytes) -> MessageView:
+def message_view(position: Position, entry: bytes, max_body_bytes: int) -> MessageView:
     """The entry at `position`. Raises AdminError 422 when it cannot be read, 413 when it is too large."""
     metadata = _metadata(entry)
     start, end = metadata_span(entry)
@@ -51,7 +51,10 @@ def message_view(position: Position, entry: bytes) -> MessageView:
         (name, _one_line(value))
         for name, value in _headers(position, metadata, broker_metadata(entry), around_metadata_bytes)
     ]
-    return MessageView(headers, _body(metadata, entry[end:]))
+    header_bytes = sum(len(name) + len(value) for name, value in headers)
+    if header_bytes > MAX_HEADER_BYTES:
+        raise AdminError(413, f"The message's metadata is too large to be shown: {header_bytes} bytes of headers")
+    return MessageView(headers, _body(metadata, entry[end:], max_body_bytes))
 
 
 def _metadata(entry: bytes) -> MessageMetadata:
@@ -61,16 +64,17 @@ def _metadata(entry: bytes) -> MessageMetadata:
         raise AdminError(422, f"The message cannot be read: {error}") from error
 
 
-def _body(metadata: MessageMetadata, payload: bytes) -> bytes:
+def _body(metadata: MessageMetadata, payload: bytes, max_body_bytes: int) -> bytes:
     # What is encrypted was compressed before: only who has the key can open it.
     if metadata.compression == NOT_COMPRESSED or metadata.encryption_keys:
         return payload
-    if metadata.uncompressed_size > MAX_BODY_BYTES:
+    size_bytes = metadata.uncompressed_size
+    if size_bytes > max_body_bytes:
         raise AdminError(
-            413, f"The message says that it is {metadata.uncompressed_size} bytes large, over {MAX_BODY_BYTES}"
+            413, f"The message says that it is {size_bytes} bytes large, over maxMessageSize ({max_body_bytes})"
         )
     try:
-        return decompress(metadata.compression, payload, metadata.uncompressed_size)
+        return decompress(metadata.compression, payload, size_bytes)
     except DamagedPayload as error:
         raise AdminError(422, f"The message cannot be read: {error}") from error
 

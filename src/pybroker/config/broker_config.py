@@ -60,6 +60,16 @@ class BrokerConfig:
     client_library_version_check_enabled: bool
     prefer_later_versions: bool
     max_http_server_connections: int
+    max_http_server_connections_per_ip: int
+    http_header_timeout_ms: int
+    http_body_timeout_ms: int
+    http_write_timeout_ms: int
+    http_idle_timeout_ms: int
+    http_max_response_bytes: int
+    http_max_request_bytes: int
+    http_max_viewed_message_bytes: int
+    http_max_pending_requests: int
+    http_pending_request_timeout_ms: int
     http_max_request_header_size: int
     max_http_request_body_bytes: int
     num_http_server_threads: int
@@ -299,6 +309,9 @@ class BrokerConfig:
     stats_update_frequency_in_secs: int
     stats_update_initial_delay_in_secs: int
     metrics_servlet_timeout_ms: int
+    metrics_page_interval_ms: int
+    metrics_max_concurrent_requests: int
+    metrics_max_pending_requests: int
     metrics_buffer_response: bool
     health_check_metrics_update_time_in_seconds: int
     expose_custom_topic_metric_labels_enabled: bool
@@ -373,6 +386,16 @@ class BrokerConfig:
         client_library_version_check_enabled: bool = False,
         prefer_later_versions: bool = False,
         max_http_server_connections: int = 2048,
+        max_http_server_connections_per_ip: int = 512,
+        http_header_timeout_ms: int = 10000,
+        http_body_timeout_ms: int = 30000,
+        http_write_timeout_ms: int = 10000,
+        http_idle_timeout_ms: int = 30000,
+        http_max_response_bytes: int = 134217728,
+        http_max_request_bytes: int = 134217728,
+        http_max_viewed_message_bytes: int = 33554432,
+        http_max_pending_requests: int = 256,
+        http_pending_request_timeout_ms: int = 10000,
         http_max_request_header_size: int = 8192,
         max_http_request_body_bytes: int = 10485760,
         num_http_server_threads: int = 8,
@@ -612,6 +635,9 @@ class BrokerConfig:
         stats_update_frequency_in_secs: int = 60,
         stats_update_initial_delay_in_secs: int = 60,
         metrics_servlet_timeout_ms: int = 30000,
+        metrics_page_interval_ms: int = 1000,
+        metrics_max_concurrent_requests: int = 16,
+        metrics_max_pending_requests: int = 64,
         metrics_buffer_response: bool = False,
         health_check_metrics_update_time_in_seconds: int = -1,
         expose_custom_topic_metric_labels_enabled: bool = False,
@@ -685,6 +711,16 @@ class BrokerConfig:
         assign(self, "client_library_version_check_enabled", client_library_version_check_enabled)
         assign(self, "prefer_later_versions", prefer_later_versions)
         assign(self, "max_http_server_connections", max_http_server_connections)
+        assign(self, "max_http_server_connections_per_ip", max_http_server_connections_per_ip)
+        assign(self, "http_header_timeout_ms", http_header_timeout_ms)
+        assign(self, "http_body_timeout_ms", http_body_timeout_ms)
+        assign(self, "http_write_timeout_ms", http_write_timeout_ms)
+        assign(self, "http_idle_timeout_ms", http_idle_timeout_ms)
+        assign(self, "http_max_response_bytes", http_max_response_bytes)
+        assign(self, "http_max_request_bytes", http_max_request_bytes)
+        assign(self, "http_max_viewed_message_bytes", http_max_viewed_message_bytes)
+        assign(self, "http_max_pending_requests", http_max_pending_requests)
+        assign(self, "http_pending_request_timeout_ms", http_pending_request_timeout_ms)
         assign(self, "http_max_request_header_size", http_max_request_header_size)
         assign(self, "max_http_request_body_bytes", max_http_request_body_bytes)
         assign(self, "num_http_server_threads", num_http_server_threads)
@@ -924,6 +960,9 @@ class BrokerConfig:
         assign(self, "stats_update_frequency_in_secs", stats_update_frequency_in_secs)
         assign(self, "stats_update_initial_delay_in_secs", stats_update_initial_delay_in_secs)
         assign(self, "metrics_servlet_timeout_ms", metrics_servlet_timeout_ms)
+        assign(self, "metrics_page_interval_ms", metrics_page_interval_ms)
+        assign(self, "metrics_max_concurrent_requests", metrics_max_concurrent_requests)
+        assign(self, "metrics_max_pending_requests", metrics_max_pending_requests)
         assign(self, "metrics_buffer_response", metrics_buffer_response)
         assign(self, "health_check_metrics_update_time_in_seconds", health_check_metrics_update_time_in_seconds)
         assign(self, "expose_custom_topic_metric_labels_enabled", expose_custom_topic_metric_labels_enabled)
@@ -1004,6 +1043,16 @@ _KEYS: Final = (
     KeyInfo("clientLibraryVersionCheckEnabled", "client_library_version_check_enabled", ValueType.BOOL, False, "Refuse old client libraries at the HTTP lookup.", dynamic=True, supported=False),
     KeyInfo("preferLaterVersions", "prefer_later_versions", ValueType.BOOL, False, "Prefer brokers of a later version when bundles are placed.", dynamic=True, supported=False),
     KeyInfo("maxHttpServerConnections", "max_http_server_connections", ValueType.INT, 2048, "HTTP connections at once.", minimum=1),
+    KeyInfo("maxHttpServerConnectionsPerIp", "max_http_server_connections_per_ip", ValueType.INT, 512, "HTTP connections at once from one client address, the loopback address too. At this limit, and at that of all connections, the one that has waited longest without having sent a whole request makes way for the newcomer; without such a one the newcomer is answered 503. 0: no limit.", minimum=0),
+    KeyInfo("httpHeaderTimeoutMs", "http_header_timeout_ms", ValueType.INT, 10000, "Longest time, in milliseconds, in which the head of an HTTP request has to arrive; then the connection is closed.", minimum=1),
+    KeyInfo("httpBodyTimeoutMs", "http_body_timeout_ms", ValueType.INT, 30000, "Longest time for the body of an HTTP request; then it is answered 408.", minimum=1),
+    KeyInfo("httpWriteTimeoutMs", "http_write_timeout_ms", ValueType.INT, 10000, "An HTTP connection on which the client takes nothing of its answer for this long is closed.", minimum=1),
+    KeyInfo("httpIdleTimeoutMs", "http_idle_timeout_ms", ValueType.INT, 30000, "An HTTP connection on which nothing is asked for this long is closed.", minimum=1),
+    KeyInfo("httpMaxResponseBytes", "http_max_response_bytes", ValueType.INT, 134217728, "Bytes that all large answers that are being sent over HTTP may have together; one that does not fit waits for its turn.", minimum=65536),
+    KeyInfo("httpMaxRequestBytes", "http_max_request_bytes", ValueType.INT, 134217728, "Bytes that all large bodies of HTTP requests that are being received may have together; one that does not fit waits for its turn.", minimum=65536),
+    KeyInfo("httpMaxViewedMessageBytes", "http_max_viewed_message_bytes", ValueType.INT, 33554432, "Bytes of messages that are being looked at over REST (peek, examine, by id) at once; others wait.", minimum=65536),
+    KeyInfo("httpMaxPendingRequests", "http_max_pending_requests", ValueType.INT, 256, "HTTP requests that wait for one of these limits at once, for each; more are answered 503.", minimum=0),
+    KeyInfo("httpPendingRequestTimeoutMs", "http_pending_request_timeout_ms", ValueType.INT, 10000, "Longest time, in milliseconds, that an HTTP request waits for one of these limits; then it is answered 503.", minimum=1),
     KeyInfo("httpMaxRequestHeaderSize", "http_max_request_header_size", ValueType.INT, 8192, "Bytes that the headers of one HTTP request may have.", minimum=1024),
     KeyInfo("maxHttpRequestBodyBytes", "max_http_request_body_bytes", ValueType.INT, 10485760, "Bytes that the body of one HTTP request may have.", minimum=0),
     KeyInfo("numHttpServerThreads", "num_http_server_threads", ValueType.INT, 8, "HTTP threads. The event loop serves HTTP here, so nothing needs them.", minimum=1, supported=False),
@@ -1243,7 +1292,10 @@ _KEYS: Final = (
     KeyInfo("statsUpdateFrequencyInSecs", "stats_update_frequency_in_secs", ValueType.INT, 60, "Window over which rates are measured.", minimum=1),
     KeyInfo("statsUpdateInitialDelayInSecs", "stats_update_initial_delay_in_secs", ValueType.INT, 60, "Time before the first window ends.", minimum=0),
     KeyInfo("metricsServletTimeoutMs", "metrics_servlet_timeout_ms", ValueType.INT, 30000, "Longest time for an answer to /metrics.", minimum=1),
-    KeyInfo("metricsBufferResponse", "metrics_buffer_response", ValueType.BOOL, False, "Keep the answer to /metrics for several requests. Nothing to set: the page is streamed and never in memory as a whole.", supported=False),
+    KeyInfo("metricsPageIntervalMs", "metrics_page_interval_ms", ValueType.INT, 1000, "A page of metrics is shown, compressed and kept once, to all who ask within this many milliseconds from its beginning.", minimum=0),
+    KeyInfo("metricsMaxConcurrentRequests", "metrics_max_concurrent_requests", ValueType.INT, 16, "Requests for /metrics that are answered at once; others wait.", minimum=1),
+    KeyInfo("metricsMaxPendingRequests", "metrics_max_pending_requests", ValueType.INT, 64, "Requests for /metrics that wait for their turn at once; more are answered 503.", minimum=0),
+    KeyInfo("metricsBufferResponse", "metrics_buffer_response", ValueType.BOOL, False, "Keep the answer to /metrics for several requests. Nothing to set: see metricsPageIntervalMs.", supported=False),
     KeyInfo("healthCheckMetricsUpdateTimeInSeconds", "health_check_metrics_update_time_in_seconds", ValueType.INT, -1, "How often the health metric is measured; -1: never."),
     KeyInfo("exposeCustomTopicMetricLabelsEnabled", "expose_custom_topic_metric_labels_enabled", ValueType.BOOL, False, "Topic properties as labels: those that the namespace's policy allowedTopicPropertyKeysForMetrics names."),
     KeyInfo("webSocketServiceEnabled", "web_socket_service_enabled", ValueType.BOOL, False, "Serve the WebSocket API on the web port.", supported=False),

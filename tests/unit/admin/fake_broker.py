@@ -306,7 +306,7 @@ class Served:
 @asynccontextmanager
 async def served(**settings: Any) -> AsyncIterator[Served]:
     """A bootstrapped fake broker behind a real HTTP server; `settings` are fields of BrokerConfig."""
-    defaults: dict[str, Any] = {"web_service_port": 0, "bind_address": "127.0.0.1"}
+    defaults: dict[str, Any] = {"web_service_port": 0, "bind_address": "127.0.0.1", "metrics_page_interval_ms": 0}
     broker = FakeBroker(BrokerConfig(**{**defaults, **settings}))
     await broker.resources.load()
     await broker.resources.bootstrap(broker.config.cluster_name)

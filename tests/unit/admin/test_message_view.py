@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pybroker.admin.message_view import MAX_BODY_BYTES, is_slow_to_view, message_view
+from pybroker.admin.message_view import MAX_HEADER_BYTES, MessageView, is_slow_to_view
+from pybroker.admin.message_view import message_view as message_view_within
 from pybroker.errors import AdminError
 from pybroker.model.position import Position
 from pybroker.wire import pulsar_api_pb2 as pb
 
+MAX_BYTES = 5 * 1024 * 1024
 POSITION = Position(5, 7)
 PUBLISHED_MS = 1_700_000_000_120
 ALWAYS = {
@@ -26,6 +28,10 @@ ALWAYS = {
     "X-Pulsar-sequence-id": "3",
     "X-Pulsar-txn-uncommitted": "false",
 }
+
+
+def message_view(position: Position, stored: bytes) -> MessageView:
+    return message_view_within(position, stored, MAX_BYTES)
 
 
 def entry(payload: bytes = b"payload", **fields: Any) -> bytes:
@@ -142,7 +148,8 @@ def test_what_is_encrypted_stays_closed() -> None:
     ("stored", "status"),
     [
         (entry(b"junk", compression=pb.LZ4, uncompressed_size=9), 422),
-        (entry(b"junk", compression=pb.ZLIB, uncompressed_size=MAX_BODY_BYTES + 1), 413),
+        (entry(b"junk", compression=pb.ZLIB, uncompressed_size=MAX_BYTES + 1), 413),
+        (entry(properties=[property_of("k", "é" * (MAX_HEADER_BYTES // 6))]), 413),
         (b"\0\0\0\2\xff\xff", 422),
         (b"\0\0\1\0", 422),
     ],

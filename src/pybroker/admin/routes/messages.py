@@ -51,7 +51,7 @@ async def peek(call: Call) -> Response:
     state = _nothing_read(topic) if subscription is None else subscription.cursor.state
     if number > state.backlog_entries:
         raise _not_found()
-    return await _message(topic, state.nth_undeleted(number))
+    return await _message(call, topic, state.nth_undeleted(number))
 
 
 async def examine(call: Call) -> Response:
@@ -66,13 +66,13 @@ async def examine(call: Call) -> Response:
         number = count + 1 - number
     if number < 1:
         raise _not_found()
-    return await _message(topic, _nothing_read(topic).nth_undeleted(min(number, count)))
+    return await _message(call, topic, _nothing_read(topic).nth_undeleted(min(number, count)))
 
 
 async def get_by_id(call: Call) -> Response:
     call.require_consume(call.topic_name(), "")
     topic = await _single_topic(call, "Get message by id")
-    return await _message(topic, Position(call.integer("ledger_id"), call.integer("entry_id")))
+    return await _message(call, topic, Position(call.integer("ledger_id"), call.integer("entry_id")))
 
 
 async def get_last_message_id(call: Call) -> Response:
@@ -132,18 +132,20 @@ def _nothing_read(topic: Topic) -> CursorState:
     return CursorState(ledgers, ledgers.previous_position(ledgers.first_position))
 
 
-async def _message(topic: Topic, position: Position) -> Response:
+async def _message(call: Call, topic: Topic, position: Position) -> Response:
     if not topic.ledger.ledgers.has_entry(position):
         raise _not_found()
+    max_bytes = call.config.max_message_size
+    await call.share.of_views(2 * max_bytes)  # the entry, and what its payload may come to
     with while_served(topic):
         run = await topic.ledger.read_if_there(position, 1, 1)
     if run is None:
         raise _not_found()
     entry = run.payloads[0]
     if is_slow_to_view(entry):
-        view = await asyncio.to_thread(message_view, position, entry)
+        view = await asyncio.to_thread(message_view, position, entry, max_bytes)
     else:
-        view = message_view(position, entry)
+        view = message_view(position, entry, max_bytes)
     response = Response(view.body, media_type="application/json")
     response.raw_headers[:0] = [(name.encode("ascii"), value.encode("latin-1")) for name, value in view.headers]
     return response

@@ -1,0 +1,141 @@
+"""One page of metrics for all who ask for it within an interval: written once, compressed, kept once.
+
+What must hold: at most one page is being written; what is held for readers is the page that is current and those that somebody is
+still being sent, whatever the number of readers; it is compressed, a thirtieth of the text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+
+if TYPE_CHECKING:
+    from pybroker.admin.metrics.page import MetricsPage
+    from pybroker.tasks import TaskOwner
+
+PART_BYTES = 16 * 1024
+"""Compressed, at least, but for the last one: less costs a turn of the loop more often."""
+PLAIN_PART_BYTES = 64 * 1024
+GZIP_WINDOW_BITS = 31
+FASTEST = 1  # The page repeats itself so much that more effort gains little.
+
+
+class PageNotWritten(Exception):
+    """The page will not be whole."""
+
+
+class WrittenPage:
+    """A page that is being written, or whole; readers follow the writer."""
+
+    def __init__(self) -> None:
+        self.is_whole = False
+        self.has_failed = False
+        self._parts: list[bytes] = []
+        self._grown = asyncio.Event()
+
+    @property
+    def size_bytes(self) -> int:
+        """What it holds."""
+        return sum(map(len, self._parts))
+
+    @property
+    def has_ended(self) -> bool:
+        return self.is_whole or self.has_failed
+
+    def add(self, part: bytes) -> None:
+        self._parts.append(part)
+        self._tell()
+
+    def end(self, *, is_whole: bool) -> None:
+        self.is_whole, self.has_failed = is_whole, not is_whole
+        self._tell()
+
+    def _tell(self) -> None:
+        self._grown.set()
+        self._grown = asyncio.Event()
+
+    async def compressed(self) -> AsyncIterator[bytes]:
+        """Its parts, as gzip. Raises PageNotWritten."""
+        index = 0
+        while True:
+            while index < len(self._parts):
+                yield self._parts[index]
+                index += 1
+            if self.has_failed:
+                raise PageNotWritten
+            if self.is_whole:
+                return
+            await self._grown.wait()
+
+    async def plain(self) -> AsyncIterator[bytes]:
+        """The same as text, a little at a time."""
+        opener = zlib.decompressobj(GZIP_WINDOW_BITS)
+        async for part in self.compressed():
+            waiting = part
+            while waiting:
+                yield opener.decompress(waiting, PLAIN_PART_BYTES)
+                waiting = opener.unconsumed_tail
+                await asyncio.sleep(0)
+        if rest := opener.flush():
+            yield rest
+
+
+class SharedPage:
+    """Owned by the HTTP server; `tasks` are its own."""
+
+    def __init__(self, page: MetricsPage, tasks: TaskOwner, interval_s: float, deadline_s: float) -> None:
+        self._page = page
+        self._tasks = tasks
+        self._interval_s = interval_s
+        self._deadline_s = deadline_s
+        self._current: WrittenPage | None = None
+        self._fresh_until_s = 0.0
+
+    @property
+    def kept(self) -> WrittenPage | None:
+        """The page that is current, if there is one."""
+        return self._current
+
+    def current(self) -> WrittenPage:
+        """The page to show now; begins a new one when the last one is whole and too old."""
+        loop = asyncio.get_running_loop()
+        current = self._current
+        if current is None or current.has_failed or (current.is_whole and loop.time() >= self._fresh_until_s):
+            current = self._current = WrittenPage()
+            self._fresh_until_s = loop.time() + self._interval_s
+            self._tasks.start(self._write(current), "metrics page")
+        return current
+
+    async def _write(self, written: WrittenPage) -> None:
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                await self._write_pieces(written, self._page.slices())
+            written.end(is_whole=True)
+        except TimeoutError:
+            logs.warning("metrics.timed_out", deadline_s=self._deadline_s)
+        finally:
+            if not written.is_whole:
+                written.end(is_whole=False)
+            loop = asyncio.get_running_loop()
+            loop.call_at(self._fresh_until_s, self._forget, written)
+
+    async def _write_pieces(self, written: WrittenPage, pieces: Iterator[str]) -> None:
+        compressor = zlib.compressobj(FASTEST, zlib.DEFLATED, GZIP_WINDOW_BITS)
+        held = bytearray()
+        for piece in pieces:
+            held += compressor.compress(piece.encode())
+            if len(held) >= PART_BYTES:
+                written.add(bytes(held))
+                held.clear()
+            await asyncio.sleep(0)
+        held += compressor.flush()
+        written.add(bytes(held))
+
+    def _forget(self, written: WrittenPage) -> None:
+        """Whoever is being sent it holds it still."""
+        if self._current is written:
+            self._current = None

@@ -1,0 +1,61 @@
+"""Tasks that wait for permits: refused, timed out, cancelled, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pybroker.permits import NoPermit, Permits
+
+
+async def hold(permits: Permits, count: int, until: asyncio.Event, timeout_s: float = 10) -> None:
+    async with permits.held(count, timeout_s):
+        await until.wait()
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_tasks_wait_for_each_other_and_too_many_are_refused() -> None:
+    permits, done = Permits(10, 1), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(hold(permits, 100, done))  # more than there are: all of them
+        await turns()
+        group.create_task(hold(permits, 1, done))
+        await turns()
+        assert (permits.taken, permits.waiting) == (10, 1)
+        with pytest.raises(NoPermit):
+            await hold(permits, 1, done)
+        done.set()
+    assert (permits.taken, permits.waiting) == (0, 0)
+
+
+async def test_a_wait_has_an_end() -> None:
+    permits, done = Permits(1, 1), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(hold(permits, 1, done))
+        await turns()
+        with pytest.raises(NoPermit):
+            await hold(permits, 1, done, timeout_s=0.01)
+        assert permits.waiting == 0
+        done.set()
+
+
+@pytest.mark.parametrize("is_admitted_first", [False, True])
+async def test_a_task_that_is_cancelled_when_its_turn_comes_gives_it_back(is_admitted_first: bool) -> None:
+    permits, done = Permits(1, 2), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(hold(permits, 1, done))
+        await turns()
+        cancelled = group.create_task(hold(permits, 1, asyncio.Event()))
+        after = group.create_task(hold(permits, 1, done))
+        await turns()
+        done.set()
+        if is_admitted_first:
+            await asyncio.sleep(0)
+        cancelled.cancel()
+        await after
+    assert (permits.taken, permits.waiting) == (0, 0)
