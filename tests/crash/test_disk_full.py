@@ -22,6 +22,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 pytestmark = pytest.mark.long
 
 TOPIC = "persistent://public/default/t"
+OTHER_TOPIC = "persistent://public/default/other"
 FILE_SYSTEM_MIB = 300
 MIB = 1 << 20
 BODY_BYTES = 100_000
@@ -81,6 +82,18 @@ def publish_until_refused(producer: pulsar.Producer, first: int) -> tuple[int, f
             return number, time.monotonic() - start_s
         number += 1
         assert number * BODY_BYTES < FILE_SYSTEM_MIB * MIB, "nothing was refused"
+
+
+def publish_until_it_stays_refused(producer: pulsar.Producer) -> int:
+    """Send large messages; how many were receipted. A checkpoint makes room once more after the first refusals."""
+    receipted = refused = 0
+    while refused < 5:
+        try:
+            producer.send(bytes(MIB))
+            receipted, refused = receipted + 1, 0
+        except pulsar.ProducerBlockedQuotaExceededException:
+            refused += 1
+    return receipted
 
 
 def body(number: int) -> bytes:
@@ -232,3 +245,32 @@ def test_a_start_on_a_full_disk_serves_what_is_there(broker: BrokerProcess, file
     client.close()
     assert broker.stop() == 0
     verify(broker.data)
+
+
+def test_what_is_acknowledged_makes_room_by_itself_though_it_is_in_the_open_ledger(
+    broker: BrokerProcess, file_system: Path
+) -> None:
+    client, other = new_client(broker.url), new_client(broker.url)  # a refusal costs a producer its connection
+    consumer = other.subscribe(TOPIC, "s", receiver_queue_size=10)
+    other.subscribe(OTHER_TOPIC, "s")
+    producer = client.create_producer(TOPIC, batching_enabled=False)
+    client.create_producer(OTHER_TOPIC).send(b"needed")
+    for _ in range(2):
+        receipted = publish_until_it_stays_refused(producer)
+        assert receipted > FILE_SYSTEM_MIB // 2
+        for _ in range(receipted):
+            consumer.acknowledge(consumer.receive(10_000))
+        start_s = time.monotonic()
+        while metric(broker, "pybroker_store_free_bytes") < FILE_SYSTEM_MIB * MIB / 2:
+            assert time.monotonic() - start_s < 4 * LATEST_S, "nothing came back"
+        producer.send(bytes(MIB))
+        consumer.acknowledge(consumer.receive(10_000))
+    assert_nothing_arrives(consumer)
+    broker.kill()
+    close_after_kill(client)
+    close_after_kill(other)
+    broker.start()
+    client = new_client(broker.url)
+    assert receive_all(client.subscribe(OTHER_TOPIC, "s"), 1)[0].data() == b"needed"
+    client.close()
+    assert "Traceback" not in broker.log.read_text()

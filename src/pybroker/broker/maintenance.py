@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pybroker.broker.topic_base import TopicBase
 
 SLICE_MS = 1.0
+FULL_DISK_CHECK_S = 1.0
+"""While the disk is full, what nobody needs any more is looked for so often."""
 _MS_PER_MINUTE = 60_000
 CHECK_DURATION_BOUNDS_S = (5.0, 10.0, 30.0, 60.0, 300.0)
 
@@ -46,6 +48,7 @@ class Maintenance:
         async with asyncio.TaskGroup() as group:
             retention_s = config.retention_check_interval_in_seconds
             group.create_task(_every(retention_s, self.check_retention), name="retention")
+            group.create_task(_every(FULL_DISK_CHECK_S, self.check_full_disk), name="full disk")
             expiry_s = config.message_expiry_check_interval_in_minutes * 60
             group.create_task(_every(expiry_s, self.check_expiry), name="expiry")
             unused_s = config.subscription_expiry_check_interval_in_minutes * 60
@@ -63,6 +66,11 @@ class Maintenance:
     async def check_retention(self) -> None:
         """Delete the ledgers that nobody needs and no policy keeps."""
         await self._for_each_topic("retention", _trim)
+
+    async def check_full_disk(self) -> None:
+        """While there is no space for entries: give back what is acknowledged, without waiting for the next regular check."""
+        if self._service.ledgers.store.refusal() is not None:
+            await self.check_retention()
 
     async def check_expiry(self) -> None:
         """Expire what is older than its topic's time to live."""

@@ -239,7 +239,7 @@ class ManagedLedger(AppendListener):
         limits = self._factory.limits
         age_ms = now_ms - self._ledger_opened_ms
         is_idle = 0 < limits.inactive_rollover_ms <= now_ms - self._last_append_ms
-        is_old = age_ms >= limits.max_rollover_ms or is_idle
+        is_old = age_ms >= limits.max_rollover_ms or is_idle or self._holds_space_for_nobody()
         # By size always; by entries only once the ledger is old enough, so that small messages do not make many ledgers.
         is_full = self._ledger_bytes >= limits.max_bytes_per_ledger or (
             self._next_entry_id >= limits.max_entries_per_ledger and age_ms >= limits.min_rollover_ms
@@ -250,6 +250,13 @@ class ManagedLedger(AppendListener):
                 self._switch(self._next_ledger_id)
         elif is_nearly_full or is_old:
             self._prepare()
+
+    def _holds_space_for_nobody(self) -> bool:
+        """Whether the disk is full and everything in the present ledger is acknowledged: once it is left, it can go."""
+        if self._store.refusal() is None or self.pending_entries:
+            return False
+        durable = (cursor.state for cursor in self.cursors.values() if cursor.is_durable)
+        return all(state.has_deleted_all_of(self._ledger_id) for state in durable)
 
     def _prepare(self) -> None:
         """Make the next ledger in the background, unless that is going on or has just failed."""

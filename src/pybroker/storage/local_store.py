@@ -385,6 +385,8 @@ class LocalStore(LedgerStore, CursorStore):
         def durable() -> None:
             self._ledgers.pop(ledger_id, None)
             self._checkpointer.deleted(ledger_id)
+            if self._space.refusal() is not None:
+                self._checkpointer.request()  # what the journal still has of it takes space too
             for waiter in self._idle_waiters.pop(ledger_id, ()):
                 if not waiter.done():
                     waiter.set_result(None)

@@ -145,8 +145,8 @@ class StorageSpace:
 
     def _refuse(self) -> None:
         self._reason = (
-            "no space left on the broker's disk: free some or delete topics, publishing then goes on by itself"
-            " (storageMinFreeSpaceMB)"
+            "no space left on the broker's disk: free some, or acknowledge, skip or expire messages, or delete topics;"
+            " what nobody needs is then given back and publishing goes on by itself (storageMinFreeSpaceMB)"
         )
         free_mib = self.free_bytes // _MIB if self._has_figures else None
         logs.warning("storage.full", free_mib=free_mib, needed_mib=self._needed_bytes() // _MIB)

@@ -533,3 +533,29 @@ async def test_a_deletion_that_was_cut_off_is_finished_by_the_next_open(
 
 def _one(position: Position) -> tuple[int, list[int]]:
     return position.ledger_id, [position.entry_id]
+
+
+async def test_a_full_disk_gets_back_what_the_open_ledger_holds_for_nobody(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    managed = await stack.open()
+    managed.retention = NOTHING
+    cursor = await subscribe(stack, "s", managed)
+    _, last = await stack.topic.publish(entry(0), entry(0))
+    await managed.trim()
+    await settled(managed)
+    assert managed.ledgers.entry_count == 2, "there is room: it is not old enough"
+    monkeypatch.setattr(stack.store, "refusal", lambda: "the disk is full")
+    await cursor.skip(1)
+    await managed.trim()
+    await settled(managed)
+    assert managed.ledgers.entry_count == 2, "one entry is needed"
+    await cursor.skip_all()
+    await managed.trim()
+    await settled(managed)
+    await managed.trim()
+    assert managed.ledgers.entry_count == 0
+    assert managed.last_confirmed >= last
+    monkeypatch.undo()
+    (after,) = await stack.topic.publish(entry(0))
+    assert after > last
