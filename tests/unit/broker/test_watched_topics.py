@@ -15,6 +15,13 @@ class Listener(TopicWatcher):
     def is_ready(self) -> bool:
         return True
 
+    @property
+    def role(self) -> str:
+        return ""
+
+    def close_from_broker(self) -> None:
+        raise AssertionError("nobody's rights change here")
+
     def tell(self, changes: TopicChanges) -> None:
         raise AssertionError("who watches is asked, not told, here")
 
