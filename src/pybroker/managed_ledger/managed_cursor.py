@@ -305,7 +305,8 @@ class ManagedCursor(CursorOwner):
         self._is_closed = True
         failure: StoreError | None = None
         try:
-            await self._store.detach(self.cursor_id)
+            # Dirty still: a delta is in flight. A checkpoint may have stored that one, and then the store knows of no change.
+            await self._store.detach(self.cursor_id, is_changed=self._is_dirty)
         except StoreError as error:
             failure = error
         # What waits behind a delta in flight is in the snapshot.

@@ -36,8 +36,11 @@ class CursorStore(ABC):
         """From now on `owner` can be asked for snapshots."""
 
     @abstractmethod
-    async def detach(self, cursor_id: str) -> None:
-        """Write a last snapshot if there were deltas since the one before, and forget the owner. Unknown ids: no effect."""
+    async def detach(self, cursor_id: str, *, is_changed: bool = False) -> None:
+        """Write a last snapshot if there were deltas since the one before, and forget the owner. Unknown ids: no effect.
+
+        `is_changed`: the owner's state holds what no delta does, so that only the snapshot can store it. Raises StoreError.
+        """
 
     @abstractmethod
     def append_delta(self, cursor_id: str, delta: bytes, done: CursorDone | None) -> None:

@@ -416,12 +416,12 @@ class LocalStore(LedgerStore, CursorStore):
     def attach(self, cursor_id: str, owner: CursorOwner) -> None:
         self._shelf.attach(cursor_id, owner)
 
-    async def detach(self, cursor_id: str) -> None:
+    async def detach(self, cursor_id: str, *, is_changed: bool = False) -> None:
         owner = self._shelf.owner(cursor_id)
         if owner is None:
             return
         try:
-            if self._shelf.is_changed(cursor_id):
+            if is_changed or self._shelf.is_changed(cursor_id):
                 record = self._shelf.new_record(RecordType.CURSOR_SNAPSHOT, cursor_id, owner.snapshot())
                 await self._record(encode_cursor_record(record), partial(self._shelf.apply, record))
         finally:

@@ -124,9 +124,9 @@ class MemoryCursorStore(CursorStore):
     def attach(self, cursor_id: str, owner: CursorOwner) -> None:
         self._owners[cursor_id] = owner
 
-    async def detach(self, cursor_id: str) -> None:
+    async def detach(self, cursor_id: str, *, is_changed: bool = False) -> None:
         owner = self._owners.pop(cursor_id, None)
-        if owner is not None and self._cursors.get(cursor_id, (None, []))[1]:
+        if owner is not None and (is_changed or self._cursors.get(cursor_id, (None, []))[1]):
             self._cursors[cursor_id] = (owner.snapshot(), [])
 
     def append_delta(self, cursor_id: str, delta: bytes, done: CursorDone | None) -> None:
