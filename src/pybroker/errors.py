@@ -77,6 +77,10 @@ class ServiceNotReady(BrokerError, code=6, http_status=503):
     """Not served here now: starting, stopping, fenced, or another broker's bundle."""
 
 
+class TopicChanging(ServiceNotReady):
+    """What the topic belongs to is being made, changed or deleted: whoever waits for that and looks again may be served."""
+
+
 class ProducerBlockedQuotaExceededError(BrokerError, code=7, http_status=412):
     """Backlog quota reached, policy producer_request_hold."""
 

@@ -11,7 +11,7 @@ from tests.support.rest import Answer, call
 
 from pybroker.broker import topic_directory
 from pybroker.broker.topic_directory import TopicListener
-from pybroker.errors import NotAllowedError, ServiceNotReady, StoreError, TopicNotFound
+from pybroker.errors import NotAllowedError, StoreError, TopicNotFound
 from pybroker.metadata.partitioned_topics import PartitionedTopicMetadata
 from pybroker.metadata.store import ANY_VERSION
 from pybroker.model.names import TopicName
@@ -246,7 +246,7 @@ async def test_new_partitions_have_the_subscriptions_of_the_first_one(broker: Me
 async def test_partitions_that_an_interrupted_update_left_are_taken_over(broker: MemoryBroker) -> None:
     await assert_ok(broker, "PUT", f"{ORDERS}/partitions", 1)
     await (await broker.topic("orders-partition-0")).subscription("s", True, True, {})
-    await broker.service.make_topic(ORDERS_NAME.partition(1), {})
+    await broker.service.loading.make(ORDERS_NAME.partition(1), {})
     with pytest.raises(TopicNotFound):
         await broker.topic("orders-partition-1")
     await assert_ok(broker, "POST", f"{ORDERS}/partitions", 2)
@@ -256,7 +256,7 @@ async def test_partitions_that_an_interrupted_update_left_are_taken_over(broker:
 async def test_partitions_that_an_interrupted_update_left_go_with_their_topic(broker: MemoryBroker) -> None:
     await assert_ok(broker, "PUT", f"{ORDERS}/partitions", 2)
     for index in (2, 5, 60):
-        await broker.service.make_topic(ORDERS_NAME.partition(index), {})
+        await broker.service.loading.make(ORDERS_NAME.partition(index), {})
     await assert_ok(broker, "DELETE", f"{ORDERS}/partitions")
     assert (await broker.rest("GET", NAMESPACE)).json == []
 
@@ -281,15 +281,11 @@ async def test_a_partitioned_topic_goes_with_its_partitions_and_policies(broker:
 async def test_no_partition_is_made_again_while_its_topic_is_being_deleted(broker: MemoryBroker) -> None:
     await assert_ok(broker, "PUT", f"{ORDERS}/partitions", 3)
     deleting = asyncio.ensure_future(broker.service.partitioned_operations.delete(ORDERS_NAME, force=True))
-    refusals: set[type[Exception]] = set()
-    while not deleting.done():
-        try:
-            await broker.topic("orders-partition-0")
-        except (ServiceNotReady, NotAllowedError) as refusal:
-            refusals.add(type(refusal))
-        await asyncio.sleep(0)
+    await broker.until(lambda: broker.service.partitioned_operations.is_changing(ORDERS_NAME))
+    with pytest.raises(NotAllowedError):  # It waits, and then there is no partitioned topic any more.
+        await broker.topic("orders-partition-0")
+    assert deleting.done()
     await deleting
-    assert ServiceNotReady in refusals
     assert await names_of(broker) == []
 
 

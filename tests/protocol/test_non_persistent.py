@@ -17,7 +17,7 @@ from pybroker.broker.consumer import Consumer
 from pybroker.broker.entry_filters import EntryFilter, FilteredEntry, Verdict
 from pybroker.broker.non_persistent.topic import NonPersistentTopic
 from pybroker.broker.producer import Producer
-from pybroker.errors import NotAllowedError, ServiceNotReady, TopicNotFound
+from pybroker.errors import NotAllowedError, TopicNotFound
 from pybroker.model.events import SendRun
 from pybroker.model.names import TopicName
 from pybroker.model.position import Position
@@ -311,7 +311,7 @@ async def test_a_namespace_is_deleted_with_them(broker: MemoryBroker) -> None:
     assert (await broker.rest("DELETE", "/namespaces/public/gone")).status == 409
     await broker.service.delete_topic(name)
     assert (await broker.rest("DELETE", "/namespaces/public/gone")).status == 204
-    with pytest.raises(ServiceNotReady):
+    with pytest.raises(TopicNotFound):
         await topic_of(broker, name)
 
 

@@ -140,4 +140,4 @@ def test_the_health_check_writes_to_a_topic_of_the_brokers_own(broker: BrokerPro
 
 def test_no_other_brokers_health_check_is_served(client: RawClient) -> None:
     answer = client.open_producer("persistent://pulsar/elsewhere:8080/healthcheck")
-    assert (answer["type"], answer["error"]) == ("ERROR", "ServiceNotReady")
+    assert (answer["type"], answer["error"]) == ("ERROR", "TopicNotFound")

@@ -1,7 +1,8 @@
 """Making, growing and deleting partitioned topics: their document and their partitions, which are topics.
 
 What must hold:
-- One change of a partitioned topic at a time; meanwhile no topic without partitions comes into being under its name.
+- One change of a partitioned topic at a time, in order of arrival; meanwhile no topic without partitions comes into being under its
+  name, and clients that want it, or a partition that it has not got yet, wait.
 - A partitioned topic that was answered as made is durable; partitions that a crash kept from being made are made when
   somebody names them, or by `create_missing`.
 - New partitions have the subscriptions of the first one before any client can know of them, so that none of them misses
@@ -13,11 +14,12 @@ What must hold:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 from pybroker import logs
+from pybroker.broker.waiting import Turns
 from pybroker.errors import AdminError, BrokerError, StoreError, TopicNotFound
 from pybroker.metadata.partitioned_topics import PartitionedTopicMetadata
 from pybroker.model.names import TopicName
@@ -36,65 +38,66 @@ class PartitionedTopicOperations:
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service
-        self._changing: dict[TopicName, asyncio.Event] = {}
+        self._turns: Turns[TopicName] = Turns(service.waiting)
 
     def is_changing(self, name: TopicName) -> bool:
-        """Whether a partitioned topic of that name is being made, grown or deleted."""
-        return name in self._changing
+        """Whether a partitioned topic of that name is being made, grown or deleted, or a topic or partition made on demand."""
+        return self._turns.is_taken(name)
 
-    @contextmanager
-    def _change(self, name: TopicName) -> Iterator[None]:
-        if name in self._changing:
-            raise AdminError(409, f"The partitioned topic {name} is being changed, try again")
-        changed = self._changing[name] = asyncio.Event()
-        try:
-            yield
-        finally:
-            del self._changing[name]
-            changed.set()
+    def turn(self, name: TopicName) -> AbstractAsyncContextManager[None]:
+        """Within this nobody else makes, grows or deletes a partitioned topic `name`. Raises TooManyRequests."""
+        return self._turns.turn(name)
 
-    async def settled(self, name: TopicName) -> None:
-        """Wait until no partitioned topic of that name is being made, grown or deleted."""
-        while changing := self._changing.get(name):
-            await changing.wait()
+    async def passed(self, name: TopicName) -> None:
+        """Wait, in order of arrival, until no partitioned topic of that name is being made, grown or deleted."""
+        await self._turns.passed(name)
 
     # --- make --------------------------------------------------------------------------------------------------------
 
     async def create(self, name: TopicName, partitions: int, properties: Mapping[str, str]) -> None:
-        """A partitioned topic with its partitions. Raises AdminError 400 and 409, NotAllowedError above the namespace's limit."""
+        """A partitioned topic with its partitions. It exists with all of them when this returns, and when this is refused because
+        it exists: who makes it at the same time is waited for.
+
+        Raises AdminError 400 and 409, NotAllowedError above the namespace's limit, TopicNotFound without the namespace,
+        TooManyRequests.
+        """
         self._service.creation.require_own_name(name)
-        with self._change(name):
-            await self._service.settled(name)
-            async with self._service.creation.room(name, partitions):
-                await self._create_document(name, partitions, properties)
-                await self._make(name, range(partitions))
+
+        async def attempt() -> None:
+            async with self.turn(name):
+                await self._service.loading.settled(name)
+                async with self._service.creation.room(name, partitions):
+                    await self._create_document(name, partitions, properties)
+                    await self._make(name, range(partitions))
+
+        await self._service.creation.once_settled(name, attempt)
         logs.info("partitioned_topic.created", topic=name, partitions=partitions)
 
     async def create_automatically(self, name: TopicName, partitions: int) -> None:
         """A partitioned topic whose partitions are made by the clients that want them. Raises as `create` does."""
-        with self._change(name):
-            await self._service.settled(name)
+        async with self.turn(name):
+            await self._service.loading.settled(name)
             async with self._service.creation.room(name, partitions):
                 await self._create_document(name, partitions, {})
         logs.info("partitioned_topic.created", topic=name, partitions=partitions, automatically=True)
 
     async def _create_document(self, name: TopicName, partitions: int, properties: Mapping[str, str]) -> None:
-        # Who began to make a topic of that name earlier has gone first; who comes later is refused for as long as this takes.
+        # Who began to make a topic of that name earlier has gone first; who comes later waits for as long as this takes.
         if await self._service.directory.exists(name):
             raise AdminError(409, "This topic already exists")
         await self._service.partitioned.create(name, partitions, properties)
 
     async def create_missing(self, name: TopicName) -> None:
-        """Make the partitions that do not exist. Raises AdminError 404 and 409, NotAllowedError."""
-        with self._change(name):
-            metadata = self._existing(name)
-            missing = [
-                index
-                for index in range(metadata.partitions)
-                if name.is_persistent and not await self._service.directory.exists(name.partition(index))
-            ]
-            async with self._service.creation.room(name, len(missing)):
-                await self._make(name, missing)
+        """Make the partitions that do not exist. Raises AdminError 404, NotAllowedError, TopicNotFound, TooManyRequests."""
+
+        async def attempt() -> None:
+            async with self.turn(name):
+                count = self._existing(name).partitions if name.is_persistent else 0
+                missing = [i for i in range(count) if not await self._service.directory.exists(name.partition(i))]
+                async with self._service.creation.room(name, len(missing)):
+                    await self._make(name, missing)
+
+        await self._service.creation.once_settled(name, attempt)
 
     async def _make(self, name: TopicName, indexes: Sequence[int]) -> None:
         """Make partitions; nothing is stored of those of a non-persistent topic. Raises StoreError."""
@@ -104,34 +107,45 @@ class PartitionedTopicOperations:
             try:
                 async with asyncio.TaskGroup() as group:
                     for index in indexes[first : first + MADE_AT_ONCE]:
-                        group.create_task(self._service.make_topic(name.partition(index), {}))
+                        group.create_task(self._service.loading.make(name.partition(index), {}))
             except ExceptionGroup as failures:
                 raise failures.exceptions[0] from failures
 
     # --- grow --------------------------------------------------------------------------------------------------------
 
     async def update(self, name: TopicName, partitions: int) -> None:
-        """More partitions. Raises AdminError 409 and 422, NotAllowedError above the namespace's limit."""
-        with self._change(name), self._service.directory.growing(name):
-            metadata = self._service.partitioned.get(name)
-            if metadata is None:
-                raise AdminError(409, f"Topic {name} is not the partitioned topic.")
-            present = metadata.partitions
-            if partitions < present:
-                raise AdminError(
-                    422, f"Desired partitions {partitions} can't be less than the current partitions {present}."
-                )
-            async with self._service.creation.room(name, partitions - present):
-                added = range(present, partitions)
-                await self._make(name, added)
-                if name.is_persistent:
-                    await self._copy_subscriptions(name, added)
+        """More partitions. Who makes it, or changes it, at the same time is waited for: of two that want as many, both succeed.
+
+        Raises AdminError 409 and 422, NotAllowedError above the namespace's limit, TopicNotFound, TooManyRequests.
+        """
+
+        async def attempt() -> None:
+            async with self.turn(name):
+                with self._service.directory.growing(name):
+                    await self._grow(name, partitions)
+
+        await self._service.creation.once_settled(name, attempt)
+        logs.info("partitioned_topic.updated", topic=name, partitions=partitions)
+
+    async def _grow(self, name: TopicName, partitions: int) -> None:
+        metadata = self._service.partitioned.get(name)
+        if metadata is None:
+            raise AdminError(409, f"Topic {name} is not the partitioned topic.")
+        present = metadata.partitions
+        if partitions < present:
+            raise AdminError(
+                422, f"Desired partitions {partitions} can't be less than the current partitions {present}."
+            )
+        async with self._service.creation.room(name, partitions - present):
+            added = range(present, partitions)
+            await self._make(name, added)
+            if name.is_persistent:
+                await self._copy_subscriptions(name, added)
 
             def change(document: PartitionedTopicMetadata) -> None:
                 document.partitions = partitions
 
             await self._service.partitioned.update(name, change)
-        logs.info("partitioned_topic.updated", topic=name, partitions=partitions)
 
     async def _copy_subscriptions(self, name: TopicName, added: Sequence[int]) -> None:
         service = self._service
@@ -151,9 +165,9 @@ class PartitionedTopicOperations:
     async def delete(self, name: TopicName, force: bool) -> None:
         """Drop a partitioned topic with its partitions and all that is stored; with clients on it only when forced.
 
-        Raises AdminError 404, 409 and 412, StoreError. What went before a failure is gone; the rest can be used again.
+        Raises AdminError 404 and 412, StoreError, TooManyRequests. What went before a failure is gone; the rest can be used again.
         """
-        with self._change(name):
+        async with self.turn(name):
             self._existing(name)
             await self._mark(name, deleted=True)
             try:
@@ -175,7 +189,7 @@ class PartitionedTopicOperations:
                 require_no_clients(topic)  # Before any of them goes.
         for partition in names:
             # Who was on the way to it when it was marked is there now.
-            await service.settled(partition)
+            await service.loading.settled(partition)
             try:
                 await service.delete_topic(partition, force=force)
             except TopicNotFound:
@@ -205,10 +219,10 @@ class PartitionedTopicOperations:
 
     async def forget_if_empty(self, name: TopicName) -> None:
         """Forget a partitioned topic of which no partition exists. Raises StoreError."""
-        metadata = self._service.partitioned.get(name)
-        if metadata is None or name in self._changing:
-            return
-        with self._change(name):
+        async with self.turn(name):
+            metadata = self._service.partitioned.get(name)
+            if metadata is None:
+                return
             for index in range(metadata.partitions):
                 if await self._service.directory.exists(name.partition(index)):
                     return

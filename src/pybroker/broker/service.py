@@ -6,13 +6,12 @@ Owned by the app. Invariants: a topic is loaded at most once at a time; a name i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from pybroker import logs
 from pybroker.auth.authentication import AuthenticationService
 from pybroker.auth.authorization import AuthorizationService
-from pybroker.broker import entry_metadata
 from pybroker.broker.change_events import ChangeEvents
 from pybroker.broker.default_policies import default_policies
 from pybroker.broker.dispatch_limit import DispatchLimit, is_limited
@@ -22,7 +21,7 @@ from pybroker.broker.group_limits import GroupLimits
 from pybroker.broker.health_check import HealthCheck
 from pybroker.broker.live_settings import LiveSettings
 from pybroker.broker.maintenance import Maintenance
-from pybroker.broker.namespace_deletion import delete_namespace
+from pybroker.broker.namespace_deletion import NamespaceDeletion
 from pybroker.broker.non_persistent.topic import NonPersistentTopic
 from pybroker.broker.non_persistent.topics import NonPersistentTopics
 from pybroker.broker.partitioned_topics import PartitionedTopicOperations, require_no_clients
@@ -32,8 +31,10 @@ from pybroker.broker.topic import Topic
 from pybroker.broker.topic_base import TopicBase
 from pybroker.broker.topic_creation import TopicCreation
 from pybroker.broker.topic_directory import TopicDirectory
+from pybroker.broker.topic_loading import TopicLoading
 from pybroker.broker.topic_watchers import TopicWatchers
 from pybroker.broker.unacked_budget import UnackedBudget
+from pybroker.broker.waiting import WaitingRequests
 from pybroker.clock import Clock
 from pybroker.cluster.cluster_documents import ClusterDocuments
 from pybroker.cluster.dynamic_configuration import DynamicConfiguration
@@ -47,7 +48,6 @@ from pybroker.errors import (
     TopicNotFound,
 )
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
-from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.metadata import paths
 from pybroker.metadata.partitioned_topics import PartitionedTopics
 from pybroker.metadata.resource_groups import ResourceGroupListener, ResourceGroups
@@ -107,7 +107,11 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         self.partitioned = PartitionedTopics(metadata_store)
         """Loaded by the app before anybody is served."""
         self.schemas = SchemaRegistry(metadata_store, clock)
+        self.waiting = WaitingRequests(config)
+        """Those that wait for a topic."""
+        self.loading = TopicLoading(self)
         self.creation = TopicCreation(self)
+        self.namespace_deletion = NamespaceDeletion(self)
         self.partitioned_operations = PartitionedTopicOperations(self)
         self.maintenance = Maintenance(self)
         self.stats = BrokerStats()
@@ -130,8 +134,6 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         self.compaction_slot = asyncio.Semaphore(1)
         """Held while a topic is compacted: one after the other, so that what the keys of a topic take is taken once."""
         self.tasks = TaskOwner("broker")
-        self._loading: dict[str, asyncio.Future[Topic]] = {}
-        self._making: dict[str, asyncio.Event] = {}
         self._unloading: dict[str, asyncio.Event] = {}
         self._started_ms = clock.wall_ms()
         self._producer_serial = 0
@@ -182,8 +184,8 @@ class BrokerService(PolicyListener, ResourceGroupListener):
 
     @property
     def loading_topic_count(self) -> int:
-        """Topics that are being loaded."""
-        return len(self._loading)
+        """Topics that are being loaded, or wait for that."""
+        return len(self.loading)
 
     def require_namespace(self, namespace: NamespaceName) -> None:
         """Raises TopicNotFound when the namespace does not exist."""
@@ -195,43 +197,53 @@ class BrokerService(PolicyListener, ResourceGroupListener):
     async def get_topic(self, name: TopicName, may_create: bool) -> Topic:
         """The loaded persistent topic, loading it; with `may_create` also making it, if automatic creation lets it be made.
 
-        Raises TopicNotFound, ServiceNotReady, NotAllowedError.
+        Waits while what it belongs to is being made or changed, while it is being closed, and for its turn to be loaded. Raises
+        TopicNotFound, NotAllowedError, TooManyRequests after too long a wait, and ServiceNotReady while the broker stops.
         """
-        self.creation.require_loadable(name)
         topic = self.topics.get(str(name))
-        if topic is not None and not topic.is_fenced:
+        if topic is not None and not topic.is_fenced and self.creation.is_settled(name):
+            self.creation.require_loadable(name)
             return topic
         if not name.is_persistent:
             raise NotAllowedError(f"Not possible on a non-persistent topic: {name}")
-        self._require_serving()
         if not self.config.enable_persistent_topics:
             raise NotAllowedError("Broker is unable to load persistent topic (enablePersistentTopics)")
-        self.require_open_namespace(name)
-        return await self.load_topic(name, may_create)
+
+        async def load() -> Topic:
+            self._require_admissible(name)
+            async with self.waiting.wait(f"topic {name} is being loaded"):
+                return await self.loading.load(name, may_create, in_turn=True)
+
+        return await self.creation.once_settled(name, load)
 
     async def any_topic(self, name: TopicName, may_create: bool) -> TopicBase:
         """As `get_topic`, whether the topic is persistent or not."""
         if name.is_persistent:
             return await self.get_topic(name, may_create)
-        self.creation.require_loadable(name)
-        self._require_serving()
-        return await self.non_persistent.get(name, may_create)
 
-    def _require_serving(self) -> None:
+        async def load() -> TopicBase:
+            self._require_admissible(name)
+            async with self.waiting.wait(f"topic {name} is being loaded"):
+                return await self.non_persistent.get(name, may_create)
+
+        topic = self.non_persistent.loaded.get(str(name))
+        if topic is not None and not topic.is_fenced and self.creation.is_settled(name):
+            self.creation.require_loadable(name)
+            return topic
+        return await self.creation.once_settled(name, load)
+
+    def _require_admissible(self, name: TopicName) -> None:
+        """Raises ServiceNotReady, TopicNotFound, NotAllowedError, and TopicChanging for what is to be waited for."""
+        self.creation.require_loadable(name)
         if self.is_closing or not self.ready:
             raise ServiceNotReady("the broker is starting or stopping, try again")
+        self.creation.require_open_namespace(name)
 
     def unready_reason(self) -> str | None:
         """Why new clients should be sent elsewhere now; None when they are welcome. A look, unlike `health_check`."""
         if self.is_closing or not self.ready:
             return "the broker is starting or stopping"
         return self.ledgers.store.refusal()
-
-    def require_open_namespace(self, name: TopicName) -> None:
-        """Raises ServiceNotReady when the namespace of `name` does not exist, or is being deleted."""
-        namespace = self.resources.namespace(name.namespace)
-        if (namespace is None or namespace.deleted) and not self.health.is_own(name.namespace):
-            raise ServiceNotReady(f"Namespace {name.namespace} is not served by this broker: it does not exist")
 
     def loaded_topic(self, name: TopicName) -> TopicBase | None:
         """Whether persistent or not."""
@@ -243,101 +255,16 @@ class BrokerService(PolicyListener, ResourceGroupListener):
 
     async def load_topic(self, name: TopicName, may_create: bool) -> Topic:
         """As `get_topic`, for the broker itself: also what clients may not have now, or not yet."""
-        key = str(name)
-        while True:
-            topic = self.topics.get(key)
-            if topic is not None and not topic.is_fenced:
-                return topic
-            loading = self._loading.get(key)
-            is_own = loading is None
-            if loading is None:
-                if len(self._loading) >= self.config.max_concurrent_topic_load_request:
-                    raise TooManyRequests("too many topics are being loaded (maxConcurrentTopicLoadRequest), try again")
-                loading = self._loading[key] = self._loop.create_future()
-                self.tasks.start(self._load(name, may_create, loading), f"load {key}")
-            try:
-                return await asyncio.shield(loading)
-            except TopicNotFound:
-                # Somebody else's attempt, who perhaps did not want the topic made.
-                if is_own or not may_create:
-                    raise
+        return await self.loading.load(name, may_create, in_turn=False)
 
-    async def _load(self, name: TopicName, may_create: bool, loading: asyncio.Future[Topic]) -> None:
-        key = str(name)
-        started_ms = self.clock.monotonic_ms()
-        try:
-            async with asyncio.timeout(self.config.topic_load_timeout_seconds):
-                unloading = self._unloading.get(key)
-                if unloading is not None:
-                    await unloading.wait()
-                ledger = await self._open_ledger(name, may_create)
-                await entry_metadata.restore(self.ledgers, ledger, self.added_metadata)
-                # Last, and the topic is registered in the same turn of the loop: no change in between gets lost.
-                policies = await self.resources.topic_policies(name.partitioned_name)
-            topic = self.topics[key] = Topic(self, name, ledger, policies)
-            self.stats.topic_loads += 1
-            took_ms = self.clock.monotonic_ms() - started_ms
-            self.stats.topic_load_ms.add(took_ms)
-            logs.info(
-                "topic.loaded",
-                topic=key,
-                subscriptions=len(topic.subscriptions),
-                took_ms=round(took_ms, 1),
-            )
-            loading.set_result(topic)
-        except BaseException as error:
-            self.stats.topic_load_failures += 1
-            if isinstance(error, TimeoutError):
-                loading.set_exception(ServiceNotReady(f"topic {name} could not be loaded in time, try again"))
-            elif isinstance(error, asyncio.CancelledError):
-                loading.cancel()
-                raise
-            else:
-                loading.set_exception(error)
-            loading.exception()  # retrieved: nobody may be waiting any more
-        finally:
-            del self._loading[key]
+    def is_being_closed(self, key: str) -> bool:
+        """Whether the persistent topic of that name is being closed or deleted."""
+        return key in self._unloading
 
-    async def _open_ledger(self, name: TopicName, may_create: bool) -> ManagedLedger:
-        path = paths.managed_ledger(name)
-        if await self.ledgers.exists(path):
-            return await self.ledgers.open(path)
-        if not may_create:
-            raise TopicNotFound(f"Topic {name} not found")
-        self.creation.require_automatic(name)
-        async with self.creation.room(name, 1):
-            made = self._making[str(name)] = asyncio.Event()
-            try:
-                existed = await self.ledgers.exists(path)
-                ledger = await self.ledgers.open(path)
-            finally:
-                del self._making[str(name)]
-                made.set()
-        if not existed:
-            self.directory.created(name)
-        return ledger
-
-    async def make_topic(self, name: TopicName, properties: Mapping[str, str]) -> bool:
-        """Make `name`, a persistent one without loading it; False when it exists. The caller has seen to it that it may be made."""
-        if not name.is_persistent:
-            return await self.non_persistent.make(name)
-        key = str(name)
-        while waiting := self._unloading.get(key) or self._making.get(key):
-            await waiting.wait()
-        # Who looks for it from now on finds it made.
-        if key in self.topics or not await self.ledgers.create(paths.managed_ledger(name), properties):
-            return False
-        self.directory.created(name)
-        return True
-
-    async def settled(self, name: TopicName) -> None:
-        """Wait until `name` is neither being loaded nor closed nor deleted."""
-        key = str(name)
-        while key in self._unloading or key in self._loading:
-            if key in self._unloading:
-                await self._unloading[key].wait()
-            else:
-                await asyncio.wait([self._loading[key]])
+    async def closed(self, key: str) -> None:
+        """Wait until the persistent topic of that name is neither being closed nor deleted."""
+        while (unloading := self._unloading.get(key)) is not None:
+            await unloading.wait()
 
     def start_unload(self, topic: TopicBase, reason: str) -> None:
         """Close `topic` in the background; it is loaded again when a client comes."""
@@ -381,15 +308,13 @@ class BrokerService(PolicyListener, ResourceGroupListener):
             if not await self._finish_deletion(name):
                 raise
         else:
-            if topic.is_fenced:
-                raise ServiceNotReady(f"topic {name} is being closed, try again")
             if not force:
                 require_no_clients(topic)
             await self._end(topic, topic.delete())
 
     async def _finish_deletion(self, name: TopicName) -> bool:
         """Whether there was a deletion of `name` that a crash had cut off."""
-        await self.settled(name)
+        await self.loading.settled(name)
         ended = self._unloading[str(name)] = asyncio.Event()  # Until then nobody makes it anew.
         try:
             return await self.ledgers.finish_deletion(paths.managed_ledger(name))
@@ -410,7 +335,13 @@ class BrokerService(PolicyListener, ResourceGroupListener):
 
     async def delete_namespace(self, namespace: NamespaceName, force: bool) -> None:
         """Drop a namespace; with topics in it only when forced. Raises AdminError."""
-        await delete_namespace(self, namespace, force)
+        await self.namespace_deletion.delete(namespace, force)
+
+    async def namespace_settled(self, namespace: NamespaceName) -> None:
+        """Wait until `namespace` is not being deleted. Raises TooManyRequests."""
+        if self.namespace_deletion.is_under_way(namespace):
+            async with self.waiting.wait(f"namespace {namespace} is being deleted"):
+                await self.namespace_deletion.passed(namespace)
 
     def new_producer_name(self) -> str:
         """A name that no producer had, in this run of the broker or an earlier one."""

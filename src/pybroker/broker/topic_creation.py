@@ -10,18 +10,20 @@ is missing, whatever automatic creation says: its partitioned topic has been all
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
-from pybroker.errors import AdminError, NotAllowedError, ServiceNotReady, TopicNotFound
+from pybroker.errors import AdminError, NotAllowedError, TopicChanging, TopicNotFound
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.model.policies import AutoTopicCreationOverride
 from pybroker.model.system_topics import is_system_topic, is_transaction_internal
 
 if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
+
+T = TypeVar("T")
 
 PARTITIONED = "partitioned"
 _PARTITION_KEYWORD = "-partition-"
@@ -34,6 +36,8 @@ class TopicCreation:
         self._service = service
         # Of namespaces with a limit, while somebody makes topics there: who counts and who makes are one.
         self._locks: WeakValueDictionary[NamespaceName, asyncio.Lock] = WeakValueDictionary()
+        self._makers: dict[NamespaceName, int] = {}  # how many are in `room`
+        self._left: asyncio.Event | None = None  # for who waits until they have left
 
     # --- what may be made --------------------------------------------------------------------------------------------
 
@@ -49,32 +53,73 @@ class TopicCreation:
 
     def require_loadable(self, name: TopicName) -> None:
         """Refuse what no topic can have as its name: NotAllowedError for the name of a partitioned topic and for what only
-        transactions use, TopicNotFound for a partition that it does not have, ServiceNotReady while it is made or deleted."""
+        transactions use, TopicNotFound for a partition that it does not have, TopicChanging while that may change."""
         service = self._service
         if is_transaction_internal(name):
             raise NotAllowedError(f"Can not create transaction system topic {name}")
+        if not self.is_settled(name):
+            raise TopicChanging(f"topic {name}, or its namespace, is being made, grown or deleted, try again")
         if service.partitioned.get(name) is not None:
             raise NotAllowedError(f"Found partitioned metadata for non-partitioned topic: {name}")
-        if service.partitioned_operations.is_changing(name):
-            raise ServiceNotReady(f"topic {name} is being made in partitions, try again")
         if name.partition_index < 0:
             return
         metadata = service.partitioned.get(name.partitioned_name)
         if metadata is None:
             return
-        if metadata.deleted:
-            raise ServiceNotReady(f"topic {name.partitioned_name} is being deleted, try again")
+        if metadata.deleted:  # A deletion has failed, or was cut off: waiting for the next one could take for ever.
+            raise TopicNotFound(f"Topic not found {name}: {name.partitioned_name} is to be deleted")
         if name.partition_index >= metadata.partitions:
             raise TopicNotFound(f"Topic not found {name}: there are {metadata.partitions} partitions")
 
+    def require_open_namespace(self, name: TopicName) -> None:
+        """Raises TopicNotFound when the namespace of `name` does not exist, or is left marked by a deletion that was cut off;
+        TopicChanging while it is being deleted."""
+        service, namespace = self._service, name.namespace
+        policies = service.resources.namespace(namespace)
+        if (policies is not None and not policies.deleted) or service.health.is_own(namespace):
+            return
+        if policies is None:
+            raise TopicNotFound(f"Namespace {namespace} does not exist: create it first")
+        if service.namespace_deletion.is_under_way(namespace):
+            raise TopicChanging(f"Namespace {namespace} is being deleted, try again")
+        raise TopicNotFound(f"Namespace {namespace} is to be deleted")
+
+    def is_settled(self, name: TopicName) -> bool:
+        """Whether nobody changes what `name` belongs to now: its namespace, or its partitioned topic. While that grows, the
+        partitions that it has go on."""
+        service, parent = self._service, name.partitioned_name
+        if service.namespace_deletion.is_under_way(name.namespace):
+            return False
+        if not service.partitioned_operations.is_changing(parent):
+            return True
+        metadata = service.partitioned.get(parent) if name.partition_index >= 0 else None
+        return metadata is not None and not metadata.deleted and name.partition_index < metadata.partitions
+
+    async def once_settled(self, name: TopicName, attempt: Callable[[], Awaitable[T]]) -> T:
+        """What `attempt` returns when nobody changes what `name` belongs to; it is made again when somebody has begun to.
+
+        Raises TooManyRequests, and what `attempt` does."""
+        while True:
+            if not self.is_settled(name):
+                await self._passed(name)
+            try:
+                return await attempt()
+            except TopicChanging:
+                await self._passed(name)
+
+    async def _passed(self, name: TopicName) -> None:
+        async with self._service.waiting.wait(f"topic {name}, or its namespace, is being changed"):
+            await self._service.namespace_deletion.passed(name.namespace)
+            await self._service.partitioned_operations.passed(name.partitioned_name)
+
     def require_automatic(self, name: TopicName) -> None:
-        """Refuse to make a missing topic because a client names it. Raises TopicNotFound, NotAllowedError."""
+        """Refuse to make a missing topic because a client names it. Raises TopicNotFound, NotAllowedError, TopicChanging."""
+        # Whoever makes or deletes the partitions now must not meet, in `room`, somebody who makes a single one.
+        if self._service.partitioned_operations.is_changing(name.partitioned_name):
+            raise TopicChanging(f"topic {name.partitioned_name} is being made, grown or deleted, try again")
         if name.partition_index >= 0:
             if self._service.partitioned.get(name.partitioned_name) is None:
                 raise NotAllowedError(f"Partition metadata not found for the partitioned topic: {name}")
-            # Whoever makes or deletes the partitions now must not meet, in `room`, somebody who makes a single one.
-            if self._service.partitioned_operations.is_changing(name.partitioned_name):
-                raise ServiceNotReady(f"the partitions of {name.partitioned_name} are being made or deleted, try again")
             return
         if is_system_topic(name):
             return
@@ -94,15 +139,35 @@ class TopicCreation:
 
     @asynccontextmanager
     async def room(self, name: TopicName, topics: int) -> AsyncIterator[None]:
-        """Within this, `topics` more topics may be made in the namespace of `name`. Raises NotAllowedError."""
-        limit = self._limit(name.namespace)
-        if limit <= 0 or is_system_topic(name):
-            yield
-            return
-        async with self._locks.setdefault(name.namespace, asyncio.Lock()):
-            if len(await self._service.directory.list(name.namespace, None)) + topics > limit:
-                raise NotAllowedError("Exceed maximum number of topics in namespace.")
-            yield
+        """Within this, `topics` more topics may be made in the namespace of `name`, which does not go meanwhile.
+
+        Raises NotAllowedError, and what `require_open_namespace` does.
+        """
+        namespace = name.namespace
+        self.require_open_namespace(name)
+        self._makers[namespace] = self._makers.get(namespace, 0) + 1
+        try:
+            limit = self._limit(namespace)
+            if limit <= 0 or is_system_topic(name):
+                yield
+                return
+            async with self._locks.setdefault(namespace, asyncio.Lock()):
+                if len(await self._service.directory.list(namespace, None)) + topics > limit:
+                    raise NotAllowedError("Exceed maximum number of topics in namespace.")
+                yield
+        finally:
+            self._makers[namespace] -= 1
+            if not self._makers[namespace]:
+                del self._makers[namespace]
+                if self._left is not None:
+                    self._left.set()
+                    self._left = None
+
+    async def quiet(self, namespace: NamespaceName) -> None:
+        """Wait until nobody makes a topic in `namespace`, which is marked: nobody begins to any more."""
+        while namespace in self._makers:
+            self._left = self._left or asyncio.Event()
+            await self._left.wait()
 
     def _limit(self, namespace: NamespaceName) -> int:
         policies = self._service.resources.namespace(namespace)
@@ -112,11 +177,22 @@ class TopicCreation:
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> None:
         """Make a topic without partitions, or a missing partition, because somebody asks for just that.
 
-        Raises AdminError 400 for a name of the broker's own, 409 when it exists, 412 for a partition that nobody has,
-        NotAllowedError, ServiceNotReady.
+        It exists and can be used when this returns, and when it is refused because it exists: who makes it at the same time is
+        waited for. Raises AdminError 400 for a name of the broker's own, 409 when it exists, 412 for a partition that nobody has,
+        NotAllowedError, TopicNotFound without its namespace, TooManyRequests.
         """
         self.require_own_name(name)
+
+        async def attempt() -> None:
+            async with self._service.partitioned_operations.turn(name.partitioned_name):
+                await self._create(name, properties)
+
+        await self.once_settled(name, attempt)
+        await self._service.any_topic(name, may_create=False)
+
+    async def _create(self, name: TopicName, properties: Mapping[str, str]) -> None:
         service, parent = self._service, name.partitioned_name
+        self.require_open_namespace(name)
         if service.partitioned.get(name) is not None or await service.directory.exists(name):
             raise AdminError(409, "This topic already exists")
         if name.partition_index >= 0:
@@ -135,19 +211,30 @@ class TopicCreation:
                 )
         else:
             self.require_strict_name(name)
-        if service.partitioned_operations.is_changing(parent):
-            raise ServiceNotReady(f"topic {parent} is being changed, try again")
         async with self.room(name, 1):
-            if not await service.make_topic(name, properties):
+            if not await service.loading.make(name, properties):
                 raise AdminError(409, "This topic already exists")
-        await service.any_topic(name, may_create=False)
 
     # --- what clients ask first --------------------------------------------------------------------------------------
 
     async def partition_count(self, name: TopicName, may_create: bool) -> int:
         """How many partitions `name` has, 0 for a topic without; with `may_create` a missing topic counts as one that the
-        client is about to make, and is made now if it becomes a partitioned one. Raises TopicNotFound, NotAllowedError."""
+        client is about to make, and is made now if it becomes a partitioned one.
+
+        Waits while somebody makes or deletes it. Raises TopicNotFound, NotAllowedError, TooManyRequests.
+        """
+        metadata = self._service.partitioned.get(name)
+        if metadata is not None and not metadata.deleted:
+            return metadata.partitions
+
+        async def attempt() -> int:
+            return await self._partition_count(name, may_create)
+
+        return await self.once_settled(name, attempt)
+
+    async def _partition_count(self, name: TopicName, may_create: bool) -> int:
         service = self._service
+        self.require_open_namespace(name)
         metadata = service.partitioned.get(name)
         if metadata is not None:
             return metadata.partitions
@@ -165,10 +252,11 @@ class TopicCreation:
         if automatic.topicType != PARTITIONED or index >= 0 or is_system_topic(name):
             return 0
         self.require_strict_name(name)
+        if service.partitioned_operations.is_changing(name):
+            raise TopicChanging(f"topic {name} is being made by others")
+        partitions = automatic.defaultNumPartitions or service.config.default_num_partitions
         try:
-            partitions = automatic.defaultNumPartitions or service.config.default_num_partitions
             await service.partitioned_operations.create_automatically(name, partitions)
-        except AdminError:  # Somebody else makes one of that name, or has made it meanwhile.
-            await service.partitioned_operations.settled(name)
-            return await self.partition_count(name, may_create)
+        except AdminError:  # Somebody else has made one of that name meanwhile.
+            return await self._partition_count(name, may_create)
         return partitions

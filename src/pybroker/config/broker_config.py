@@ -52,6 +52,7 @@ class BrokerConfig:
     max_concurrent_requests_per_connection: int
     max_concurrent_lookup_request: int
     max_concurrent_topic_load_request: int
+    max_waiting_topic_requests: int
     topic_load_timeout_seconds: int
     max_concurrent_non_persistent_message_per_connection: int
     ha_proxy_protocol_enabled: bool
@@ -378,6 +379,7 @@ class BrokerConfig:
         max_concurrent_requests_per_connection: int = 1000,
         max_concurrent_lookup_request: int = 50000,
         max_concurrent_topic_load_request: int = 5000,
+        max_waiting_topic_requests: int = 50000,
         topic_load_timeout_seconds: int = 60,
         max_concurrent_non_persistent_message_per_connection: int = 1000,
         ha_proxy_protocol_enabled: bool = False,
@@ -703,6 +705,7 @@ class BrokerConfig:
         assign(self, "max_concurrent_requests_per_connection", max_concurrent_requests_per_connection)
         assign(self, "max_concurrent_lookup_request", max_concurrent_lookup_request)
         assign(self, "max_concurrent_topic_load_request", max_concurrent_topic_load_request)
+        assign(self, "max_waiting_topic_requests", max_waiting_topic_requests)
         assign(self, "topic_load_timeout_seconds", topic_load_timeout_seconds)
         assign(self, "max_concurrent_non_persistent_message_per_connection", max_concurrent_non_persistent_message_per_connection)
         assign(self, "ha_proxy_protocol_enabled", ha_proxy_protocol_enabled)
@@ -1034,8 +1037,9 @@ _KEYS: Final = (
     KeyInfo("connectionReadBudgetBytes", "connection_read_budget_bytes", ValueType.INT, 65536, "Bytes that one connection may have handled in one turn of the event loop before the others get theirs.", minimum=1024),
     KeyInfo("maxConcurrentRequestsPerConnection", "max_concurrent_requests_per_connection", ValueType.INT, 1000, "Requests of one connection that wait for an answer (messages and acknowledgements do not count); beyond it nothing is read from the connection until half of them are answered.", minimum=1),
     KeyInfo("maxConcurrentLookupRequest", "max_concurrent_lookup_request", ValueType.INT, 50000, "Lookups and partition requests at once; further ones are answered TooManyRequests.", minimum=1, dynamic=True),
-    KeyInfo("maxConcurrentTopicLoadRequest", "max_concurrent_topic_load_request", ValueType.INT, 5000, "Topics that are loaded at once; further ones wait.", minimum=1, dynamic=True),
-    KeyInfo("topicLoadTimeoutSeconds", "topic_load_timeout_seconds", ValueType.INT, 60, "A topic that is not loaded by then answers its clients with an error.", minimum=1),
+    KeyInfo("maxConcurrentTopicLoadRequest", "max_concurrent_topic_load_request", ValueType.INT, 5000, "Topics that are loaded at once; further ones wait, in order of arrival.", minimum=1, dynamic=True),
+    KeyInfo("maxWaitingTopicRequests", "max_waiting_topic_requests", ValueType.INT, 50000, "Requests in the whole broker that wait for a topic: until it is loaded, closed, made in partitions, grown or deleted, or until its namespace is; further ones are answered TooManyRequests.", minimum=1, dynamic=True),
+    KeyInfo("topicLoadTimeoutSeconds", "topic_load_timeout_seconds", ValueType.INT, 60, "How long a request waits for a topic: then, and when a topic is not loaded by then, it is answered with an error.", minimum=1),
     KeyInfo("maxConcurrentNonPersistentMessagePerConnection", "max_concurrent_non_persistent_message_per_connection", ValueType.INT, 1000, "Messages for non-persistent topics that one connection may have under way at once; further ones are dropped.", minimum=0),
     KeyInfo("haProxyProtocolEnabled", "ha_proxy_protocol_enabled", ValueType.BOOL, False, "Take the client's address from the PROXY header that a TCP load balancer puts before the stream.", supported=False),
     KeyInfo("pulsarChannelWriteBufferHighWaterMark", "pulsar_channel_write_buffer_high_water_mark", ValueType.INT, 65536, "Write buffer mark of one connection. See maxOutboundBytesPerConnection, which does this here.", minimum=0, supported=False),

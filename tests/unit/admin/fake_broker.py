@@ -235,6 +235,9 @@ class FakeBroker:
             self.created.append(str(topic))
         return 0
 
+    async def namespace_settled(self, namespace: NamespaceName) -> None:
+        pass
+
     async def delete_namespace(self, namespace: NamespaceName, force: bool) -> None:
         if self.resources.namespace(namespace) is None:
             raise AdminError(404, f"Namespace {namespace} does not exist")

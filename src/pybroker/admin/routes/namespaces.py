@@ -48,6 +48,7 @@ async def create_namespace(call: Call) -> Response:
     policies = await call.optional_json(NamespacePolicies) or NamespacePolicies()
     # The Go admin client sends an empty text for what is not set.
     policies.schema_compatibility_strategy = policies.schema_compatibility_strategy or "UNDEFINED"
+    await call.broker.namespace_settled(namespace)
     await call.resources.create_namespace(namespace, policies, call.config.max_namespaces_per_tenant)
     return no_content()
 

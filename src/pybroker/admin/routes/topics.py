@@ -135,8 +135,7 @@ def creatable_topic(call: Call) -> TopicName:
     """The topic of the path, which whoever asks may make, in a namespace that exists."""
     name = call.topic_name()
     call.require_namespace_admin(name.namespace)
-    policies = call.resources.namespace(name.namespace)
-    if policies is None or policies.deleted:
+    if call.resources.namespace(name.namespace) is None:  # One that is being deleted is waited for.
         raise TopicNotFound("Namespace not found")
     if is_transaction_internal(name):
         raise AdminError(400, "Cannot create topic in system topic format!")

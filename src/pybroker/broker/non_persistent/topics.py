@@ -5,11 +5,12 @@ Its policies are stored, as those of any topic; deleting the topic deletes them,
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from pybroker import logs
 from pybroker.broker.non_persistent.topic import NonPersistentTopic
-from pybroker.errors import NotAllowedError, ServiceNotReady, TopicNotFound
+from pybroker.errors import NotAllowedError, TopicNotFound
 
 if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
@@ -22,13 +23,18 @@ class NonPersistentTopics:
     def __init__(self, service: BrokerService) -> None:
         self._service = service
         self.loaded: dict[str, NonPersistentTopic] = {}
+        self._deleting: dict[str, asyncio.Event] = {}
 
     async def get(self, name: TopicName, may_create: bool) -> NonPersistentTopic:
         """The loaded topic; with `may_create` made, if automatic creation lets it be made.
 
-        Raises TopicNotFound, ServiceNotReady, NotAllowedError.
+        Waits while it is being deleted. Raises TopicNotFound, NotAllowedError, TopicChanging.
         """
-        topic = self.loaded.get(str(name))
+        while (topic := self.loaded.get(str(name))) is not None and topic.is_fenced:
+            if (deleting := self._deleting.get(str(name))) is not None:
+                await deleting.wait()
+            else:
+                self.close(topic)  # It was about to be.
         if topic is None:
             self._require_servable(name)
             if not may_create:
@@ -36,12 +42,10 @@ class NonPersistentTopics:
             self._service.creation.require_automatic(name)
             async with self._service.creation.room(name, 1):
                 topic = await self._load(name)
-        if topic.is_fenced:
-            raise ServiceNotReady(f"topic {name} is being closed, try again")
         return topic
 
     async def make(self, name: TopicName) -> bool:
-        """Make `name`, which may be made; False when it exists. Raises ServiceNotReady, NotAllowedError."""
+        """Make `name`, which may be made; False when it exists. Raises NotAllowedError, TopicNotFound, TopicChanging."""
         if str(name) in self.loaded:
             return False
         await self._load(name)
@@ -62,7 +66,7 @@ class NonPersistentTopics:
     def _require_servable(self, name: TopicName) -> None:
         if not self._service.config.enable_non_persistent_topics:
             raise NotAllowedError("Broker is unable to load non-persistent topic (enableNonPersistentTopics)")
-        self._service.require_open_namespace(name)
+        self._service.creation.require_open_namespace(name)
 
     def close(self, topic: NonPersistentTopic) -> None:
         """Forget `topic`; its clients look it up again, which makes a new one."""
@@ -73,12 +77,20 @@ class NonPersistentTopics:
 
     async def delete(self, name: TopicName) -> None:
         """Forget the topic with its policies. Raises TopicNotFound, StoreError."""
-        topic = self.loaded.get(str(name))
-        if topic is not None:
-            topic.fence()
-        # First: a topic of that name that is made later must not inherit what is set for this one.
-        await self._service.resources.forget_topic(name)
+        key = str(name)
+        while (deleting := self._deleting.get(key)) is not None:
+            await deleting.wait()
+        topic = self.loaded.get(key)
         if topic is None:
+            await self._service.resources.forget_topic(name)
             raise TopicNotFound(f"Topic {name} not found")
-        await self._service.schemas.drop(name)
-        self.close(topic)
+        deleting = self._deleting[key] = asyncio.Event()
+        topic.fence()
+        try:
+            # First: a topic of that name that is made later must not inherit what is set for this one.
+            await self._service.resources.forget_topic(name)
+            await self._service.schemas.drop(name)
+        finally:
+            del self._deleting[key]
+            deleting.set()
+            self.close(topic)

@@ -1,0 +1,382 @@
+"""Topics, partitioned topics and namespaces that several make, use and delete at once: who can be served by waiting waits."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from tests.support.memory_broker import MemoryBroker, memory_broker
+
+from pybroker.broker.topic import Topic
+from pybroker.errors import AdminError, NotAllowedError, StoreError, TooManyRequests, TopicNotFound
+from pybroker.model.names import NamespaceName, TopicName
+from pybroker.model.policies import NamespacePolicies
+
+NAMESPACE = NamespaceName("public", "default")
+ORDERS = TopicName.parse("persistent://public/default/orders")
+ALSO = "persistent://public/default/also-"
+
+
+class Gate:
+    """Holds calls of one method until it is opened, and says how many have come."""
+
+    def __init__(self, owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.arrived = 0
+        self._may_pass = asyncio.Event()
+        self._method: Callable[..., Awaitable[Any]] = getattr(owner, name)
+        monkeypatch.setattr(owner, name, self._pass)
+
+    async def _pass(self, *args: Any, **named: Any) -> Any:
+        self.arrived += 1
+        await self._may_pass.wait()
+        return await self._method(*args, **named)
+
+    def open(self) -> None:
+        self._may_pass.set()
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def outcomes(*work: Awaitable[Any]) -> list[Any]:
+    return await asyncio.gather(*work, return_exceptions=True)
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[MemoryBroker]:
+    async with memory_broker(force_delete_namespace_allowed=True) as running:
+        yield running
+
+
+@pytest.fixture
+async def partitioning() -> AsyncIterator[MemoryBroker]:
+    """A broker that makes partitioned topics of three partitions by itself."""
+    async with memory_broker(allow_auto_topic_creation_type="partitioned", default_num_partitions=3) as running:
+        yield running
+
+
+# --- partitioned topics --------------------------------------------------------------------------------------------------
+
+
+async def test_clients_that_make_one_partitioned_topic_at_once_all_get_it(partitioning: MemoryBroker) -> None:
+    async def use(_: int) -> int:
+        partitions = await partitioning.service.partitioned_metadata(ORDERS, create=True)
+        for index in range(partitions):
+            await partitioning.service.any_topic(ORDERS.partition(index), may_create=True)
+        return partitions
+
+    assert await outcomes(*map(use, range(40))) == [3] * 40
+
+
+async def test_a_client_of_a_partition_waits_while_the_partitions_are_made(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = broker.service
+    gate = Gate(service.ledgers, "create", monkeypatch)
+    making = asyncio.ensure_future(service.partitioned_operations.create(ORDERS, 2, {}))
+    await broker.until(lambda: gate.arrived == 2)
+    asking = asyncio.ensure_future(service.partitioned_metadata(ORDERS, create=True))
+    using = asyncio.ensure_future(service.any_topic(ORDERS.partition(1), may_create=True))
+    await turns()
+    assert not using.done()
+    gate.open()
+    assert [await asking, (await using).name] == [2, ORDERS.partition(1)]
+    await making
+
+
+async def test_of_two_that_make_a_partitioned_topic_one_is_told_that_it_exists_once_it_does(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = broker.service
+    gate = Gate(service.partitioned, "create", monkeypatch)
+    both = [asyncio.ensure_future(service.partitioned_operations.create(ORDERS, 2, {})) for _ in range(2)]
+    await broker.until(lambda: gate.arrived == 1)
+    await turns()
+    assert not any(each.done() for each in both)
+    gate.open()
+    await asyncio.wait(both, return_when=asyncio.ALL_COMPLETED)
+    error = both[1].exception()
+    assert isinstance(error, AdminError)
+    assert error.status == 409
+    assert await service.partitioned_metadata(ORDERS, create=True) == 2
+    await both[0]
+
+
+async def test_who_grows_a_topic_to_the_same_size_at_once_succeeds(broker: MemoryBroker) -> None:
+    operations = broker.service.partitioned_operations
+    await operations.create(ORDERS, 1, {})
+    await (await broker.topic(str(ORDERS.partition(0)))).subscription("s", True, True, {})
+    found = await outcomes(*(operations.update(ORDERS, count) for count in (4, 4, 6, 5)))
+    assert found[:3] == [None, None, None]
+    assert isinstance(found[3], AdminError)
+    assert found[3].status == 422
+    assert await broker.service.partitioned_metadata(ORDERS, create=False) == 6
+    assert "s" in (await broker.topic(str(ORDERS.partition(5)))).subscriptions
+
+
+async def test_partitions_that_there_are_go_on_while_their_topic_grows(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = broker.service
+    await service.partitioned_operations.create(ORDERS, 1, {})
+    gate = Gate(service.partitioned, "update", monkeypatch)
+    growing = asyncio.ensure_future(service.partitioned_operations.update(ORDERS, 2))
+    await broker.until(lambda: gate.arrived == 1)
+    await service.any_topic(ORDERS.partition(0), may_create=True)
+    added = asyncio.ensure_future(service.any_topic(ORDERS.partition(1), may_create=True))
+    await turns()
+    assert not added.done()
+    gate.open()
+    await added
+    await growing
+
+
+async def test_a_topic_is_never_both_partitioned_and_not(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = broker.service
+    gate = Gate(service.ledgers, "create", monkeypatch)
+    single = asyncio.ensure_future(service.creation.create(ORDERS, {}))
+    await broker.until(lambda: gate.arrived == 1)
+    partitioned = asyncio.ensure_future(service.partitioned_operations.create(ORDERS, 2, {}))
+    await turns()
+    gate.open()
+    await single
+    with pytest.raises(AdminError, match="already exists"):
+        await partitioned
+    assert await service.partitioned_metadata(ORDERS, create=False) == 0
+
+
+async def test_two_that_make_one_topic_both_can_use_it(broker: MemoryBroker) -> None:
+    found = await outcomes(*(broker.service.creation.create(ORDERS, {}) for _ in range(3)))
+    assert [type(each) for each in found] == [type(None), AdminError, AdminError]
+    assert {each.status for each in found[1:]} == {409}
+
+
+async def test_a_wait_for_a_change_ends_with_an_error_that_no_client_hangs_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with memory_broker(topic_load_timeout_seconds=0.05) as broker:
+        service = broker.service
+        gate = Gate(service.ledgers, "create", monkeypatch)
+        making = asyncio.ensure_future(service.partitioned_operations.create(ORDERS, 1, {}))
+        await broker.until(lambda: gate.arrived == 1)
+        with pytest.raises(TooManyRequests, match="topicLoadTimeoutSeconds"):
+            await service.any_topic(ORDERS.partition(0), may_create=True)
+        with pytest.raises(TooManyRequests, match="topicLoadTimeoutSeconds"):
+            await service.partitioned_operations.create(ORDERS, 1, {})
+        gate.open()
+        await making
+        assert service.waiting.count == 0
+
+
+async def test_only_so_many_requests_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with memory_broker(max_waiting_topic_requests=3) as broker:
+        service = broker.service
+        gate = Gate(service.ledgers, "create", monkeypatch)
+        making = asyncio.ensure_future(service.partitioned_operations.create(ORDERS, 1, {}))
+        await broker.until(lambda: gate.arrived == 1)
+        waiting = [asyncio.ensure_future(service.partitioned_operations.create(ORDERS, 1, {})) for _ in range(3)]
+        await turns()
+        with pytest.raises(TooManyRequests, match="maxWaitingTopicRequests"):
+            await service.any_topic(ORDERS.partition(0), may_create=True)
+        waiting[0].cancel()
+        await turns()
+        assert service.waiting.count == 2
+        gate.open()
+        await making
+        await asyncio.wait(waiting)
+        assert service.waiting.count == 0
+        await service.any_topic(ORDERS.partition(0), may_create=True)
+
+
+# --- topics being loaded -------------------------------------------------------------------------------------------------
+
+
+async def test_topics_above_the_limit_are_loaded_in_order_of_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with memory_broker(max_concurrent_topic_load_request=2) as broker:
+        gate = Gate(broker.service.ledgers, "open", monkeypatch)
+        order: list[str] = []
+
+        async def use(name: str) -> None:
+            order.append((await broker.topic(name)).name.local_name)
+
+        loading = [asyncio.ensure_future(use(f"{ALSO}{index}")) for index in range(20)]
+        await broker.until(lambda: gate.arrived == 2)
+        await turns()
+        assert (gate.arrived, broker.service.loading_topic_count) == (2, 20)
+        gate.open()
+        await asyncio.gather(*loading)
+        assert order == [f"also-{index}" for index in range(20)]
+        assert broker.service.loading_topic_count == 0
+
+
+async def test_a_load_that_nobody_waits_for_any_more_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with memory_broker(max_concurrent_topic_load_request=1) as broker:
+        gate = Gate(broker.service.ledgers, "open", monkeypatch)
+        first = asyncio.ensure_future(broker.topic(f"{ALSO}first"))
+        left, shared, stays = (asyncio.ensure_future(broker.topic(f"{ALSO}{name}")) for name in ("left", "two", "two"))
+        await broker.until(lambda: gate.arrived == 1)
+        await turns()
+        left.cancel()
+        shared.cancel()
+        await turns()
+        assert broker.service.loading_topic_count == 2
+        gate.open()
+        assert {(await first).name.local_name, (await stays).name.local_name} == {"also-first", "also-two"}
+        assert f"{ALSO}left" not in broker.service.topics
+
+
+async def test_what_the_broker_itself_loads_waits_for_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with memory_broker(max_concurrent_topic_load_request=1, max_topics_per_namespace=10) as broker:
+        service = broker.service
+        await service.partitioned_operations.create(ORDERS, 1, {})
+        await (await broker.topic(str(ORDERS.partition(0)))).subscription("s", True, True, {})
+        await service.unload(await broker.topic(str(ORDERS.partition(0))))
+        gate = Gate(service.partitioned, "update", monkeypatch)
+        growing = asyncio.ensure_future(service.partitioned_operations.update(ORDERS, 2))
+        # One that waits, in its turn, for the namespace's limit to be looked at, while others wait behind it.
+        others = [asyncio.ensure_future(broker.topic(f"{ALSO}{index}")) for index in range(3)]
+        await broker.until(lambda: gate.arrived == 1)
+        gate.open()
+        await growing
+        await asyncio.gather(*others)
+
+
+async def test_a_topic_that_is_closed_is_loaded_again_for_who_waits(broker: MemoryBroker, topic: Topic) -> None:
+    closing = asyncio.ensure_future(broker.service.unload(topic))
+    await broker.until(lambda: topic.is_fenced)
+    again = await broker.topic(str(topic.name))
+    assert again is not topic
+    assert not again.is_fenced
+    await closing
+
+
+# --- namespaces ----------------------------------------------------------------------------------------------------------
+
+
+async def new_namespace(broker: MemoryBroker) -> TopicName:
+    name = NamespaceName("public", "gone")
+    await broker.service.resources.create_namespace(name, NamespacePolicies())
+    return TopicName("persistent", name, "t")
+
+
+@pytest.mark.parametrize("force", [False, True])
+async def test_a_topic_that_is_being_made_is_no_orphan_of_its_namespace(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, force: bool
+) -> None:
+    service = broker.service
+    name = await new_namespace(broker)
+    gate = Gate(service.ledgers, "open", monkeypatch)
+    using = asyncio.ensure_future(service.any_topic(name, may_create=True))
+    await broker.until(lambda: gate.arrived == 1)
+    deleting = asyncio.ensure_future(service.delete_namespace(name.namespace, force=force))
+    await turns()
+    late = asyncio.ensure_future(service.any_topic(TopicName("persistent", name.namespace, "late"), may_create=True))
+    await turns()
+    assert not deleting.done()
+    assert not late.done()
+    gate.open()
+    if force:
+        await deleting
+        with pytest.raises(TopicNotFound):
+            await late
+        with pytest.raises(TopicNotFound):
+            await using
+        assert await service.directory.list(name.namespace, None, include_system=True) == []
+    else:
+        with pytest.raises(AdminError, match="non empty"):
+            await deleting
+        assert not (await using).is_fenced
+        await late  # It goes on as if nothing had been asked for.
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+async def test_whoever_makes_topics_while_a_namespace_goes_leaves_nothing_behind(
+    broker: MemoryBroker, domain: str
+) -> None:
+    service = broker.service
+    for attempt in range(25):
+        name = await new_namespace(broker)
+        name = TopicName(domain, name.namespace, "t")
+
+        async def use(name: TopicName, wait_turns: int) -> None:
+            await turns(wait_turns)
+            await service.any_topic(name, may_create=True)
+
+        async def delete(name: TopicName) -> None:
+            await turns(10)
+            await service.delete_namespace(name.namespace, force=False)
+
+        made, deleted = await outcomes(use(name, attempt), delete(name))
+        assert (made is None) == (deleted is not None), (attempt, made, deleted)
+        assert isinstance(made, TopicNotFound | None)
+        left = await service.directory.list(name.namespace, None, include_system=True)
+        assert left == ([] if deleted is None else [str(name)])
+        if deleted is not None:
+            await service.delete_namespace(name.namespace, force=True)
+
+
+async def test_a_partitioned_topic_is_not_made_in_a_namespace_that_goes(broker: MemoryBroker) -> None:
+    name = await new_namespace(broker)
+    service = broker.service
+    deleted, made, single = await outcomes(
+        service.delete_namespace(name.namespace, force=False),
+        service.partitioned_operations.create(name, 2, {}),
+        service.creation.create(TopicName("persistent", name.namespace, "u"), {}),
+    )
+    assert deleted is None
+    assert [type(made), type(single)] == [TopicNotFound, TopicNotFound]
+    assert service.partitioned.get(name) is None
+
+
+async def test_a_namespace_is_made_again_once_it_is_gone(broker: MemoryBroker) -> None:
+    name = await new_namespace(broker)
+    await broker.service.any_topic(name, may_create=True)
+    deleting = asyncio.ensure_future(broker.service.delete_namespace(name.namespace, force=True))
+    await turns(1)
+    assert (await broker.rest("PUT", "/namespaces/public/gone")).status == 204
+    await deleting
+    assert await broker.service.directory.list(name.namespace, None) == []
+
+
+async def test_a_namespace_that_a_crash_left_marked_is_as_before_when_its_deletion_is_refused(
+    broker: MemoryBroker,
+) -> None:
+    name = await new_namespace(broker)
+    service = broker.service
+    topic = await service.any_topic(name, may_create=True)
+
+    def mark(policies: NamespacePolicies) -> None:
+        policies.deleted = True
+
+    await service.resources.update_namespace(name.namespace, mark)
+    await service.unload(topic)
+    with pytest.raises(TopicNotFound):
+        await service.any_topic(name, may_create=True)
+    assert (await broker.rest("DELETE", "/namespaces/public/gone")).status == 409
+    await service.any_topic(name, may_create=False)
+
+
+async def test_a_deletion_that_fails_lets_nobody_wait_for_ever(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(path: str, info: object) -> None:
+        raise StoreError("no")
+
+    name = await new_namespace(broker)
+    await broker.service.any_topic(name, may_create=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(broker.service.ledgers, "_delete_stored", fail)
+        with pytest.raises(StoreError):
+            await broker.service.delete_namespace(name.namespace, force=True)
+    with pytest.raises(TopicNotFound):
+        await broker.service.any_topic(name, may_create=True)
+    await broker.service.delete_namespace(name.namespace, force=True)
+    assert broker.service.resources.namespace(name.namespace) is None
+
+
+async def test_a_namespace_that_is_missing_is_answered_as_a_missing_topic(broker: MemoryBroker) -> None:
+    for domain in ("persistent", "non-persistent"):
+        with pytest.raises(TopicNotFound, match="does not exist"):
+            await broker.service.any_topic(TopicName.parse(f"{domain}://public/none/t"), may_create=True)
+    with pytest.raises(NotAllowedError):
+        await broker.service.any_topic(ORDERS.partition(1), may_create=True)
