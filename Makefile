@@ -30,7 +30,7 @@ SEED ?= 1
 PULSAR_BASELINE_HOME ?= $(HOME)/.cache/pulsar-baseline
 JAVA_JARS = $(PULSAR_BASELINE_HOME)/tools/cp.txt
 # Tests without processes, and tests that start brokers. Those of the load generator and the comparison need no Java.
-UNIT_TESTS = $(wildcard tests/unit benchmarks tests/differential tests/churn)
+UNIT_TESTS = $(wildcard tests/unit benchmarks tests/differential tests/churn tests/storm tests/fuzz_server)
 TEST_DIRECTORIES = $(wildcard $(UNIT_TESTS) tests/protocol tests/clients tests/crash tests/fuzz)
 TYPED_DIRECTORIES = $(wildcard src tools benchmarks)
 
@@ -47,6 +47,8 @@ help:
 	@echo 'make fuzz SEED=n           the fuzz tests with one seed'
 	@echo 'make bench ARGS=...        benchmarks; those of restarts and worst inputs only when named: ARGS="--only recovery*,hostile*"'
 	@echo 'make churn ARGS=...        consumers that join, leave, stall and are killed, a minute of each type; what they saw is judged'
+	@echo 'make storm ARGS=...        official clients do everything at once; ARGS="--reference" beside the reference broker'
+	@echo 'make fuzz-server ARGS=...  hostile frames and HTTP requests against a running broker'
 	@echo 'make differential ARGS=... compare with the reference broker'
 	@echo 'make clean                 remove environment, caches and build output'
 
@@ -130,6 +132,14 @@ bench: $(STAMP)
 .PHONY: churn
 churn: $(STAMP)
 	$(BIN)/python -m tests.churn.run --seed $(SEED) $(ARGS)
+
+.PHONY: storm
+storm: $(STAMP)
+	$(BIN)/python -m tests.storm.run --seed $(SEED) $(ARGS)
+
+.PHONY: fuzz-server
+fuzz-server: $(STAMP)
+	$(BIN)/python -m tests.fuzz_server.run --seed $(SEED) $(ARGS)
 
 .PHONY: differential
 differential: $(STAMP)

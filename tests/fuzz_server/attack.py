@@ -1,0 +1,208 @@
+"""Sends hostile frames and requests over many connections at once, and counts what is answered.
+
+A connection is used until the broker closes it, or for as many frames as were drawn for it; the next one takes its place. Some
+never introduce themselves, some do not read what they are told. Bytes go out in pieces that end anywhere.
+"""
+
+import asyncio
+import contextlib
+from random import Random
+from typing import Any
+from urllib.parse import urlsplit
+
+from tests.fuzz.test_admin_routes import INTENDED
+from tests.fuzz_server.frames import FIELDS, FrameMaker
+from tests.fuzz_server.http_requests import HttpRequest, RequestMaker
+from tests.fuzz_server.tally import Tally
+
+from pybroker.wire import pulsar_api_pb2 as pb
+
+ANSWER_S = 20.0
+"""After which an answer that is due is missing; a machine that is busy takes a while."""
+PATIENCE_S = 2.0
+"""How long to wait for an answer that need not come."""
+PAUSE_S = 0.004
+LAST_ANSWERS_S = 0.2
+MOST_ON_A_CONNECTION = 300
+
+
+class Budget:
+    """How many frames or requests are still to be sent."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def take(self, most: int) -> int:
+        taken = min(most, self.left)
+        self.left -= taken
+        return taken
+
+
+async def attack_with_frames(url: str, count: int, seed: int, connections: int, tally: Tally) -> None:
+    budget = Budget(count)
+    parts = urlsplit(url)
+    async with asyncio.TaskGroup() as group:
+        for number in range(connections):
+            group.create_task(_frames(parts.hostname or "", parts.port or 0, f"{seed} {number}", budget, tally))
+
+
+async def _frames(host: str, port: int, seed: str, budget: Budget, tally: Tally) -> None:
+    life = 0
+    while budget.left:
+        life += 1
+        random = Random(f"{seed} {life}")
+        count = budget.take(random.choice((3, 20, 60, MOST_ON_A_CONNECTION)))
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                reader, writer = await asyncio.open_connection(host, port)
+        except (OSError, TimeoutError) as error:
+            tally.fault(f"no connection: {error!r}")
+            return
+        tally.connections += 1
+        reads = random.random() < 0.9
+        reading = asyncio.ensure_future(_read(reader, writer, tally)) if reads else None
+        try:
+            sent = await _send(random, writer, count, tally)
+            if sent < count:
+                tally.closed_by_broker += 1
+                budget.left += count - sent
+            await asyncio.sleep(random.choice((0, LAST_ANSWERS_S)))
+        finally:
+            writer.close()
+            if reading is not None:
+                reading.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await reading
+
+
+async def _send(random: Random, writer: asyncio.StreamWriter, count: int, tally: Tally) -> int:
+    """Send so many frames; how many of them before the broker closed the connection."""
+    maker = FrameMaker(random)
+    first = maker.introduction() if random.random() < 0.95 else []
+    waiting = bytearray()
+    for number in range(count):
+        kind, name, data = first.pop(0) if first else maker.next()
+        tally.kinds[kind] += 1
+        tally.sent[name] += 1
+        waiting += data
+        is_last = number == count - 1
+        if random.random() < 0.15 or is_last:
+            size = len(waiting) if is_last else random.randrange(len(waiting) + 1)
+            writer.write(bytes(waiting[:size]))
+            del waiting[:size]
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    await writer.drain()
+            except (OSError, TimeoutError):  # closed, or full as nothing is read
+                return number + 1
+            # Time for answers, or all would be sent to a connection that the broker has closed already.
+            await asyncio.sleep(PAUSE_S)
+        if writer.transport.is_closing():
+            return number + 1
+    return count
+
+
+async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tally: Tally) -> None:
+    with contextlib.suppress(asyncio.IncompleteReadError, OSError):
+        while True:
+            size = int.from_bytes(await reader.readexactly(4), "big")
+            body = await reader.readexactly(size)
+            command = pb.BaseCommand.FromString(body[4 : 4 + int.from_bytes(body[:4], "big")])
+            name = pb.BaseCommand.Type.Name(command.type)
+            message: Any = getattr(command, FIELDS[command.type])
+            error = getattr(message, "error", None)
+            has_error = error is not None and message.HasField("error")
+            tally.answers[f"{name} {pb.ServerError.Name(error)}" if has_error else name] += 1
+    writer.close()
+
+
+# --- HTTP
+
+
+async def attack_with_requests(
+    url: str, document: dict[str, Any], count: int, seed: int, connections: int, tally: Tally
+) -> None:
+    budget = Budget(count)
+    parts = urlsplit(url)
+    async with asyncio.TaskGroup() as group:
+        for number in range(connections):
+            maker = RequestMaker(Random(f"{seed} {number}"), document)
+            caller = _Caller(parts.hostname or "", parts.port or 0, tally)
+            group.create_task(_requests(maker, caller, budget))
+
+
+async def _requests(maker: RequestMaker, caller: "_Caller", budget: Budget) -> None:
+    while budget.take(1):
+        await caller.send(maker.next())
+    caller.close()
+
+
+class _Caller:
+    """One connection after the other."""
+
+    def __init__(self, host: str, port: int, tally: Tally) -> None:
+        self._host = host
+        self._port = port
+        self._tally = tally
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def send(self, request: HttpRequest) -> None:
+        tally = self._tally
+        tally.kinds[request.kind] += 1
+        tally.sent[request.route] += 1
+        try:
+            async with asyncio.timeout(ANSWER_S if request.is_proper else PATIENCE_S):
+                status, head, body = await self._exchange(request)
+        except TimeoutError:
+            self.close()
+            if request.is_proper:
+                tally.fault(f"no answer within {ANSWER_S:g} s: {request.data[:300]!r}")
+            status, head, body = 0, b"", b""
+        except (OSError, asyncio.IncompleteReadError, ValueError) as error:
+            self.close()
+            if request.is_proper:
+                tally.fault(f"{error!r} instead of an answer: {request.data[:300]!r}")
+            status, head, body = 0, b"", b""
+        tally.answers[str(status or "closed or silent")] += 1
+        if status >= 500 and not self._is_meant(status, head, request):
+            tally.fault(f"{status} {body[:200]!r} to {request.data[:300]!r}")
+        if not request.is_proper:
+            self.close()
+
+    def _is_meant(self, status: int, head: bytes, request: HttpRequest) -> bool:
+        """A fault that is an answer: 501 and 505 to what is no HTTP/1.1, 503 that says when to come back, and what is known."""
+        if status == 503 and b"retry-after" in head.lower():
+            return True
+        if not request.is_proper:
+            return status in {501, 505} or b"packages" in request.data or b"/lookup/v2" in request.data
+        target = request.data.split(b" ")[1].decode()
+        return any(target.startswith(path) and status == allowed for path, allowed in INTENDED)
+
+    async def _exchange(self, request: HttpRequest) -> tuple[int, bytes, bytes]:
+        if self._streams is None:
+            self._streams = await asyncio.open_connection(self._host, self._port)
+            self._tally.connections += 1
+        reader, writer = self._streams
+        writer.write(request.data)
+        if not request.is_proper and len(request.data) % 2:
+            writer.write_eof()
+        head = await reader.readuntil(b"\r\n\r\n")
+        lines = head.decode("latin-1").split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in lines[1:] if ": " in line)
+        body = b""
+        status = int(lines[0].split(" ")[1])
+        if "chunked" in headers.get("transfer-encoding", ""):
+            while size := int(await reader.readuntil(b"\r\n"), 16):
+                body += (await reader.readexactly(size + 2))[:-2]
+            await reader.readexactly(2)
+        elif not request.data.startswith(b"HEAD"):
+            body = await reader.readexactly(int(headers.get("content-length", "0")))
+        if headers.get("connection") == "close":
+            self._tally.closed_by_broker += 1
+            self.close()
+        return status, head, body
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].close()
+        self._streams = None
