@@ -16,7 +16,7 @@ from urllib.parse import unquote, unquote_to_bytes, urlsplit
 from pybroker.config.keys import ConfigError
 
 MAX_PATH_CHARACTERS = 4096
-SHORTEST_WORDS = 3
+SHORTEST_WORDS = 3.5
 _RUN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
 _FILE_NAME = re.compile(r"[\w-]{1,64}(\.[A-Za-z]\w{0,9}){1,2}")
 
