@@ -176,6 +176,7 @@ class Broker:
         await self.service.partitioned.load()
         await self.service.partitioned_operations.finish_deletions()
         await self.service.resource_groups.load()
+        await self.service.producer_names.load()
         await self._bind()
         await self._publish_addresses(resources)
         await self.listener.start()

@@ -40,6 +40,11 @@ _MARKER_LAST = (
 )
 
 INTENDED: tuple[Intended, ...] = (
+    Intended(
+        "protocol_connect",
+        "*feature_flags.supports_repl_dedup_by_lid_and_eid",
+        "A replicator that reads this relies on the broker to drop what it has got already, and there is no replication.",
+    ),
     Intended("rest_produce_refused", "missing *", _BAD_REQUEST),
     Intended("rest_produce_refused", "no *", _BAD_REQUEST),
     Intended("rest_produce_refused", "bad *", _BAD_REQUEST),

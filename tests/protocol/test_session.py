@@ -4,6 +4,7 @@ keeps it.
 A fault closes the connection that it came from. `bystander` is another connection that must not notice.
 """
 
+import re
 import struct
 import time
 from collections.abc import Iterator
@@ -137,7 +138,6 @@ def test_connected_has_the_lower_version_the_size_limit_and_what_works(
         "feature_flags": {
             "supports_topic_watchers": True,
             "supports_get_partitioned_metadata_without_auto_creation": True,
-            "supports_repl_dedup_by_lid_and_eid": True,
             "supports_topic_watcher_reconcile": True,
         },
     }
@@ -338,3 +338,10 @@ def test_pings_of_the_client_keep_no_stranger_connected(hasty_broker: BrokerProc
         while reply != CLOSED:
             stranger.send(Type.PING)
             reply = stranger.reply()
+
+
+def test_a_producer_without_a_name_gets_one_of_pulsars_kind(client: RawClient, topic: str) -> None:
+    names = [client.open_producer(topic, producer_id)["producer_name"] for producer_id in (1, 2)]
+    # The count of starts and that of producers: they stand in the metadata of each message.
+    assert all(re.fullmatch(r"standalone-0-\d{1,4}", name) for name in names)
+    assert len(set(names)) == 2

@@ -249,6 +249,7 @@ async def memory_broker(limits: LedgerLimits | None = None, **settings: Any) -> 
         publish_time_of=entry_time_ms,
     )
     service = BrokerService(config, metadata, resources, ledgers, clock)
+    await service.producer_names.load()
     service.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
     service.ready = True
     rates_clock = RatesClock()

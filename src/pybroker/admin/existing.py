@@ -88,7 +88,7 @@ def while_served(topic: TopicBase, subscription: SubscriptionBase | None = None)
         yield
     except StoreError as error:
         if topic.is_fenced:
-            raise ServiceNotReady(f"Topic {topic.name} is being closed, try again") from error
+            raise ServiceNotReady(f"Topic {topic.name} is being unloaded, try again") from error
         if subscription is not None and subscription.is_closed:
             raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted meanwhile") from error
         raise

@@ -92,7 +92,7 @@ class InternalProducer(_Publisher):
         service = topic.service
         self._topic = topic
         self._producer = Producer(
-            topic, _PRODUCER_ID, service.new_producer_name(), False, 0, self, {}, service.clock.wall_ms()
+            topic, _PRODUCER_ID, service.producer_names.new(), False, 0, self, {}, service.clock.wall_ms()
         )
         self._sequence_id = 0
         self._awaited: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
@@ -154,7 +154,7 @@ class EntryPublish(_Publisher):
         service = topic.service
         # Of a name that nobody else has: these sequence ids, which only count, are not to be taken for somebody's.
         self._producer = Producer(
-            topic, _PRODUCER_ID, service.new_producer_name(), False, 0, self, {}, service.clock.wall_ms()
+            topic, _PRODUCER_ID, service.producer_names.new(), False, 0, self, {}, service.clock.wall_ms()
         )
         self._left: Sequence[int] = range(len(entries))  # not handed to the topic so far
         self._answers: list[Position | BrokerError | None] = [None] * len(entries)

@@ -25,6 +25,7 @@ from pybroker.broker.namespace_deletion import NamespaceDeletion
 from pybroker.broker.non_persistent.topic import NonPersistentTopic
 from pybroker.broker.non_persistent.topics import NonPersistentTopics
 from pybroker.broker.partitioned_topics import PartitionedTopicOperations, require_no_clients
+from pybroker.broker.producer_names import ProducerNames
 from pybroker.broker.publish_throttle import renewed_gate
 from pybroker.broker.pumps import PumpList
 from pybroker.broker.topic import Topic
@@ -114,6 +115,8 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         self.namespace_deletion = NamespaceDeletion(self)
         self.partitioned_operations = PartitionedTopicOperations(self)
         self.maintenance = Maintenance(self)
+        self.producer_names = ProducerNames(config.cluster_name, metadata_store, clock)
+        """Loaded by the app before anybody is served."""
         self.stats = BrokerStats()
         self.consumer_rates: Callable[[Consumer], DeliveryRates] | None = None
         """What each consumer was sent lately; set by who measures it, if anybody does."""
@@ -135,8 +138,6 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         """Held while a topic is compacted: one after the other, so that what the keys of a topic take is taken once."""
         self.tasks = TaskOwner("broker")
         self._unloading: dict[str, asyncio.Event] = {}
-        self._started_ms = clock.wall_ms()
-        self._producer_serial = 0
         self._metadata_requests = 0
         resources.listen(self)
         self.resource_groups.listen(self)
@@ -342,11 +343,6 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         if self.namespace_deletion.is_under_way(namespace):
             async with self.waiting.wait(f"namespace {namespace} is being deleted"):
                 await self.namespace_deletion.passed(namespace)
-
-    def new_producer_name(self) -> str:
-        """A name that no producer had, in this run of the broker or an earlier one."""
-        self._producer_serial += 1
-        return f"{self.config.cluster_name}-{self._started_ms}-{self._producer_serial}"
 
     # --- policies ----------------------------------------------------------------------------------------------------
 

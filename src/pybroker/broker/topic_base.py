@@ -103,7 +103,7 @@ class TopicBase(ABC):
 
     def _require_open(self) -> None:
         if self.is_fenced:
-            raise ServiceNotReady(f"topic {self.name} is being closed, try again")
+            raise ServiceNotReady(f"topic {self.name} is being unloaded, try again")
 
     @property
     @abstractmethod
@@ -192,7 +192,7 @@ class TopicBase(ABC):
     def fence(self) -> None:
         """Take nobody and nothing more, and tell the clients to look the topic up again."""
         self.is_fenced = True
-        self.disconnect_producers(ServiceNotReady(f"topic {self.name} is being closed, try again"))
+        self.disconnect_producers(ServiceNotReady(f"topic {self.name} is being unloaded, try again"))
         publish_throttle.release(self)
         for subscription in list(self.subscriptions.values()):
             subscription.is_closed = True

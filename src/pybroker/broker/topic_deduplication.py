@@ -210,7 +210,7 @@ class TopicDeduplication:
         """Wait until `last_sequence_id` of this producer is sure. Raises ServiceNotReady when the topic is closed."""
         await self._until(lambda: self._is_settled(name))
         if self._topic.is_fenced:
-            raise ServiceNotReady(f"topic {self._topic.name} is being closed, try again")
+            raise ServiceNotReady(f"topic {self._topic.name} is being unloaded, try again")
 
     def _is_settled(self, name: str) -> bool:
         if self.known is None or self._topic.is_fenced:

@@ -74,7 +74,7 @@ class AdvertisedAddresses:
         result = self._by_name.get(listener_name)
         if result is None:
             known = ", ".join(self._by_name) or "none"
-            # C++ clients know by these words that trying again does not help.
+            # C++ clients look for these words, to give up at once (those of now for one name only, `test`).
             raise ServiceNotReady(
                 f"the broker do not have {listener_name} listener; advertisedListeners names: {known}"
             )

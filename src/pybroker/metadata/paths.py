@@ -20,6 +20,7 @@ MANAGED_LEDGERS = "/managed-ledgers"
 SCHEMAS = "/schemas"
 RESOURCE_QUOTAS = "/admin/resource-quotas"  # Its own value is the default of all bundles.
 DYNAMIC_CONFIGURATION = "/admin/configuration"
+PRODUCER_NAMES = "/counters/producer-name"  # Its version counts the starts.
 
 
 def cluster(name: str) -> str:

@@ -11,7 +11,7 @@ from itertools import chain, repeat
 from struct import Struct
 from typing import cast
 
-from pybroker.errors import BrokerError
+from pybroker.errors import BrokerError, ServiceNotReady
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.varint import encode, encode_range
 
@@ -22,9 +22,19 @@ _MASK_64 = (1 << 64) - 1
 _SIZES = Struct(">II").pack
 
 
-def server_error(failure: BrokerError) -> pb.ServerError:
-    """The code of `failure` as the generated messages take it."""
-    return cast(pb.ServerError, failure.code)
+_KEEPING_CONNECTION = ("is being unloaded", "Failed to acquire ownership", "KeeperException")
+
+
+def code_and_text(failure: BrokerError) -> tuple[pb.ServerError, str]:
+    """What a client is told of `failure`.
+
+    At ServiceNotReady clients made from the C++ one (Python, Node.js) drop their connection, with everybody on it, unless the text
+    has one of three phrases of Pulsar's. None of our reasons calls for that, so a text without a phrase gets one.
+    """
+    text = str(failure)
+    if isinstance(failure, ServiceNotReady) and not any(phrase in text for phrase in _KEEPING_CONNECTION):
+        text += " (Failed to acquire ownership)"
+    return cast(pb.ServerError, failure.code), text
 
 
 def frame(command: pb.BaseCommand) -> bytes:
@@ -150,8 +160,7 @@ def error(request_id: int, failure: BrokerError) -> bytes:
     """ERROR for a request."""
     command = pb.BaseCommand(type=pb.BaseCommand.ERROR)
     command.error.request_id = request_id & _MASK_64
-    command.error.error = server_error(failure)
-    command.error.message = str(failure)
+    command.error.error, command.error.message = code_and_text(failure)
     return frame(command)
 
 
@@ -160,8 +169,7 @@ def send_error(producer_id: int, sequence_id: int, failure: BrokerError) -> byte
     command = pb.BaseCommand(type=pb.BaseCommand.SEND_ERROR)
     command.send_error.producer_id = producer_id
     command.send_error.sequence_id = sequence_id
-    command.send_error.error = server_error(failure)
-    command.send_error.message = str(failure)
+    command.send_error.error, command.send_error.message = code_and_text(failure)
     return frame(command)
 
 
@@ -178,8 +186,7 @@ def ack_response(consumer_id: int, request_id: int, failure: BrokerError | None)
     command.ackResponse.consumer_id = consumer_id
     command.ackResponse.request_id = request_id
     if failure is not None:
-        command.ackResponse.error = server_error(failure)
-        command.ackResponse.message = str(failure)
+        command.ackResponse.error, command.ackResponse.message = code_and_text(failure)
     return frame(command)
 
 

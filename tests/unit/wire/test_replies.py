@@ -1,14 +1,16 @@
 """What is written by hand is what protobuf reads, for ids of every length."""
 
+import re
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.unit.wire.support import EXAMPLES, ids
 
-from pybroker.errors import BrokerError, ConsumerBusy, UnknownError
+from pybroker.errors import BrokerError, ConsumerBusy, ServiceNotReady, UnknownError
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
 
@@ -157,14 +159,16 @@ def test_ping_and_pong_hold_their_message() -> None:
 @pytest.mark.parametrize("error_type", BrokerError.by_code.values(), ids=lambda error_type: error_type.__name__)
 def test_every_error_is_answered_with_its_own_code(error_type: type[BrokerError]) -> None:
     failure = error_type("what to do")
+    _, text = replies.code_and_text(failure)
+    assert text.startswith("what to do")
     answer = only(replies.error(7, failure)).error
-    assert (answer.request_id, answer.message) == (7, "what to do")
+    assert (answer.request_id, answer.message) == (7, text)
     assert pb.ServerError.Name(answer.error) == error_type.__name__
     refusal = only(replies.send_error(1, 2, failure)).send_error
-    assert (refusal.producer_id, refusal.sequence_id, refusal.message) == (1, 2, "what to do")
+    assert (refusal.producer_id, refusal.sequence_id, refusal.message) == (1, 2, text)
     assert pb.ServerError.Name(refusal.error) == error_type.__name__
     response = only(replies.ack_response(3, 4, failure)).ackResponse
-    assert (response.consumer_id, response.request_id, response.message) == (3, 4, "what to do")
+    assert (response.consumer_id, response.request_id, response.message) == (3, 4, text)
     assert pb.ServerError.Name(response.error) == error_type.__name__
 
 
@@ -188,3 +192,30 @@ def test_success_and_closing_commands_name_what_they_are_for() -> None:
     assert (producer.producer_id, producer.request_id) == (3, replies.NO_REQUEST_ID)
     consumer = only(replies.close_consumer(4)).close_consumer
     assert (consumer.consumer_id, consumer.request_id) == (4, replies.NO_REQUEST_ID)
+
+
+# --- refusals ----------------------------------------------------------------------------------------------------------
+
+
+def refusal_texts(failure: BrokerError) -> set[str]:
+    """What every kind of answer says of `failure`."""
+    answers = (replies.error(1, failure), replies.send_error(1, 1, failure), replies.ack_response(1, 1, failure))
+    commands = [pb.BaseCommand.FromString(answer[8:]) for answer in answers]
+    return {command.error.message or command.send_error.message or command.ackResponse.message for command in commands}
+
+
+def test_a_client_that_is_told_to_try_again_keeps_its_connection() -> None:
+    # The C++ client looks for one of three phrases, and closes the connection without them.
+    reasons = ("topic t is being unloaded, try again", "subscription s is being made, try again")
+    assert refusal_texts(ServiceNotReady(reasons[0])) == {reasons[0]}
+    assert refusal_texts(ServiceNotReady(reasons[1])) == {f"{reasons[1]} (Failed to acquire ownership)"}
+    assert refusal_texts(ConsumerBusy(reasons[1])) == {reasons[1]}
+
+
+def test_a_codes_text_is_made_in_one_place() -> None:
+    source = Path(replies.__file__).parents[1]
+    for path in [*source.glob("server/**/*.py"), *source.glob("wire/*.py")]:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            # A code that comes without its text must not be the one whose text counts.
+            if re.search(r"\.(error|error_code) = ", line):
+                assert re.search(r"= pb\.ServerError\.(?!ServiceNotReady)", line), f"{path.name}: {line}"

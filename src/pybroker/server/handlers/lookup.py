@@ -66,5 +66,4 @@ async def lookup(connection: Connection, command: pb.BaseCommand) -> None:
 def _refuse(
     response: pb.CommandPartitionedTopicMetadataResponse | pb.CommandLookupTopicResponse, error: BrokerError
 ) -> None:
-    response.error = replies.server_error(error)
-    response.message = str(error)
+    response.error, response.message = replies.code_and_text(error)

@@ -92,7 +92,7 @@ async def _attach(connection: Connection, request: pb.CommandProducer, name: Top
     producer = Producer(
         topic,
         request.producer_id,
-        request.producer_name or broker.new_producer_name(),
+        request.producer_name or broker.producer_names.new(),
         request.user_provided_producer_name if request.producer_name else False,
         request.epoch,
         connection,

@@ -85,5 +85,4 @@ async def get_or_create_schema(connection: Connection, command: pb.BaseCommand) 
 
 
 def _refuse(response: pb.CommandGetSchemaResponse | pb.CommandGetOrCreateSchemaResponse, error: BrokerError) -> None:
-    response.error_code = replies.server_error(error)
-    response.error_message = str(error)
+    response.error_code, response.error_message = replies.code_and_text(error)

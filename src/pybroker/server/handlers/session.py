@@ -52,11 +52,11 @@ def connect(connection: Connection, command: pb.BaseCommand) -> None:
     reply.connected.server_version = f"pybroker-{__version__}"
     reply.connected.protocol_version = version
     reply.connected.max_message_size = connection.context.max_message_bytes
-    # As the real broker announces them, whatever the client sent.
+    # Whatever the client sent. Not what there is no replication for (`supports_repl_dedup_by_lid_and_eid`): a replicator would send
+    # the positions that it copies from and trust the broker to drop what it has.
     flags = reply.connected.feature_flags
     flags.supports_topic_watchers = broker.config.enable_broker_topic_list_watcher
     flags.supports_get_partitioned_metadata_without_auto_creation = True
-    flags.supports_repl_dedup_by_lid_and_eid = True
     flags.supports_topic_watcher_reconcile = broker.config.enable_broker_topic_list_watcher
     connection.send(replies.frame(reply))
 
