@@ -1,5 +1,8 @@
 """The worst inputs of the binary protocol's commands, for `hostile.py`: well-formed frames that anybody may send."""
 
+import time
+import urllib.request
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -95,6 +98,29 @@ def redelivery_of_many_ids(broker: Broker, size_bytes: int) -> Iterator[Fire]:
         yield lambda: _fire(link, data)
 
 
+@contextmanager
+def compaction_of_a_bomb(broker: Broker, size_bytes: int) -> Iterator[Fire]:
+    """A batch of empty messages that compresses to nearly nothing, `size_bytes` large when it is opened, and a compaction."""
+    assert broker.http_url is not None
+    topic = cases.new_topic()
+    count = size_bytes // 6
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=count)
+    metadata.compression = pb.ZLIB
+    metadata.uncompressed_size = count * 6
+    tail = frames.encode_tail(metadata, zlib.compress(b"\0\0\0\2\x18\0" * count))
+    url = f"{broker.http_url}/admin/v2/{topic.replace('://', '/')}/compaction"
+
+    def fire() -> int:
+        with _consumer(broker, tail, topic=topic):
+            with urllib.request.urlopen(urllib.request.Request(url, method="PUT")):
+                pass
+            while b"RUNNING" in urllib.request.urlopen(url).read():
+                time.sleep(0.01)
+        return count * 6
+
+    yield fire
+
+
 def _requests(
     make: Callable[[str, int], dict[str, Any]], name: str
 ) -> Callable[[Broker, int], AbstractContextManager[Fire]]:
@@ -142,6 +168,7 @@ ATTACKS = {
     "hostile_seek_ack_set": Attack(50_000, 400_000, seek_to_an_ack_set),
     "hostile_ack_ids": Attack(50_000, 1_000_000, ack_of_many_ids),
     "hostile_redeliver_ids": Attack(50_000, 1_000_000, redelivery_of_many_ids),
+    "hostile_compaction": Attack(100_000, 1_500_000, compaction_of_a_bomb),
     "hostile_hash_ranges": Attack(100_000, 1_800_000, _requests(_hash_ranges, "subscribe")),
     "hostile_producer_metadata": Attack(
         50_000,

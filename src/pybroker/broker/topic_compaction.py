@@ -8,13 +8,14 @@ Invariants: at most one compaction of a topic runs; it is over, and what it wrot
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pybroker import logs
-from pybroker.compaction.compactor import Compactor, Progress
-from pybroker.compaction.messages import Batch, read_entry
+from pybroker.compaction.compactor import THREAD_COST_BYTES, Compactor, Progress
+from pybroker.compaction.messages import Batch, opening_cost, read_entry
 from pybroker.compaction.view import read_view
 from pybroker.errors import BrokerError, StoreError
 from pybroker.model.position import EARLIEST, Position
@@ -65,6 +66,8 @@ class TopicCompaction:
         self.status = CompactionStatus.NOT_RUN
         self.last_error = ""
         self.counters = CompactionCounters()
+        self._looking = asyncio.Lock()
+        self._last_index_of = (-1, -1)  # the ledger of the view, and what was found in its last entry
 
     def start(self) -> bool:
         """Compact everything up to the last entry of now, in the background; False when that is going on already."""
@@ -174,8 +177,27 @@ class TopicCompaction:
                 if ledger.compacted is view:
                     raise
                 continue  # It was replaced meanwhile.
-            content = read_entry(entry.payload)
-            if isinstance(content, Batch):
-                return entry.position, max(i for i, message in enumerate(content.messages) if not message.is_removed)
-            return entry.position, -1
+            return entry.position, await self._last_index(view.ledger, entry.payload)
         return None
+
+    async def _last_index(self, view_ledger_id: int, entry: bytes) -> int:
+        """Of the view's last entry, a batch, the last message that is left; -1 for another one.
+
+        Asked as often as clients like, and found once for each view: it may take a large batch to be opened.
+        """
+        async with self._looking:
+            if self._last_index_of[0] != view_ledger_id:
+                if opening_cost(entry) >= THREAD_COST_BYTES:
+                    index = await asyncio.to_thread(_last_left, entry)
+                else:
+                    index = _last_left(entry)
+                self._last_index_of = (view_ledger_id, index)
+            return self._last_index_of[1]
+
+
+def _last_left(entry: bytes) -> int:
+    """The index of the last message that is left in a batch, -1 for an entry that is none."""
+    content = read_entry(entry)
+    if isinstance(content, Batch):
+        return max((index for index, message in enumerate(content.messages) if not message.is_removed), default=-1)
+    return -1

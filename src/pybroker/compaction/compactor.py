@@ -2,7 +2,7 @@
 
 Operation: the first pass notes which messages stay, the second writes them into a new ledger, at most one append under way. Then
 that ledger is sealed, and one change of the managed ledger's document makes it the view and the ledger of before one to be deleted.
-Concurrency: on the loop, in slices; a single large entry is opened in a thread.
+Concurrency: on the loop, in slices; a single entry that is large, or becomes so when it is opened, in a thread.
 Failure: whatever is raised, the old view stays and the new ledger is to be deleted.
 """
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pybroker.clock import Clock
+from pybroker.compaction.messages import opening_cost
 from pybroker.compaction.stored_entry import CompactedEntry, encode_stored
 from pybroker.compaction.survivors import Survivors
 from pybroker.compaction.view import read_view
@@ -27,8 +28,8 @@ READ_ENTRIES = 1000
 READ_BYTES = 1024 * 1024
 WRITE_BYTES = 256 * 1024
 SLICE_MS = 1.0
-THREAD_BYTES = 128 * 1024
-"""A larger entry is opened in a thread: decompressing it would hold the loop for too long."""
+THREAD_COST_BYTES = 128 * 1024
+"""An entry that costs more is opened in a thread: it would hold the loop for too long. What it is before compression counts."""
 
 _Result = TypeVar("_Result")
 
@@ -102,7 +103,7 @@ class Compactor:
 
     async def _timed(self, act: Callable[[Position, bytes], _Result], entry: CompactedEntry) -> _Result:
         """Call `act`, giving way to the loop when the slice is over."""
-        if len(entry.payload) >= THREAD_BYTES:
+        if opening_cost(entry.payload) >= THREAD_COST_BYTES:
             return await asyncio.to_thread(act, entry.position, entry.payload)
         if self._clock.monotonic_ms() >= self._slice_ends_ms:
             await asyncio.sleep(0)

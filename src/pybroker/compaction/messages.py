@@ -2,12 +2,18 @@
 
 A batch is opened, one message after the other, without copying payloads. What cannot be opened, encrypted batches among it, counts
 as one thing that stays as it is: nobody here can say which keys are in it.
+
+Opening costs what the batch is before compression, which can be thousands of times what is stored: `opening_cost` says so from the
+metadata, so that callers know beforehand. Memory stays at that size and 16 bytes for each message; keys that follow one another and
+are the same are kept once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -15,11 +21,25 @@ from google.protobuf.message import DecodeError
 
 from pybroker.errors import ProtocolViolation
 from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.batch_limits import LEAST_MESSAGE_BYTES, uncompressed_bytes
 from pybroker.wire.compression import DamagedPayload, compress, decompress
-from pybroker.wire.entry_metadata import MAGIC_CRC32C, message_metadata, message_start, metadata_span
+from pybroker.wire.entry_metadata import (
+    MAGIC_CRC32C,
+    NUM_MESSAGES_BYTE,
+    message_count,
+    message_metadata,
+    message_start,
+    metadata_span,
+)
 
 MAX_BATCH_BYTES = 64 * 1024 * 1024
 """A batch that claims to be larger, uncompressed, is not opened."""
+MAX_BATCH_MESSAGES = 1_000_000
+"""Nor one of more messages, which was stored before such batches were refused."""
+_MESSAGE_COST_BYTES = 128
+"""What looking at one message costs, in bytes that could be decompressed meanwhile: about a microsecond."""
+_IS_TOMBSTONE = 1
+_IS_REMOVED = 2
 _SIZE_BYTES = 4
 _MAGIC = MAGIC_CRC32C.to_bytes(2, "big")
 _NO_LONGER_THERE = pb.SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
@@ -57,13 +77,52 @@ class Single:
     is_last_chunk: bool = True
 
 
-@dataclass(frozen=True, slots=True)
 class Batch:
-    """Several messages, or one in the form of several."""
+    """Several messages, or one in the form of several. Columns in place of an object for each message."""
 
-    metadata: pb.MessageMetadata
-    payload: bytes
-    messages: Sequence[Message]
+    __slots__ = ("_ends", "_flags", "_keys", "metadata", "payload")
+
+    def __init__(self, metadata: pb.MessageMetadata, payload: bytes) -> None:
+        """Raises DamagedPayload and DecodeError when `payload` does not hold the messages that `metadata` says."""
+        self.metadata = metadata
+        self.payload = payload
+        self._ends = array("I")  # message i begins where the one before it ends
+        self._keys: list[bytes | None] = []
+        self._flags = bytearray()
+        end = 0
+        header = b""  # Neighbours are often alike, and in what compresses best nearly all are.
+        key: bytes | None = None
+        payload_bytes = flags = 0
+        for index in range(metadata.num_messages_in_batch):
+            size_end = end + _SIZE_BYTES
+            metadata_end = size_end + int.from_bytes(payload[end:size_end], "big")
+            if size_end > len(payload) or metadata_end > len(payload):
+                raise DamagedPayload("a batch ends before its messages do")
+            if not index or payload[size_end:metadata_end] != header:
+                header = payload[size_end:metadata_end]
+                single = pb.SingleMessageMetadata.FromString(header)
+                payload_bytes = single.payload_size
+                if single.HasField("partition_key"):
+                    own_key = single.partition_key.encode()
+                    key = key if own_key == key else own_key
+                else:
+                    key = None
+                flags = _IS_TOMBSTONE if payload_bytes == 0 or single.null_value else 0
+                flags |= _IS_REMOVED if single.compacted_out else 0
+            end = metadata_end + payload_bytes
+            if payload_bytes < 0 or end > len(payload):
+                raise DamagedPayload("a message of a batch is longer than the batch")
+            self._ends.append(end)
+            self._keys.append(key)
+            self._flags.append(flags)
+
+    @property
+    def messages(self) -> Iterator[Message]:
+        """One after the other."""
+        start = 0
+        for key, flags, end in zip(self._keys, self._flags, self._ends, strict=True):
+            yield Message(key, bool(flags & _IS_TOMBSTONE), bool(flags & _IS_REMOVED), start, end)
+            start = end
 
 
 WHOLE = Whole()
@@ -95,42 +154,51 @@ def _single(metadata: pb.MessageMetadata, payload_bytes: int) -> Single:
     return Single(key, is_tombstone)
 
 
+def opening_cost(entry: bytes) -> int:
+    """What it takes to look into `entry`, in bytes that are gone through; never raises."""
+    try:
+        start, end = metadata_span(entry)
+        if entry.find(NUM_MESSAGES_BYTE, start, end) < 0:  # no batch
+            return len(entry)
+        count = message_count(entry, start, end)
+        size_bytes = uncompressed_bytes(entry, start, end, len(entry) - end)
+    except ProtocolViolation:
+        return len(entry)
+    if not _may_open(size_bytes, count):
+        return len(entry)
+    return len(entry) + size_bytes + count * _MESSAGE_COST_BYTES
+
+
+def _may_open(size_bytes: int, message_count: int) -> bool:
+    return (
+        size_bytes <= MAX_BATCH_BYTES
+        and message_count <= MAX_BATCH_MESSAGES
+        and (message_count == 1 or message_count * LEAST_MESSAGE_BYTES <= size_bytes)
+    )
+
+
 def _batch(metadata: pb.MessageMetadata, compressed: bytes) -> Batch:
     size_bytes = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else len(compressed)
-    if size_bytes > MAX_BATCH_BYTES:
-        raise DamagedPayload(f"a batch of {size_bytes} bytes")
-    payload = decompress(metadata.compression, compressed, size_bytes)
-    messages: list[Message] = []
-    start = 0
-    for _ in range(metadata.num_messages_in_batch):
-        size_end = start + _SIZE_BYTES
-        metadata_end = size_end + int.from_bytes(payload[start:size_end], "big")
-        if size_end > len(payload) or metadata_end > len(payload):
-            raise DamagedPayload("a batch ends before its messages do")
-        single = pb.SingleMessageMetadata.FromString(payload[size_end:metadata_end])
-        end = metadata_end + single.payload_size
-        if single.payload_size < 0 or end > len(payload):
-            raise DamagedPayload("a message of a batch is longer than the batch")
-        key = single.partition_key.encode() if single.HasField("partition_key") else None
-        is_tombstone = single.payload_size == 0 or single.null_value
-        messages.append(Message(key, is_tombstone, single.compacted_out, start, end))
-        start = end
-    return Batch(metadata, payload, messages)
+    if not _may_open(size_bytes, metadata.num_messages_in_batch):
+        raise DamagedPayload(f"a batch of {metadata.num_messages_in_batch} messages in {size_bytes} bytes")
+    return Batch(metadata, decompress(metadata.compression, compressed, size_bytes))
 
 
 def with_messages(entry: bytes, batch: Batch, kept: Sequence[bool]) -> bytes:
     """`entry` with only the messages of `kept`, compressed as before; the others are marked as gone."""
     view = memoryview(batch.payload)
-    parts: list[memoryview | bytes] = [
-        view[message.start : message.end] if keep else _REMOVED_MESSAGE
-        for message, keep in zip(batch.messages, kept, strict=True)
-    ]
-    payload = b"".join(parts)
+    payload = bytearray()
+    for keeps, run in groupby(zip(batch.messages, kept, strict=True), key=lambda row: row[1]):
+        if keeps:
+            messages = [message for message, _ in run]
+            payload += view[messages[0].start : messages[-1].end]
+        else:
+            payload += _REMOVED_MESSAGE * sum(1 for _ in run)
     metadata = pb.MessageMetadata()
     metadata.CopyFrom(batch.metadata)
     metadata.uncompressed_size = len(payload)
     header = metadata.SerializeToString()
-    body = len(header).to_bytes(_SIZE_BYTES, "big") + header + compress(metadata.compression, payload)
+    body = len(header).to_bytes(_SIZE_BYTES, "big") + header + compress(metadata.compression, bytes(payload))
     start = message_start(entry)  # what the broker has put in front of it stays
     if entry[start : start + 2] == _MAGIC:
         body = _MAGIC + crc32c(body).to_bytes(4, "big") + body

@@ -23,7 +23,9 @@ class Survivors:
     def __init__(self, *, keeps_messages_without_key: bool) -> None:
         self._keeps_messages_without_key = keeps_messages_without_key
         self._last: dict[bytes, int] = {}
-        self._last_chunks: dict[bytes, int | None] = {}  # by the message's uuid; None: the last chunk is yet to come
+        self._last_chunks: dict[
+            bytes, int | None
+        ] = {}  # by the message's uuid, as short; None: the last chunk is yet to come
         self.removed_messages = 0
 
     @property
@@ -47,10 +49,10 @@ class Survivors:
         if not single.chunk_uuid:
             self._note(single.key, number, is_tombstone=single.is_tombstone)
         elif single.is_last_chunk:
-            self._last_chunks[single.chunk_uuid] = number
+            self._last_chunks[_short(single.chunk_uuid)] = number
             self._note(single.key, number, is_tombstone=single.is_tombstone)
         else:
-            self._last_chunks.setdefault(single.chunk_uuid, None)
+            self._last_chunks.setdefault(_short(single.chunk_uuid), None)
 
     def _note(self, key: bytes | None, number: int, *, is_tombstone: bool) -> None:
         if key is None:
@@ -91,7 +93,7 @@ class Survivors:
         if not single.chunk_uuid or single.key is None:
             return self._keeps(single.key, number)
         # A chunk stays with its message, which counts from its last chunk on. That one may come behind what is compacted now.
-        last = self._last_chunks.get(single.chunk_uuid)
+        last = self._last_chunks.get(_short(single.chunk_uuid))
         return last is None or self._keeps(single.key, last)
 
     def _keeps(self, key: bytes | None, number: int) -> bool:

@@ -19,7 +19,7 @@ LEAST_MESSAGE_BYTES = 6
 _CODECS = frozenset(pb.CompressionType.values())
 _COMPRESSION_TAG = 8 << 3
 _UNCOMPRESSED_SIZE_TAG = 9 << 3
-_MOST_BYTES_OUT_OF_ONE: dict[int, int] = {pb.NONE: 1, pb.LZ4: 255, pb.ZLIB: 1032, pb.SNAPPY: 22}
+MOST_BYTES_OUT_OF_ONE: dict[int, int] = {pb.NONE: 1, pb.LZ4: 255, pb.ZLIB: 1032, pb.SNAPPY: 22}
 """A match of LZ4 and one of Snappy grow by so many bytes for each of theirs; Deflate codes 258 bytes in two bits."""
 
 
@@ -56,5 +56,5 @@ def uncompressed_bytes(data: bytes, pos: int, end: int, payload_bytes: int) -> i
             pos = skip_field(data, tag, pos, end)
     if codec == pb.NONE:
         return payload_bytes
-    ratio = _MOST_BYTES_OUT_OF_ONE.get(codec)
+    ratio = MOST_BYTES_OUT_OF_ONE.get(codec)
     return claimed_bytes if ratio is None else min(claimed_bytes, payload_bytes * ratio)

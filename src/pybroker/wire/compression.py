@@ -15,6 +15,7 @@ import zstandard
 
 from pybroker.errors import ProtocolViolation
 from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.batch_limits import MOST_BYTES_OUT_OF_ONE
 from pybroker.wire.varint import decode
 
 NOT_COMPRESSED = pb.NONE
@@ -36,6 +37,9 @@ def decompress(kind: pb.CompressionType, data: bytes, size: int) -> bytes:
     if kind == NOT_COMPRESSED:
         return data
     name = compression_name(kind)
+    ratio = MOST_BYTES_OUT_OF_ONE.get(kind)
+    if ratio is not None and size > len(data) * ratio:  # before room for so much is made
+        raise DamagedPayload(f"{len(data)} bytes of {name} data cannot hold the {size} that their metadata says")
     try:
         opened = _DECOMPRESS[kind](data, size)
     except _FAILURES as error:

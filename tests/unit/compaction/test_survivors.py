@@ -226,5 +226,5 @@ def test_a_long_key_takes_no_more_than_its_digest() -> None:
 def test_a_batch_is_opened_without_its_payloads_being_copied() -> None:
     content = read_entry(batch([Said("a", b"12"), Said(None, b"")]))
     assert isinstance(content, Batch)
-    first = content.messages[0]
+    first = next(iter(content.messages))
     assert content.payload[first.start : first.end].endswith(b"12")
