@@ -44,6 +44,7 @@ class GarbagePolicy:
         self._added = 0  # those that were frozen since then; more than there are, since some were freed
         self._began_s = 0.0
         self._before = gc.get_threshold()
+        self._is_resting = False
 
     def start(self) -> None:
         """Collect and freeze what there is, and follow the policy from now on."""
@@ -51,8 +52,16 @@ class GarbagePolicy:
         gc.set_threshold(*_THRESHOLDS)
         self.collect_all()
 
+    def rest(self) -> None:
+        """Collect nothing until `stop`: the process ends, and nobody needs the memory that a pause would give back."""
+        self._is_resting = True
+        gc.disable()
+
     def stop(self) -> None:
         """Leave the collector as it was found."""
+        if self._is_resting:
+            self._is_resting = False
+            gc.enable()
         gc.callbacks.remove(self._collected)
         gc.set_threshold(*self._before)
         gc.unfreeze()
@@ -80,6 +89,8 @@ class GarbagePolicy:
 
     def check(self, busy_share: float) -> None:
         """Collect everything if it is time to; `busy_share` is how much of a processor the process has used lately."""
+        if self._is_resting:
+            return
         is_idle = busy_share < IDLE_SHARE
         limit = self._alive // 2 + 100_000 if is_idle else self._alive * 2 + 1_000_000
         if (self._count_ended_topics() - self._ended_topics) * _OBJECTS_OF_TOPIC > limit:

@@ -97,6 +97,19 @@ assert stats.gc_full_collections == 2
 """)
 
 
+def test_nothing_is_collected_once_the_process_is_about_to_end() -> None:
+    run("""
+policy.rest()
+ended = 5_000
+policy.check(0.0)
+policy_turns()
+assert stats.gc_full_collections == 1
+assert not gc.isenabled()
+policy.stop()
+assert gc.isenabled()
+""")
+
+
 def test_afterwards_the_collector_is_as_it_was() -> None:
     run("""
 policy.stop()

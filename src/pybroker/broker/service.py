@@ -30,6 +30,7 @@ from pybroker.broker.publish_throttle import renewed_gate
 from pybroker.broker.pumps import PumpList
 from pybroker.broker.topic import Topic
 from pybroker.broker.topic_base import TopicBase
+from pybroker.broker.topic_closing import close_topics
 from pybroker.broker.topic_creation import TopicCreation
 from pybroker.broker.topic_directory import TopicDirectory
 from pybroker.broker.topic_loading import TopicLoading
@@ -414,13 +415,11 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         await self.health.run()
 
     async def close(self) -> None:
-        """Close all topics, telling their clients, then what they share. Cancelling it gives up on what is left."""
+        """Tell all clients, then close all topics, then what they share. Cancelling it gives up on what is left."""
         self.is_closing = True
-        for topic in self.loaded_topics():
-            topic.fence()
-        for topic in self.loaded_topics():
-            await self.unload(topic)
+        await close_topics(self)
         await self.tasks.close()
+        await close_topics(self)  # Those whose loading ended meanwhile.
         await self.ledgers.close()
 
 

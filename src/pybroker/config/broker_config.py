@@ -27,6 +27,7 @@ class BrokerConfig:
     metadata_store_url: str
     configuration_metadata_store_url: str
     broker_shutdown_timeout_ms: int
+    max_concurrent_topic_closes: int
     bootstrap_namespaces: tuple[str, ...]
     status_file_path: str
     event_loop_watchdog_ms: int
@@ -354,6 +355,7 @@ class BrokerConfig:
         metadata_store_url: str = "",
         configuration_metadata_store_url: str = "",
         broker_shutdown_timeout_ms: int = 60000,
+        max_concurrent_topic_closes: int = 500,
         bootstrap_namespaces: tuple[str, ...] = (),
         status_file_path: str = "",
         event_loop_watchdog_ms: int = 100,
@@ -680,6 +682,7 @@ class BrokerConfig:
         assign(self, "metadata_store_url", metadata_store_url)
         assign(self, "configuration_metadata_store_url", configuration_metadata_store_url)
         assign(self, "broker_shutdown_timeout_ms", broker_shutdown_timeout_ms)
+        assign(self, "max_concurrent_topic_closes", max_concurrent_topic_closes)
         assign(self, "bootstrap_namespaces", bootstrap_namespaces)
         assign(self, "status_file_path", status_file_path)
         assign(self, "event_loop_watchdog_ms", event_loop_watchdog_ms)
@@ -1013,6 +1016,7 @@ _KEYS: Final = (
     KeyInfo("metadataStoreUrl", "metadata_store_url", ValueType.STR, "", "Address of a shared metadata store. This broker keeps its metadata by `metadataStore`.", supported=False),
     KeyInfo("configurationMetadataStoreUrl", "configuration_metadata_store_url", ValueType.STR, "", "Address of the store that several clusters share.", supported=False),
     KeyInfo("brokerShutdownTimeoutMs", "broker_shutdown_timeout_ms", ValueType.INT, 60000, "How long a stop may take: clients are told, cursors are written, then the process ends whatever is left.", minimum=0, dynamic=True),
+    KeyInfo("maxConcurrentTopicCloses", "max_concurrent_topic_closes", ValueType.INT, 500, "Topics that are closed at once when the broker stops; further ones wait. All clients were told before.", minimum=1),
     KeyInfo("bootstrapNamespaces", "bootstrap_namespaces", ValueType.LIST, (), "Namespaces to create at start, as tenant/namespace."),
     KeyInfo("statusFilePath", "status_file_path", ValueType.STR, "", "File whose existence makes GET /status.html answer OK."),
     KeyInfo("eventLoopWatchdogMs", "event_loop_watchdog_ms", ValueType.INT, 100, "A callback that holds the event loop longer than this is logged with its stack; 0 turns the watch off.", minimum=0),
