@@ -81,6 +81,10 @@ class TopicChanging(ServiceNotReady):
     """What the topic belongs to is being made, changed or deleted: whoever waits for that and looks again may be served."""
 
 
+class TopicFenced(ServiceNotReady):
+    """The topic is being closed, and nothing was done. Look it up again: that waits until it is closed, and gives a fresh one."""
+
+
 class ProducerBlockedQuotaExceededError(BrokerError, code=7, http_status=412):
     """Backlog quota reached, policy producer_request_hold."""
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from pybroker import logs
+
+Result = TypeVar("Result")
 
 
 class TaskOwner:
@@ -32,6 +34,24 @@ class TaskOwner:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
+    async def run_to_end(self, work: Coroutine[Any, Any, Result], what: str) -> Result:
+        """Await `work`, which goes on to its end also when the caller is cancelled: that takes effect afterwards."""
+        if self._closed:
+            return await work
+        ended: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self.start(_settle(ended, work), what)
+        cancelled: asyncio.CancelledError | None = None
+        while not ended.done():
+            try:
+                await asyncio.wait([ended])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            if not ended.cancelled():
+                ended.exception()  # retrieved: nobody is there to be told
+            raise cancelled
+        return ended.result()
+
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -46,3 +66,13 @@ class TaskOwner:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+
+async def _settle(ended: asyncio.Future[Result], work: Coroutine[Any, Any, Result]) -> None:
+    try:
+        ended.set_result(await work)
+    except asyncio.CancelledError:
+        ended.cancel()
+        raise
+    except BaseException as error:  # noqa: BLE001  (whoever awaits it gets it)
+        ended.set_exception(error)

@@ -67,7 +67,7 @@ async def test_a_reader_goes_on_in_a_view_that_replaced_the_one_it_was_in(broker
     first = await broker.publish(topic, 8, keys=[f"k{index}" for index in range(8)])
     await compact(broker, topic)
     peer = RecordingPeer()
-    consumer = reader(topic.non_durable_subscription("r", EARLIEST), peer, is_compacted=True)
+    consumer = reader(topic.registry.non_durable("r", EARLIEST), peer, is_compacted=True)
     consumer.flow(3)
     assert await delivered(broker, peer, 3) == first[:3]
     second = await broker.publish(topic, 3, keys=["k1", "k4", "new"])
@@ -163,5 +163,5 @@ async def test_without_a_view_reading_compacted_is_plain_reading(broker: MemoryB
     topic = await broker.topic(NAME)
     positions = await broker.publish(topic, 3, keys=["a"])
     peer = RecordingPeer()
-    reader(topic.non_durable_subscription("r", EARLIEST), peer, is_compacted=True).flow(100)
+    reader(topic.registry.non_durable("r", EARLIEST), peer, is_compacted=True).flow(100)
     assert await delivered(broker, peer, 3) == positions

@@ -135,7 +135,7 @@ async def test_no_subscription_gets_the_name_of_a_cursor_of_the_broker(broker: M
     with pytest.raises(ProducerBusy, match="reserved"):
         await topic.subscription(name, True, True, {})
     with pytest.raises(ProducerBusy, match="reserved"):
-        topic.non_durable_subscription(name, Position(0, 0))
+        topic.registry.non_durable(name, Position(0, 0))
 
 
 async def test_topics_of_the_broker_itself_are_left_alone(broker: MemoryBroker) -> None:

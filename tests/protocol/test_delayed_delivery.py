@@ -254,7 +254,7 @@ async def test_a_deleted_subscription_leaves_no_record(broker: MemoryBroker, mon
     store = broker.service.ledgers.cursor_store
     record_id = await broker.service.ledgers.announce_delayed(consumer.subscription.cursor)
     assert await store.load(record_id) != (None, [])
-    await topic.delete_subscription(consumer.subscription)
+    await consumer.subscription.delete()
     assert await store.load(record_id) == (None, [])
 
 

@@ -86,7 +86,7 @@ async def test_who_was_there_between_two_checks_begins_the_time_anew(idle: Idle)
     await maintenance.check_inactive_topics()
     for visit in (
         lambda: idle.broker.producer(topic, RecordingPeer()),
-        lambda: idle.broker.consumer_on(topic.non_durable_subscription("r", EARLIEST), RecordingPeer(), "Exclusive"),
+        lambda: idle.broker.consumer_on(topic.registry.non_durable("r", EARLIEST), RecordingPeer(), "Exclusive"),
     ):
         idle.now_ms += (LIMIT_S - 1) * 1000
         visit().detach()

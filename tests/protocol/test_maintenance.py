@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
 
@@ -11,7 +13,6 @@ from pybroker.broker.topic import Topic
 from pybroker.errors import (
     ProducerBlockedQuotaExceededError,
     ProducerBlockedQuotaExceededException,
-    ServiceNotReady,
     StoreError,
     TopicTerminatedError,
 )
@@ -168,7 +169,7 @@ async def test_producers_are_closed_and_refused_until_the_backlog_is_small_again
 
 async def test_a_topic_without_durable_subscriptions_has_no_backlog(broker: MemoryBroker) -> None:
     topic = await broker.topic(TOPIC)
-    topic.non_durable_subscription("reader", EARLIEST)
+    topic.registry.non_durable("reader", EARLIEST)
     await broker.publish(topic, 5)
     await set_quota(broker, NAMESPACE_PATH, FAIL, limitSize=1)
     await require_within_quota(topic)
@@ -298,18 +299,19 @@ async def test_nobody_gets_in_while_the_cursor_is_being_reset(broker: MemoryBrok
     topic = await broker.topic(TOPIC)
     subscription = await topic.subscription("s", True, True, {})
     [position] = await broker.publish(topic, 1)
-    resetting = cursor_moves.reset(subscription, position)
-    resetting.send(None)  # up to where it waits for the store
-    with pytest.raises(ServiceNotReady):
-        await broker.consumer(topic, "s", RecordingPeer())
-    resetting.close()
-    await broker.consumer(topic, "s", RecordingPeer())
+    async with topic.turn("s", "being moved"):
+        subscribing = asyncio.ensure_future(broker.consumer(topic, "s", RecordingPeer()))
+        await broker.until(lambda: broker.service.waiting.subscriptions.occupied == 1)
+        await cursor_moves.reset(subscription, position)
+        assert not subscription.consumers
+    await subscribing
+    assert len(subscription.consumers) == 1
 
 
 async def test_a_readers_subscription_outlives_a_reset(broker: MemoryBroker) -> None:
     topic = await broker.topic(TOPIC)
     [position] = await broker.publish(topic, 1)
-    subscription = topic.non_durable_subscription("s", position)
+    subscription = topic.registry.non_durable("s", position)
     broker.consumer_on(subscription, RecordingPeer(), "Exclusive")
     await cursor_moves.reset(subscription, EARLIEST)
     assert topic.subscriptions["s"] is subscription
@@ -346,7 +348,7 @@ async def test_a_terminated_topic_refuses_messages_and_tells_its_consumers_once_
     acknowledge(consumer, positions)
     consumer.flow(1)
     assert peer.at_end == [1]
-    topic.non_durable_subscription("reader", positions[-1])
+    topic.registry.non_durable("reader", positions[-1])
     broker.consumer_on(topic.subscriptions["reader"], caught_up, "Exclusive")
     assert caught_up.at_end == [1]
 

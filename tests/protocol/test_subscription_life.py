@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
 
 from pybroker.broker import cursor_moves
 from pybroker.broker.topic import Topic
-from pybroker.errors import ServiceNotReady
 from pybroker.model.position import EARLIEST, LATEST, Position
 
 TOPIC = "persistent://public/default/t"
@@ -110,22 +107,6 @@ async def test_a_part_of_a_batch_counts_only_with_batch_index_acknowledgement() 
         assert subscription.cursor.state.ack_set_of(*positions[1]) is None
 
 
-async def test_moves_come_one_after_the_other_and_nobody_subscribes_meanwhile(
-    broker: MemoryBroker, topic: Topic
-) -> None:
-    subscription = await topic.subscription("s", True, True, {})
-    await broker.publish(topic, 3)
-    moving = asyncio.ensure_future(cursor_moves.reset_to_time(subscription, 1))
-    await asyncio.sleep(0)
-    assert subscription.is_resetting
-    with pytest.raises(ServiceNotReady):
-        await cursor_moves.reset(subscription, LATEST)
-    with pytest.raises(ServiceNotReady):
-        broker.consumer_on(subscription, RecordingPeer(), "Shared")
-    await moving
-    broker.consumer_on(subscription, RecordingPeer(), "Shared")
-
-
 async def test_positions_that_do_not_exist_mean_the_nearest_behind_them(broker: MemoryBroker, topic: Topic) -> None:
     subscription = await topic.subscription("s", True, True, {})
     positions = await broker.publish(topic, 3)
@@ -146,7 +127,7 @@ async def test_a_reader_that_does_not_come_back_after_a_move_leaves_nothing_behi
 ) -> None:
     monkeypatch.setattr(cursor_moves, "READER_RETURN_S", 0)
     for name in ("gone", "back"):
-        broker.consumer_on(topic.non_durable_subscription(name, EARLIEST), RecordingPeer(), "Exclusive")
+        broker.consumer_on(topic.registry.non_durable(name, EARLIEST), RecordingPeer(), "Exclusive")
     for name in ("gone", "back"):
         await cursor_moves.reset(topic.subscriptions[name], EARLIEST)
         if name == "back":

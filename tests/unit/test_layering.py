@@ -120,6 +120,7 @@ PURE = (
     "broker.publish_checks",
     "broker.rate_limit",
     "broker.subscribe_limit",
+    "broker.subscription_turns",
     "broker.watched_topics",
     "broker.unacked_budget",
     "admin.topic_stats",

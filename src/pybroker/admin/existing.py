@@ -1,6 +1,7 @@
 """What the path of a call names, loaded, and what is done to it while others may unload or delete it.
 
-What must hold: a topic or subscription that goes away under a call is answered 404 or 503 with a reason, never as a fault; what
+What must hold: what changes a subscription waits for its turn, and starts over when the topic is being closed; a topic or
+subscription that goes away under another call is answered 404 or 503 with a reason, never as a fault; what
 is done to a partitioned topic is tried on every partition before the first failure is answered.
 """
 
@@ -8,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from pybroker.admin.call import Call
 from pybroker.admin.partitions import topics_of
 from pybroker.admin.routes.namespaces import existing_namespace
+from pybroker.broker.open_topic import on_open_topic
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.subscription_base import SubscriptionBase
+from pybroker.broker.subscription_registry import BEING_CHANGED
 from pybroker.broker.topic import Topic
 from pybroker.broker.topic_base import TopicBase
 from pybroker.errors import AdminError, BrokerError, ServiceNotReady, StoreError, SubscriptionNotFound, TopicNotFound
@@ -104,20 +108,35 @@ async def on_each_topic(call: Call, action: Callable[[Topic], Awaitable[None]]) 
 
 
 async def _on_each_any_topic(call: Call, action: Callable[[TopicBase], Awaitable[None]]) -> None:
+    async def act(topic: TopicBase) -> None:
+        with while_served(topic):
+            await action(topic)
+
     failure: AdminError | BrokerError | StoreError | None = None
     for name in topics_of(call, call.topic_name()):
         try:
-            topic = await existing_any_topic(call, name)
-            with while_served(topic):
-                await action(topic)
+            await on_open_topic(call.broker, partial(existing_any_topic, call, name), act)
         except (AdminError, BrokerError, StoreError) as error:
             failure = failure or error
     if failure is not None:
         raise failure
 
 
+async def on_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> None:
+    """Act on the subscription of the path, of a topic that is not partitioned, in its turn. Who calls may consume by it."""
+    name = call.name("subscription")
+    call.require_consume(call.topic_name(), name)
+
+    async def act(topic: TopicBase) -> None:
+        any_subscription_of(topic, name)
+        async with persistent(topic).turn(name, BEING_CHANGED):
+            await action(subscription_of(persistent(topic), name))
+
+    await on_open_topic(call.broker, lambda: existing_any_topic(call), act)
+
+
 async def on_each_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> None:
-    """The same with the subscription of the path. Who calls may consume by it."""
+    """As `on_each_topic` with the subscription of the path, in its turn. Who calls may consume by it."""
 
     async def act(subscription: SubscriptionBase) -> None:
         if not isinstance(subscription, Subscription):
@@ -133,8 +152,7 @@ async def on_each_any_subscription(call: Call, action: Callable[[SubscriptionBas
     call.require_consume(call.topic_name(), name)
 
     async def act(topic: TopicBase) -> None:
-        subscription = any_subscription_of(topic, name)
-        with while_served(topic, subscription):
-            await action(subscription)
+        async with topic.turn(name, BEING_CHANGED):
+            await action(any_subscription_of(topic, name))
 
     await _on_each_any_topic(call, act)

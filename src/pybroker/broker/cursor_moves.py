@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pybroker import logs
-from pybroker.errors import ServiceNotReady
 from pybroker.model.position import Position
 
 if TYPE_CHECKING:
@@ -52,10 +51,10 @@ def _expired(subscription: Subscription, entry_count: int) -> int:
 
 
 async def reset(subscription: Subscription, position: Position, unacked_words: Sequence[int] = ()) -> None:
-    """Go on at `position`, or the first entry behind it. Consumers are disconnected first; they subscribe again.
+    """In the subscription's turn: go on at `position`, or the first entry behind it. Consumers are disconnected first; they
+    subscribe again.
 
-    `unacked_words`: of the batch at `position` only these messages. Raises ServiceNotReady while another move is under
-    way, and StoreError.
+    `unacked_words`: of the batch at `position` only these messages. Raises StoreError.
     """
     with _fenced(subscription):
         await _move(subscription, position, unacked_words)
@@ -84,9 +83,8 @@ async def _move(subscription: Subscription, position: Position, unacked_words: S
 
 @contextmanager
 def _fenced(subscription: Subscription) -> Iterator[None]:
-    """Nobody subscribes and nobody else moves the cursor meanwhile."""
-    if subscription.is_resetting:
-        raise ServiceNotReady(f"subscription {subscription.name} is being moved already, try again")
+    """It is not unused while it is without consumers; nobody comes in another's turn."""
+    assert not subscription.is_resetting, "two moves in one turn"
     subscription.is_resetting = True
     try:
         yield
@@ -95,5 +93,5 @@ def _fenced(subscription: Subscription) -> Iterator[None]:
 
 
 def _drop_unused(subscription: Subscription) -> None:
-    if not subscription.consumers:
-        subscription.topic.drop_non_durable(subscription)
+    if not subscription.consumers and not subscription.is_resetting:
+        subscription.topic.registry.drop(subscription)

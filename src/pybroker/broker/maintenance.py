@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, TypeVar
 from pybroker import logs
 from pybroker.broker import backlog_quota, cursor_moves
 from pybroker.broker.inactive_topics import InactiveTopics
+from pybroker.broker.subscription_registry import BEING_DELETED
 from pybroker.broker.topic_compaction import COMPACTION_SUBSCRIPTION
-from pybroker.errors import StoreError
+from pybroker.errors import StoreError, TooManyRequests, TopicFenced
 from pybroker.model.stats import Buckets
 
 if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
+    from pybroker.broker.subscription import Subscription
     from pybroker.broker.topic import Topic
     from pybroker.broker.topic_base import TopicBase
 
@@ -119,6 +121,8 @@ class Maintenance:
                 continue
             try:
                 await check(topic)
+            except (TooManyRequests, TopicFenced) as error:
+                logs.info(f"{what}.put_off", topic=topic.name, reason=str(error))  # It is done with the next check.
             except StoreError as error:
                 logs.error(f"{what}.failed", topic=topic.name, error=str(error))
             except Exception as bug:  # noqa: BLE001  (a fault boundary)
@@ -161,9 +165,18 @@ async def _delete_unused(topic: Topic) -> None:
         return
     deadline_ms = topic.service.clock.wall_ms() - limit_minutes * _MS_PER_MINUTE
     for subscription in list(topic.subscriptions.values()):
-        if subscription.name == COMPACTION_SUBSCRIPTION:
+        if not _is_unused(subscription, deadline_ms):
             continue
-        is_in_use = subscription.consumers or subscription.is_resetting or not subscription.is_durable
-        if not is_in_use and subscription.last_active_ms < deadline_ms:
-            logs.info("subscription.expired", topic=topic.name, subscription=subscription.name, minutes=limit_minutes)
-            await topic.delete_subscription(subscription)
+        async with topic.turn(subscription.name, BEING_DELETED):
+            # It is the same still, and nobody came while others had their turns.
+            if topic.subscriptions.get(subscription.name) is subscription and _is_unused(subscription, deadline_ms):
+                logs.info(
+                    "subscription.expired", topic=topic.name, subscription=subscription.name, minutes=limit_minutes
+                )
+                await subscription.delete()
+
+
+def _is_unused(subscription: Subscription, deadline_ms: int) -> bool:
+    is_in_use = subscription.consumers or subscription.is_resetting or not subscription.is_durable
+    is_compactors = subscription.name == COMPACTION_SUBSCRIPTION
+    return not is_in_use and not is_compactors and subscription.last_active_ms < deadline_ms

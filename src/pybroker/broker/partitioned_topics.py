@@ -157,8 +157,7 @@ class PartitionedTopicOperations:
         for index in added if wanted else ():
             topic = await service.load_topic(name.partition(index), may_create=False)
             for subscription in wanted:
-                if subscription.name not in topic.subscriptions:
-                    await topic.create_subscription(subscription.name, EARLIEST, dict(subscription.cursor.properties))
+                await topic.create_subscription(subscription.name, EARLIEST, dict(subscription.cursor.properties))
 
     # --- delete ------------------------------------------------------------------------------------------------------
 

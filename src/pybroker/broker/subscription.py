@@ -27,7 +27,7 @@ from pybroker.dispatch.delayed import Delayed
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan, Redelivery
 from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.dispatch.replay import RedeliveryCounts
-from pybroker.errors import BrokerError, ConsumerBusy, NoSuchLedger, ServiceNotReady, StoreError
+from pybroker.errors import BrokerError, ConsumerBusy, NoSuchLedger, StoreError
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.model.hashing import key_hash
 from pybroker.model.position import Position
@@ -144,8 +144,7 @@ class Subscription(SubscriptionBase):
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: Consumer, kind: str) -> None:
-        if self.is_resetting:
-            raise ServiceNotReady(f"subscription {self.name} is being moved, try again")
+        assert not self.is_resetting, "consumers come in their turn, and so do moves"
         require_room_on_subscription(self)
         dispatcher = self.dispatcher
         if dispatcher is None or not self.consumers:
@@ -187,10 +186,10 @@ class Subscription(SubscriptionBase):
     def _drop_if_unused(self) -> None:
         """Without a reader nobody will come back to a non-durable subscription."""
         if not self.is_durable and not self.consumers and not self.is_resetting:
-            self.topic.drop_non_durable(self)
+            self.topic.registry.drop(self)
 
     async def delete(self) -> None:
-        await self.topic.delete_subscription(self)
+        await self.topic.registry.delete(self)
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         self._count_flow(consumer)

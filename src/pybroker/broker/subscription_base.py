@@ -58,7 +58,7 @@ class SubscriptionBase(ABC):
 
     @abstractmethod
     def add_consumer(self, consumer: Consumer, kind: str) -> None:
-        """Attach `consumer` as one of type `kind`. Raises ConsumerBusy, ConsumerAssignError, ServiceNotReady."""
+        """Attach `consumer` as one of type `kind`. Raises ConsumerBusy, ConsumerAssignError."""
 
     @abstractmethod
     def remove_consumer(self, consumer: Consumer) -> None:
@@ -82,7 +82,7 @@ class SubscriptionBase(ABC):
 
     @abstractmethod
     async def delete(self) -> None:
-        """Forget it for good; its consumers are told to go. Raises StoreError."""
+        """Forget it for good, in its turn; its consumers are told to go. Raises StoreError."""
 
     def close_consumers(self) -> None:
         """Tell all consumers to subscribe again."""

@@ -6,10 +6,11 @@ Invariants: nothing is dispatched before it is durable; receipts leave in the or
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 from pybroker import logs
-from pybroker.broker import backlog, throttle, topic_limits
+from pybroker.broker import backlog, throttle
 from pybroker.broker.backlog_quota import UNKNOWN_AGE_S
 from pybroker.broker.deduplication import Accepted
 from pybroker.broker.dispatch_limit import DispatchLimit
@@ -17,16 +18,15 @@ from pybroker.broker.entry_metadata import EntryMetadata
 from pybroker.broker.producer import Producer
 from pybroker.broker.producer_places import TOPIC_EPOCH_PROPERTY, stored_epoch
 from pybroker.broker.subscription import Subscription
+from pybroker.broker.subscription_registry import BEING_MADE, SubscriptionRegistry
 from pybroker.broker.topic_base import TopicBase
-from pybroker.broker.topic_compaction import COMPACTION_SUBSCRIPTION, TopicCompaction
-from pybroker.broker.topic_deduplication import DEDUPLICATION_CURSOR, TopicDeduplication, require_free_name
+from pybroker.broker.topic_compaction import TopicCompaction
+from pybroker.broker.topic_deduplication import DEDUPLICATION_CURSOR, TopicDeduplication
 from pybroker.errors import (
     BrokerError,
     LedgerTerminated,
-    NotAllowedError,
     PersistenceError,
     ProducerBlockedQuotaExceededException,
-    ServiceNotReady,
     StorageFull,
     StoreError,
     SubscriptionNotFound,
@@ -38,15 +38,17 @@ from pybroker.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerL
 from pybroker.model.events import SendRun
 from pybroker.model.names import TopicName
 from pybroker.model.policies import TopicPolicies
-from pybroker.model.position import EARLIEST, LATEST, Position
+from pybroker.model.position import EARLIEST, Position
 from pybroker.model.stats import LedgerCounters
 from pybroker.storage.ledger_store import AppendRun
 from pybroker.tasks import TaskOwner
 from pybroker.wire.entry_metadata import is_batch, is_marker
 
 if TYPE_CHECKING:
+    from pybroker.broker.consumer import Consumer
     from pybroker.broker.internal_producer import InternalProducer
     from pybroker.broker.service import BrokerService
+    from pybroker.broker.subscription_base import SubscriptionBase
 
 
 class Publish:
@@ -88,7 +90,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         self.has_entry_metadata = ledger.last_index is not None
         added = service.added_metadata
         self._entry_metadata = None if added is None else EntryMetadata(added, ledger)
-        self._creating: set[str] = set()
+        self.registry = SubscriptionRegistry(self)
         self.dispatch_limit: DispatchLimit | None = None
         """What limits the dispatch of all subscriptions together."""
         ledger.listen(self)
@@ -250,88 +252,39 @@ class Topic(TopicBase, ManagedLedgerListener):
             return self._terminated()
         return PersistenceError(str(error))
 
-    # --- subscriptions -----------------------------------------------------------------------------------------------
+    # --- subscriptions: what is done to them is the registry's ---------------------------------------------------------
+
+    @property
+    def subscriptions_being_made(self) -> int:
+        return self.registry.being_made
+
+    def turn(self, subscription: str, doing: str) -> AbstractAsyncContextManager[None]:
+        return self.registry.turn(subscription, doing)
+
+    def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
+        """Raises SubscriptionNotFound for one that is gone, besides what the base raises."""
+        if self.subscriptions.get(subscription.name) is not subscription:
+            self.require_open()
+            raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted meanwhile")
+        super().attach(subscription, consumer, kind)
 
     async def subscription(
         self, name: str, is_earliest: bool, may_create: bool, properties: Mapping[str, str]
     ) -> Subscription:
-        """The durable subscription `name`, made at the topic's beginning or end when missing.
+        """In a turn of its own: the durable subscription `name`, made at the topic's beginning or end when missing.
 
         Raises SubscriptionNotFound when it may not be made, NotAllowedError when a reader has that name.
         """
-        self._require_open()
-        present = self.subscriptions.get(name)
-        if present is not None:
-            if not present.is_durable:
-                raise NotAllowedError(f"NonDurable subscription with the same name already exists: {name}")
-            return present
-        if name in self._creating:
-            raise ServiceNotReady(f"subscription {name} is being made, try again")
-        if not may_create:
-            raise SubscriptionNotFound(
-                f"Subscription {name} does not exist on {self.name}, and is not made automatically"
-            )
-        return await self.create_subscription(name, EARLIEST if is_earliest else LATEST, properties)
+        async with self.turn(name, BEING_MADE):
+            return await self.registry.durable(name, is_earliest, may_create, properties)
 
-    async def create_subscription(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription:
-        """A durable subscription, of a name that there is none of, whose first entry is the one at `first` or behind it."""
-        self._require_open()
-        require_free_name(name)
-        if name in self._creating or name in self.subscriptions:
-            raise ServiceNotReady(f"subscription {name} is being made, try again")
-        topic_limits.require_room_for_subscription(self)
-        self._creating.add(name)
-        try:
-            ledgers = self.ledger.ledgers
-            is_behind_all = first > ledgers.last_position
-            start = ledgers.last_position if is_behind_all else self.ledger.position_before(first)
-            cursor = await self.service.ledgers.create_cursor(self.ledger, name, start, properties)
-        finally:
-            self._creating.discard(name)
-        self._require_open()
-        subscription = self.subscriptions[name] = Subscription(self, name, cursor)
-        logs.info("subscription.created", topic=self.name, subscription=name, position=cursor.mark_delete_position)
-        return subscription
-
-    def non_durable_subscription(self, name: str, mark_delete: Position) -> Subscription:
-        """A reader's subscription, whose next entry is the one behind `mark_delete`."""
-        self._require_open()
-        present = self.subscriptions.get(name)
-        if present is not None:
-            if present.is_durable:
-                raise NotAllowedError(f"Durable subscription with the same name already exists: {name}")
-            return present
-        require_free_name(name)
-        topic_limits.require_room_for_subscription(self)
-        cursor = self.service.ledgers.create_non_durable_cursor(self.ledger, name, mark_delete)
-        subscription = self.subscriptions[name] = Subscription(self, name, cursor)
-        return subscription
-
-    async def delete_subscription(self, subscription: Subscription) -> None:
-        """Forget a subscription and its cursor; its consumers are told to go."""
-        subscription.is_closed = True
-        subscription.close_consumers()
-        self._remove(subscription)
-        subscription.delayed.drop()
-        await self.service.ledgers.delete_cursor(self.ledger, subscription.cursor)
-        if subscription.name == COMPACTION_SUBSCRIPTION:
-            await self.compaction.drop()
-        logs.info("subscription.deleted", topic=self.name, subscription=subscription.name)
-
-    def drop_non_durable(self, subscription: Subscription) -> None:
-        """The last reader of a non-durable subscription left."""
-        if not subscription.is_closed:
-            subscription.is_closed = True
-            subscription.delayed.drop()
-            self._remove(subscription)
-            self.ledger.cursors.pop(subscription.name, None)
-
-    def _remove(self, subscription: Subscription) -> None:
-        if self.subscriptions.get(subscription.name) is subscription:
-            del self.subscriptions[subscription.name]
-            self.in_use()
-            self.counters.messages_out_of_removed += subscription.counters.messages_out
-            self.counters.bytes_out_of_removed += subscription.counters.bytes_out
+    async def create_subscription(
+        self, name: str, first: Position, properties: Mapping[str, str]
+    ) -> Subscription | None:
+        """In a turn of its own: a durable subscription whose first entry is the one at `first` or behind it; None when there is
+        a subscription of that name."""
+        async with self.turn(name, BEING_MADE):
+            return None if name in self.subscriptions else await self.registry.create(name, first, properties)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -385,6 +338,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         """Fence, write what is left, release. Raises StoreError when that fails."""
         self.fence()
         await self.tasks.close()
+        await self.registry.ended()
         try:
             await self.deduplication.close()
             for subscription in self.subscriptions.values():
@@ -396,6 +350,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         """Fence and drop everything that is stored."""
         self.fence()
         await self.tasks.close()
+        await self.registry.ended()
         for subscription in self.subscriptions.values():
             subscription.delayed.drop()
         # First: a topic of that name that is made later must not inherit what is set for this one.

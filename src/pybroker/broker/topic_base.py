@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 from pybroker.broker import publish_throttle, topic_limits
@@ -14,7 +15,7 @@ from pybroker.broker.producer_places import ProducerPlaces
 from pybroker.broker.publish_checks import publish_checks
 from pybroker.broker.revoked_rights import disconnect_who_may_not
 from pybroker.broker.subscribe_limit import SubscribeLimit
-from pybroker.errors import BrokerError, NotAllowedError, PersistenceError, ServiceNotReady
+from pybroker.errors import BrokerError, NotAllowedError, PersistenceError, ServiceNotReady, TopicFenced
 from pybroker.model.effective_policies import EffectivePolicies
 from pybroker.model.stats import LedgerCounters, TopicCounters
 from pybroker.model.system_topics import is_system_topic
@@ -101,9 +102,10 @@ class TopicBase(ABC):
         """Whether every message must be encrypted; the broker's own need not be."""
         return self.policies.encryption_required and not is_system_topic(self.name)
 
-    def _require_open(self) -> None:
+    def require_open(self) -> None:
+        """Raises TopicFenced."""
         if self.is_fenced:
-            raise ServiceNotReady(f"topic {self.name} is being unloaded, try again")
+            raise TopicFenced(f"topic {self.name} is being unloaded, try again")
 
     @property
     @abstractmethod
@@ -114,7 +116,7 @@ class TopicBase(ABC):
 
     def require_admissible(self, producer: Producer) -> None:
         """Raises ServiceNotReady, MetadataError for one that does not encrypt where it must, and AuthorizationError."""
-        self._require_open()
+        self.require_open()
         # Its right may have been revoked since the client asked: it waited for the topic, or for its turn.
         self.service.authorization.require_produce(self.name, producer.peer.role)
         topic_limits.require_encryption(self, producer)
@@ -129,7 +131,7 @@ class TopicBase(ABC):
 
     async def settled(self, producer_name: str) -> None:
         """Wait until `last_sequence_id` of this producer is sure. Raises ServiceNotReady when the topic is closed."""
-        self._require_open()
+        self.require_open()
 
     def last_sequence_id(self, producer_name: str) -> int:
         """What a producer of this name has published last; -1 when nothing is known of it."""
@@ -169,9 +171,22 @@ class TopicBase(ABC):
         if not self._subscribe_limit.admits(consumer, self.service.clock.monotonic_ms()):
             raise NotAllowedError("Subscribe limited by subscribe rate limit per consumer.")
 
+    @property
+    def subscriptions_being_made(self) -> int:
+        """Those that will be listed soon: limits count them already."""
+        return 0
+
+    @abstractmethod
+    def turn(self, subscription: str, doing: str) -> AbstractAsyncContextManager[None]:
+        """Make, delete or move that subscription, or attach consumers to it, while nobody else does; all is looked up within.
+
+        `doing` is what others are told that they wait for. Raises TopicFenced, and then nothing has been done, and
+        TooManyRequests.
+        """
+
     def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
-        """Add `consumer` to `subscription`. Raises ConsumerBusy, AuthorizationError."""
-        self._require_open()
+        """Add `consumer` to `subscription`, in its turn. Raises ConsumerBusy, AuthorizationError."""
+        self.require_open()
         self.service.authorization.require_consume(self.name, subscription.name, consumer.peer.role)
         topic_limits.require_room_for_consumer(self, consumer.peer)
         subscription.add_consumer(consumer, kind)

@@ -66,7 +66,7 @@ def require_room_on_subscription(subscription: SubscriptionBase) -> None:
 def require_room_for_subscription(topic: TopicBase) -> None:
     """Raises NotAllowedError when the topic takes no more subscriptions."""
     limit = topic.policies.max_subscriptions
-    if 0 < limit <= len(topic.subscriptions) and not is_system_topic(topic.name):
+    if 0 < limit <= len(topic.subscriptions) + topic.subscriptions_being_made and not is_system_topic(topic.name):
         raise NotAllowedError(f"Exceed the maximum number of subscriptions of the topic: {topic.name} ({limit})")
 
 

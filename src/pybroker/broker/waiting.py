@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
 
+from pybroker.broker.subscription_turns import WaitingRoom
 from pybroker.config import BrokerConfig
 from pybroker.errors import TooManyRequests
 
@@ -24,6 +25,8 @@ class WaitingRequests:
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self.count = 0
+        self.subscriptions = WaitingRoom()
+        """Where requests of all topics wait for their turns with a subscription."""
 
     @asynccontextmanager
     async def wait(self, what: str) -> AsyncIterator[None]:

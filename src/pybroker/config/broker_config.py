@@ -55,6 +55,8 @@ class BrokerConfig:
     max_concurrent_topic_load_request: int
     max_waiting_topic_requests: int
     topic_load_timeout_seconds: int
+    subscription_turn_timeout_seconds: float
+    max_waiting_subscription_requests: int
     max_concurrent_non_persistent_message_per_connection: int
     ha_proxy_protocol_enabled: bool
     pulsar_channel_write_buffer_high_water_mark: int
@@ -383,6 +385,8 @@ class BrokerConfig:
         max_concurrent_topic_load_request: int = 5000,
         max_waiting_topic_requests: int = 50000,
         topic_load_timeout_seconds: int = 60,
+        subscription_turn_timeout_seconds: float = 20.0,
+        max_waiting_subscription_requests: int = 10000,
         max_concurrent_non_persistent_message_per_connection: int = 1000,
         ha_proxy_protocol_enabled: bool = False,
         pulsar_channel_write_buffer_high_water_mark: int = 65536,
@@ -710,6 +714,8 @@ class BrokerConfig:
         assign(self, "max_concurrent_topic_load_request", max_concurrent_topic_load_request)
         assign(self, "max_waiting_topic_requests", max_waiting_topic_requests)
         assign(self, "topic_load_timeout_seconds", topic_load_timeout_seconds)
+        assign(self, "subscription_turn_timeout_seconds", subscription_turn_timeout_seconds)
+        assign(self, "max_waiting_subscription_requests", max_waiting_subscription_requests)
         assign(self, "max_concurrent_non_persistent_message_per_connection", max_concurrent_non_persistent_message_per_connection)
         assign(self, "ha_proxy_protocol_enabled", ha_proxy_protocol_enabled)
         assign(self, "pulsar_channel_write_buffer_high_water_mark", pulsar_channel_write_buffer_high_water_mark)
@@ -1044,6 +1050,8 @@ _KEYS: Final = (
     KeyInfo("maxConcurrentTopicLoadRequest", "max_concurrent_topic_load_request", ValueType.INT, 5000, "Topics that are loaded at once; further ones wait, in order of arrival.", minimum=1, dynamic=True),
     KeyInfo("maxWaitingTopicRequests", "max_waiting_topic_requests", ValueType.INT, 50000, "Requests in the whole broker that wait for a topic: until it is loaded, closed, made in partitions, grown or deleted, or until its namespace is; further ones are answered TooManyRequests.", minimum=1, dynamic=True),
     KeyInfo("topicLoadTimeoutSeconds", "topic_load_timeout_seconds", ValueType.INT, 60, "How long a request waits for a topic: then, and when a topic is not loaded by then, it is answered with an error.", minimum=1),
+    KeyInfo("subscriptionTurnTimeoutSeconds", "subscription_turn_timeout_seconds", ValueType.FLOAT, 20.0, "A request that waits so long while others make, delete or move the same subscription is answered TooManyRequests. Less than clients wait, so that they are told why.", minimum=0.001),
+    KeyInfo("maxWaitingSubscriptionRequests", "max_waiting_subscription_requests", ValueType.INT, 10000, "Requests that wait so at once, on all topics together; further ones are answered TooManyRequests at once.", minimum=0),
     KeyInfo("maxConcurrentNonPersistentMessagePerConnection", "max_concurrent_non_persistent_message_per_connection", ValueType.INT, 1000, "Messages for non-persistent topics that one connection may have under way at once; further ones are dropped.", minimum=0),
     KeyInfo("haProxyProtocolEnabled", "ha_proxy_protocol_enabled", ValueType.BOOL, False, "Take the client's address from the PROXY header that a TCP load balancer puts before the stream.", supported=False),
     KeyInfo("pulsarChannelWriteBufferHighWaterMark", "pulsar_channel_write_buffer_high_water_mark", ValueType.INT, 65536, "Write buffer mark of one connection. See maxOutboundBytesPerConnection, which does this here.", minimum=0, supported=False),

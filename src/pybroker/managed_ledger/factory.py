@@ -246,7 +246,13 @@ class ManagedLedgerFactory:
     async def create_cursor(
         self, managed: ManagedLedger, name: str, mark_delete: Position, properties: Mapping[str, str]
     ) -> ManagedCursor:
-        """Make a durable cursor whose next entry is the one behind `mark_delete`; durable when it returns."""
+        """Make a durable cursor whose next entry is the one behind `mark_delete`; durable when it returns.
+
+        There may be none of that name but a durable one that is being deleted.
+        """
+        present = managed.cursors.get(name)
+        assert name not in managed.cursor_infos, f"{managed.name} has a cursor {name}"
+        assert present is None or present.is_durable, f"{managed.name} has a reader's cursor {name}"
         managed.cursor_serial += 1
         cursor_id = f"{managed.name}/{quote(name, safe='')}#{managed.current_ledger_id}.{managed.cursor_serial}"
         state = CursorState(managed.ledgers, mark_delete)
@@ -260,31 +266,33 @@ class ManagedLedgerFactory:
             await self.save(managed)
         except StoreError:
             managed.cursor_infos.pop(name, None)
-            managed.cursors.pop(name, None)
+            _forget(managed, cursor)
             await cursor.close()
             raise
         return cursor
 
     def create_non_durable_cursor(self, managed: ManagedLedger, name: str, mark_delete: Position) -> ManagedCursor:
-        """Make a cursor of which nothing is written."""
+        """Make a cursor of which nothing is written, of a name that there is none of."""
+        assert name not in managed.cursors, f"{managed.name} has a cursor {name}"
         state = CursorState(managed.ledgers, mark_delete)
         cursor = ManagedCursor(managed, name, "", state, None, {})
         managed.cursors[name] = cursor
         return cursor
 
+    def drop_non_durable_cursor(self, managed: ManagedLedger, cursor: ManagedCursor) -> None:
+        """Forget a cursor of which nothing is written."""
+        assert not cursor.is_durable
+        _forget(managed, cursor)
+
     async def delete_cursor(self, managed: ManagedLedger, cursor: ManagedCursor) -> None:
-        """Forget a cursor for ever. Raises StoreError, and then it is still there."""
-        if not cursor.is_durable:
-            managed.cursors.pop(cursor.name, None)
-            return
+        """Forget a durable cursor for ever. Raises StoreError, and then it is still there if the managed ledger lists it."""
         info = managed.cursor_infos.pop(cursor.name)
         try:
             await self.save(managed)
         except StoreError:
             managed.cursor_infos.setdefault(cursor.name, info)
             raise
-        if managed.cursors.get(cursor.name) is cursor:  # else one of the same name was made meanwhile
-            del managed.cursors[cursor.name]
+        _forget(managed, cursor)
         managed.trim_soon()
         await cursor.close()
         for record_id in info.record_ids:
@@ -355,6 +363,12 @@ def _info_of(managed: ManagedLedger) -> ManagedLedgerInfo:
         managed.last_index,
         managed.compacted,
     )
+
+
+def _forget(managed: ManagedLedger, cursor: ManagedCursor) -> None:
+    """By identity: one of the same name may have been made meanwhile."""
+    if managed.cursors.get(cursor.name) is cursor:
+        del managed.cursors[cursor.name]
 
 
 def _apply(properties: dict[str, str], changes: Mapping[str, str | None]) -> None:

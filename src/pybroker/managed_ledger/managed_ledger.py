@@ -386,7 +386,12 @@ class ManagedLedger(AppendListener):
         whatever retention says. Raises StoreError."""
         for cursor in list(self.cursors.values()):
             if cursor.name not in kept_cursors:
-                await cursor.skip_all()
+                try:
+                    await cursor.skip_all()
+                except StoreError:
+                    if self.cursors.get(cursor.name) is cursor:
+                        raise
+                    continue  # It was deleted meanwhile.
         await self._trim(RetentionLimits())
 
     async def terminate(self) -> Position:

@@ -78,6 +78,9 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.producers: dict[int, Producer | None] = {}  # None: being set up, or waiting
         self.waiting_producers: dict[int, Producer] = {}  # for exclusive access to their topics
         self.consumers: dict[int, Consumer | None] = {}
+        self.consumers_set_up: dict[
+            int, asyncio.Event
+        ] = {}  # of those being set up, also of closed ones: set when that is over
         self.topic_watchers: dict[int, ConnectionWatcher] = {}
         self.tasks = TaskOwner("connection")
         self.close_reason = ""

@@ -20,6 +20,7 @@ from pybroker.broker.service import BrokerService
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.broker.topic_compaction import CompactionCounters
+from pybroker.broker.waiting import WaitingRequests
 from pybroker.clock import Clock
 from pybroker.cluster.cluster_documents import ClusterDocuments
 from pybroker.cluster.dynamic_configuration import DynamicConfiguration
@@ -202,6 +203,7 @@ class FakeBroker:
         self.stats = BrokerStats()
         self.ledgers = FakeFactory()
         self.pumps: list[FakeSubscription] = []
+        self.waiting = WaitingRequests(config)
         self.pending_metadata_requests = 0
         self.loading_topic_count = 0
         self.ready = True

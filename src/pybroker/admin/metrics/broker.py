@@ -144,6 +144,10 @@ class BrokerLines:
         yield from samples.counter("pybroker_gc_full_collections", stats.gc_full_collections)
         yield from samples.gauge("pybroker_pending_publish_bytes", stats.pending_publish_bytes)
         yield from samples.gauge("pybroker_pump_queue_depth", len(broker.pumps))
+        room = broker.waiting.subscriptions
+        yield from samples.gauge("pybroker_waiting_subscription_requests", room.occupied)
+        yield from samples.counter("pybroker_late_subscription_requests", room.late_total)
+        yield from samples.counter("pybroker_refused_subscription_requests", room.refused_total)
         yield from samples.counter("pybroker_bugs", stats.bugs)
         yield from samples.counter("pybroker_skipped_damaged_entries", stats.skipped_damaged_entries)
         for name, value in broker.ledgers.store.figures().items():

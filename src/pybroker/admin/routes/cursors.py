@@ -5,17 +5,18 @@ Consumers may be connected: what is skipped for them is not delivered any more, 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.call import Call, no_content, route
 from pybroker.admin.existing import (
-    existing_subscription,
     on_each_subscription,
     on_each_topic,
+    on_subscription,
     require_persistent,
     require_persistent_subscription,
-    while_served,
 )
 from pybroker.admin.partitions import require_not_partitioned
 from pybroker.admin.routes.topic_policies import TOPIC
@@ -40,9 +41,11 @@ def routes() -> list[Route]:
 
 
 async def skip(call: Call) -> Response:
-    subscription = await _single_subscription(call, "Skip messages")
-    with while_served(subscription.topic, subscription):
+
+    async def act(subscription: Subscription) -> None:
         await cursor_moves.skip(subscription, max(0, call.integer("count")))
+
+    await _on_single_subscription(call, "Skip messages", act)
     return no_content()
 
 
@@ -96,12 +99,14 @@ async def _expire_by_age(call: Call, subscription: Subscription) -> bool:
 
 async def expire_by_position(call: Call) -> Response:
     """Up to and including a message."""
-    subscription = await _single_subscription(call, "Expire messages")
-    position = await call.place()
-    if position > subscription.topic.ledger.last_confirmed:
-        raise _nothing_expired(subscription)
-    with while_served(subscription.topic, subscription):
+
+    async def act(subscription: Subscription) -> None:
+        position = await call.place()
+        if position > subscription.topic.ledger.last_confirmed:
+            raise _nothing_expired(subscription)
         await cursor_moves.expire_to(subscription, position)
+
+    await _on_single_subscription(call, "Expire messages", act)
     return no_content()
 
 
@@ -127,15 +132,16 @@ async def reset_by_time(call: Call) -> Response:
 
 async def reset_by_position(call: Call) -> Response:
     """Go on at a message, or the first one behind where it was."""
-    subscription = await _single_subscription(call, "Reset cursor")
-    position = await call.place()
-    with while_served(subscription.topic, subscription):
-        await cursor_moves.reset(subscription, position)
+
+    async def act(subscription: Subscription) -> None:
+        await cursor_moves.reset(subscription, await call.place())
+
+    await _on_single_subscription(call, "Reset cursor", act)
     return no_content()
 
 
-async def _single_subscription(call: Call, what: str) -> Subscription:
-    """The subscription of the path, of a topic that is not partitioned: positions and counts are those of one ledger."""
+async def _on_single_subscription(call: Call, what: str, action: Callable[[Subscription], Awaitable[None]]) -> None:
+    """Act on the subscription of the path, of a topic that is not partitioned: positions and counts are those of one ledger."""
     require_persistent_subscription(call, what)
     require_not_partitioned(call, call.topic_name())
-    return await existing_subscription(call)
+    await on_subscription(call, action)

@@ -6,17 +6,22 @@ is passed over; with a bundle only the topics in its hash range are touched.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 
 from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.call import Call, no_content, route
-from pybroker.admin.existing import while_served
+from pybroker.admin.existing import persistent
 from pybroker.admin.routes.bundles import positions_in
 from pybroker.admin.routes.namespaces import NAMESPACE, administered_namespace, existing_namespace
 from pybroker.broker import cursor_moves
+from pybroker.broker.open_topic import on_open_topic
+from pybroker.broker.subscription_registry import BEING_CHANGED, BEING_DELETED
 from pybroker.broker.topic import Topic
+from pybroker.broker.topic_base import TopicBase
 from pybroker.cluster.bundles import checked_bundle
 from pybroker.errors import AdminError, TopicNotFound
 from pybroker.model.names import PERSISTENT, TopicName
@@ -37,47 +42,64 @@ def routes() -> list[Route]:
 
 async def clear_backlog(call: Call) -> Response:
     """Every subscription of every topic has read everything."""
-    async for topic in _topics(call):
-        for subscription in list(topic.subscriptions.values()):
-            with while_served(topic, subscription):
-                await cursor_moves.skip_all(subscription)
+
+    async def act(topic: Topic) -> None:
+        for name in list(topic.subscriptions):
+            await _clear(topic, name)
+
+    await _on_topics(call, act)
     return no_content()
 
 
 async def clear_backlog_of_subscription(call: Call) -> Response:
     """The same for the subscriptions of one name; topics that have none are passed over."""
-    async for topic in _topics(call):
-        subscription = topic.subscriptions.get(call.name("subscription"))
-        if subscription is not None:
-            with while_served(topic, subscription):
-                await cursor_moves.skip_all(subscription)
+
+    async def act(topic: Topic) -> None:
+        await _clear(topic, call.name("subscription"))
+
+    await _on_topics(call, act)
     return no_content()
+
+
+async def _clear(topic: Topic, name: str) -> None:
+    if name in topic.subscriptions:
+        async with topic.turn(name, BEING_CHANGED):
+            subscription = topic.subscriptions.get(name)
+            if subscription is not None:
+                await cursor_moves.skip_all(subscription)
 
 
 async def unsubscribe(call: Call) -> Response:
     """Delete the subscriptions of one name; refused afterwards when one of them has consumers, which stays."""
     busy = []
-    async for topic in _topics(call):
-        subscription = topic.subscriptions.get(call.name("subscription"))
-        if subscription is None:
-            continue
-        if subscription.consumers:
-            busy.append(topic.name)
-        else:
-            with while_served(topic, subscription):
-                await topic.delete_subscription(subscription)
+
+    async def act(topic: Topic) -> None:
+        async with topic.turn(call.name("subscription"), BEING_DELETED):
+            subscription = topic.subscriptions.get(call.name("subscription"))
+            if subscription is None:
+                return
+            if subscription.consumers:
+                busy.append(topic.name)
+            else:
+                await subscription.delete()
+
+    await _on_topics(call, act)
     if busy:
         raise AdminError(412, f"Subscription has active connected consumers on {len(busy)} topics, one is {busy[0]}")
     return no_content()
 
 
-async def _topics(call: Call) -> AsyncIterator[Topic]:
-    """The topics of the namespace, or of the bundle in the path, loaded one after the other."""
+async def _on_topics(call: Call, action: Callable[[Topic], Awaitable[None]]) -> None:
+    """Act on the topics of the namespace, or of the bundle in the path, loaded one after the other."""
+
+    async def act(topic: TopicBase) -> None:
+        await action(persistent(topic))
+
     for name in await _names(call):
-        try:
-            yield await call.broker.get_topic(TopicName.parse(name), may_create=False)
-        except TopicNotFound:
-            continue
+        with suppress(TopicNotFound):
+            await on_open_topic(
+                call.broker, partial(call.broker.get_topic, TopicName.parse(name), may_create=False), act
+            )
 
 
 async def _names(call: Call) -> list[str]:

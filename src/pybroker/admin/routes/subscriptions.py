@@ -24,8 +24,12 @@ from pybroker.admin.routes.cursors import SUBSCRIPTION
 from pybroker.admin.routes.namespaces import existing_namespace
 from pybroker.admin.routes.topic_policies import TOPIC
 from pybroker.broker.backlog_analysis import analyze_backlog
+from pybroker.broker.open_topic import on_open_topic
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.subscription_base import SubscriptionBase
+from pybroker.broker.subscription_registry import BEING_MADE
+from pybroker.broker.topic import Topic
+from pybroker.broker.topic_base import TopicBase
 from pybroker.errors import AdminError, NotAllowedError
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, LATEST, Position
@@ -69,23 +73,27 @@ async def create_subscription(call: Call) -> Response:
 
 async def _create_on(call: Call, name: TopicName, subscription: str, start: ResetCursorData | None) -> bool:
     """Make it on one topic; False when it is there already."""
-    topic = await call.broker.get_topic(name, may_create=True)
-    if subscription in topic.subscriptions:
-        return False
     first, properties = LATEST, {}
     if start is not None:
         properties = start.properties
         first = start.position if start.position >= Position(0, 0) else EARLIEST
         if start.isExcluded and first != EARLIEST:
             first = Position(first.ledger_id, first.entry_id + 1)
-    with while_served(topic):
-        try:
-            created = await topic.create_subscription(subscription, first, properties)
-        except NotAllowedError as error:
-            raise AdminError(409, str(error)) from error
-        if call.flag("replicated"):
-            await created.set_replicated(True)
-    return True
+
+    async def make(topic: TopicBase) -> bool:
+        assert isinstance(topic, Topic)
+        async with topic.turn(subscription, BEING_MADE):
+            if subscription in topic.subscriptions:
+                return False
+            try:
+                created = await topic.registry.create(subscription, first, properties)
+            except NotAllowedError as error:
+                raise AdminError(409, str(error)) from error
+            if call.flag("replicated"):
+                await created.set_replicated(True)
+            return True
+
+    return await on_open_topic(call.broker, lambda: call.broker.get_topic(name, may_create=True), make)
 
 
 async def delete_subscription(call: Call) -> Response:

@@ -9,7 +9,8 @@ Invariant: the subscriptions that are listed are those with a consumer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from pybroker import logs
@@ -90,6 +91,12 @@ class NonPersistentTopic(TopicBase):
     def subscription(self, name: str, properties: Mapping[str, str]) -> NonPersistentSubscription:
         """The subscription `name`; a new one is listed from when its first consumer is attached."""
         return self.subscriptions.get(name) or NonPersistentSubscription(self, name, properties)
+
+    @asynccontextmanager
+    async def turn(self, subscription: str, doing: str) -> AsyncIterator[None]:
+        """Nothing that is done to a subscription takes time: nobody waits."""
+        self.require_open()
+        yield
 
     def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
         """Raises NotAllowedError above the limit of subscriptions, besides what the base raises."""

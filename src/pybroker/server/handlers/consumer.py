@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pybroker import logs
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.non_persistent.topic import NonPersistentTopic
+from pybroker.broker.open_topic import on_open_topic
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.subscription_base import SubscriptionBase
+from pybroker.broker.subscription_registry import BEING_DELETED, BEING_MADE
 from pybroker.broker.topic import Topic
 from pybroker.broker.topic_base import TopicBase
 from pybroker.broker.topic_limits import require_room_for_consumer, require_type_enabled
@@ -21,7 +24,7 @@ from pybroker.errors import (
     MetadataError,
     NotAllowedError,
     ProducerBusy,
-    ServiceNotReady,
+    TopicFenced,
     UnknownError,
 )
 from pybroker.model.names import TopicName
@@ -49,27 +52,33 @@ async def subscribe(connection: Connection, command: pb.BaseCommand) -> None:
     """Attach a consumer to a subscription, making topic and subscription if need be."""
     request = command.subscribe
     consumer_id = request.consumer_id
+    # Of that id, perhaps one that the client has given up meanwhile.
+    while (setting_up := connection.consumers_set_up.get(consumer_id)) is not None:
+        await setting_up.wait()
     present = connection.consumers.get(consumer_id)
     if present is not None:
         connection.send(replies.success(request.request_id))
         return
-    if consumer_id in connection.consumers:
-        raise ServiceNotReady(f"consumer {consumer_id} is already being set up on this connection")
     _require_supported(connection, request)
     name = TopicName.parse(request.topic)
     with refused_to("subscribe"):
         connection.broker.authorization.require_consume(name, request.subscription, connection.role)
     connection.consumers[consumer_id] = None
+    is_set_up = connection.consumers_set_up[consumer_id] = asyncio.Event()
     try:
         consumer = await _attach(connection, request, name)
     except BaseException:
         if connection.consumers.get(consumer_id, consumer_id) is None:
             del connection.consumers[consumer_id]
         raise
-    if consumer_id not in connection.consumers:  # closed, or the connection lost, while the topic was loading
-        consumer.detach()
-        return
-    connection.consumers[consumer_id] = consumer
+    else:
+        if consumer_id not in connection.consumers:  # closed, or the connection lost, while the topic was loading
+            consumer.detach()
+            return
+        connection.consumers[consumer_id] = consumer
+    finally:
+        del connection.consumers_set_up[consumer_id]
+        is_set_up.set()
     if not connection.is_writable:
         consumer.set_writable(False)
     logs.info(
@@ -109,7 +118,15 @@ def _require_supported(connection: Connection, request: pb.CommandSubscribe) -> 
 
 async def _attach(connection: Connection, request: pb.CommandSubscribe, name: TopicName) -> Consumer:
     broker = connection.broker
-    topic = await broker.any_topic(name, may_create=request.force_topic_creation)
+    return await on_open_topic(
+        broker,
+        lambda: broker.any_topic(name, may_create=request.force_topic_creation),
+        lambda topic: _attach_to(connection, request, topic),
+    )
+
+
+async def _attach_to(connection: Connection, request: pb.CommandSubscribe, topic: TopicBase) -> Consumer:
+    """Raises TopicFenced, and then nobody is attached."""
     host = connection.address.rpartition(":")[0]
     topic.admit_subscribe((host, request.consumer_name, request.consumer_id))
     kind = KIND_OF_SUB_TYPE[request.subType]
@@ -117,33 +134,44 @@ async def _attach(connection: Connection, request: pb.CommandSubscribe, name: To
     require_type_enabled(topic, kind)
     require_room_for_consumer(topic, connection)
     schema = schema_of(request)
-    takes_any_schema = schema is not None and schema.type is SchemaType.AUTO_CONSUME
-    if schema is not None and not takes_any_schema:
+    if schema is not None and schema.type is not SchemaType.AUTO_CONSUME:
         await admit_consumer_schema(topic, schema)
-    subscription = await _subscription(connection, request, topic)
-    if request.replicate_subscription_state and isinstance(subscription, Subscription):
-        await subscription.set_replicated(True)
+    while True:
+        async with topic.turn(request.subscription, BEING_MADE):
+            subscription = await _subscription(connection, request, topic)
+            if request.replicate_subscription_state and isinstance(subscription, Subscription):
+                await subscription.set_replicated(True)
+            consumer = _new_consumer(connection, request, subscription, kind)
+            try:
+                topic.attach(subscription, consumer, kind)
+            except ConsumerBusy as error:
+                busy = error
+            else:
+                return consumer
+        # Not in its turn: others need not wait for an answer that may never come. The subscription may be another afterwards.
+        if kind != "Exclusive" or not await subscription.is_blocked_by_the_dead():
+            raise busy
+
+
+def _new_consumer(
+    connection: Connection, request: pb.CommandSubscribe, subscription: SubscriptionBase, kind: str
+) -> Consumer:
     consumer = Consumer(
         subscription,
         request.consumer_id,
         request.consumer_name,
         request.priority_level,
-        max(0, topic.policies.max_unacked_per_consumer) if kind in ("Shared", "Key_Shared") else 0,
+        max(0, subscription.topic.policies.max_unacked_per_consumer) if kind in ("Shared", "Key_Shared") else 0,
         connection,
         {pair.key: pair.value for pair in request.metadata},
-        broker.clock.wall_ms(),
+        connection.broker.clock.wall_ms(),
         _key_shared_options(request.keySharedMeta),
     )
-    consumer.takes_any_schema = takes_any_schema
+    schema = schema_of(request)
+    consumer.takes_any_schema = schema is not None and schema.type is SchemaType.AUTO_CONSUME
     consumer.reads_compacted = request.read_compacted
     if request.HasField("consumer_epoch") and kind in ("Exclusive", "Failover"):
         consumer.epoch = request.consumer_epoch
-    try:
-        topic.attach(subscription, consumer, kind)
-    except ConsumerBusy:
-        if kind != "Exclusive" or not await subscription.is_blocked_by_the_dead():
-            raise
-        topic.attach(subscription, consumer, kind)
     return consumer
 
 
@@ -174,8 +202,8 @@ async def _subscription(connection: Connection, request: pb.CommandSubscribe, to
         # The start itself is included: what comes before it counts as read.
         is_behind_all = start > ledgers.last_position
         mark_delete = ledgers.last_position if is_behind_all else topic.ledger.position_before(start)
-        return topic.non_durable_subscription(request.subscription, mark_delete)
-    return await topic.subscription(
+        return topic.registry.non_durable(request.subscription, mark_delete)
+    return await topic.registry.durable(
         request.subscription,
         is_from_earliest,
         topic.policies.auto_subscription_creation.allowAutoSubscriptionCreation,
@@ -203,13 +231,20 @@ def require_consumer(connection: Connection, consumer_id: int) -> Consumer:
 async def unsubscribe(connection: Connection, command: pb.BaseCommand) -> None:
     """Delete the consumer's subscription; with other consumers on it only when forced."""
     request = command.unsubscribe
-    consumer = require_consumer(connection, request.consumer_id)
-    subscription = consumer.subscription
-    if len(subscription.consumers) > 1 and not request.force:
-        raise MetadataError("Unconnected or shared consumer attempting to unsubscribe")
-    connection.consumers.pop(request.consumer_id, None)
-    consumer.detach()
-    await subscription.delete()
+    subscription = require_consumer(connection, request.consumer_id).subscription
+    try:
+        async with subscription.topic.turn(subscription.name, BEING_DELETED):
+            # Its consumers were perhaps closed meanwhile, by a move or with the subscription, and this one subscribes again.
+            consumer = require_consumer(connection, request.consumer_id)
+            if consumer.subscription is not subscription:
+                raise MetadataError(f"Consumer not found: {request.consumer_id}")
+            if len(subscription.consumers) > 1 and not request.force:
+                raise MetadataError("Unconnected or shared consumer attempting to unsubscribe")
+            connection.consumers.pop(request.consumer_id, None)
+            consumer.detach()
+            await subscription.delete()
+    except TopicFenced as error:
+        raise MetadataError(f"Consumer not found: {request.consumer_id}") from error
     connection.send(replies.success(request.request_id))
 
 

@@ -5,10 +5,15 @@ All its consumers are told to subscribe again before the asker is answered, as c
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from pybroker.broker import cursor_moves
+from pybroker.broker.open_topic import on_open_topic
 from pybroker.broker.subscription import Subscription
+from pybroker.broker.subscription_registry import BEING_MOVED
+from pybroker.broker.topic import Topic
+from pybroker.broker.topic_base import TopicBase
 from pybroker.errors import MetadataError
 from pybroker.model.ack_set import word_count
 from pybroker.model.position import from_wire
@@ -23,17 +28,37 @@ if TYPE_CHECKING:
 async def seek(connection: Connection, command: pb.BaseCommand) -> None:
     """Go on at a message, or at the first one published at a time or later."""
     request = command.seek
-    subscription = require_consumer(connection, request.consumer_id).subscription
-    if not isinstance(subscription, Subscription):
-        pass  # There is nothing to go back to, and nothing is skipped: as Pulsar does, that is no error.
-    elif request.HasField("message_id"):
+    broker, asked = connection.broker, require_consumer(connection, request.consumer_id).subscription
+    if isinstance(asked, Subscription):
+        move = _move(request, word_count(broker.config.max_messages_in_batch))
+        request_id, name, subscription = request.request_id, asked.topic.name, asked.name
+        del command, request  # It waits perhaps, and the command may be as large as a frame.
+        await on_open_topic(
+            broker,
+            lambda: broker.any_topic(name, may_create=False),
+            lambda topic: _in_turn(topic, subscription, move),
+        )
+    else:
+        request_id = request.request_id  # There is nothing to go back to or to skip: as Pulsar does, that is no error.
+    connection.send(replies.success(request_id))
+
+
+def _move(request: pb.CommandSeek, max_words: int) -> Callable[[Subscription], Awaitable[None]]:
+    """What is asked for. Raises MetadataError when that is nothing."""
+    if request.HasField("message_id"):
         target = request.message_id
         position = from_wire(target.ledgerId, target.entryId)
         # No batch has more messages, and a frame has room for millions of words.
-        max_words = word_count(connection.broker.config.max_messages_in_batch)
-        await cursor_moves.reset(subscription, position, target.ack_set[:max_words])
-    elif request.HasField("message_publish_time"):
-        await cursor_moves.reset_to_time(subscription, request.message_publish_time)
-    else:
-        raise MetadataError("SEEK names neither a message nor a time")
-    connection.send(replies.success(request.request_id))
+        words = target.ack_set[:max_words]
+        return lambda subscription: cursor_moves.reset(subscription, position, words)
+    if request.HasField("message_publish_time"):
+        publish_time_ms = request.message_publish_time
+        return lambda subscription: cursor_moves.reset_to_time(subscription, publish_time_ms)
+    raise MetadataError("SEEK names neither a message nor a time")
+
+
+async def _in_turn(topic: TopicBase, name: str, move: Callable[[Subscription], Awaitable[None]]) -> None:
+    """Move the subscription as it is when its turn has come: others may have moved it, or made it anew."""
+    async with topic.turn(name, BEING_MOVED):
+        assert isinstance(topic, Topic)
+        await move(topic.registry.present(name))

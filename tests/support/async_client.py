@@ -1,0 +1,150 @@
+"""The binary protocol of a broker in the test's own process, and clients that say one command at a time, on the test's own loop.
+
+So a test can stop the broker in the middle of something, say the next command, and see what it does: nothing is a matter of time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+from tests.support.memory_broker import MemoryBroker
+from tests.support.raw_client import encode, frame, to_dict
+
+from pybroker.broker.topic import Topic
+from pybroker.managed_ledger.managed_ledger import ManagedLedger
+from pybroker.server.command_table import command_table
+from pybroker.server.listener import Listener, ServerContext
+from pybroker.wire import pulsar_api_pb2 as pb
+
+Type = pb.BaseCommand
+
+
+class AsyncClient:
+    """One connection; PINGs are answered also while nobody waits for a reply."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._request_id = 0
+        self._replies: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._reading = asyncio.ensure_future(self._read())
+
+    async def _read(self) -> None:
+        """Until the connection ends."""
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                body = await self._reader.readexactly(int.from_bytes(await self._reader.readexactly(4), "big"))
+                size = int.from_bytes(body[:4], "big")
+                command = pb.BaseCommand.FromString(body[4 : 4 + size])
+                if command.type == Type.PING:
+                    self.send(Type.PONG)
+                else:
+                    self._replies.put_nowait(to_dict(command, body[4 + size :]))
+
+    def send(self, command_type: pb.BaseCommand.Type, **fields: Any) -> None:
+        self._writer.write(frame(encode(command_type, **fields)))
+
+    def ask(self, command_type: pb.BaseCommand.Type, **fields: Any) -> int:
+        """Send a command with a request id of its own, which is returned."""
+        self._request_id += 1
+        self.send(command_type, request_id=self._request_id, **fields)
+        return self._request_id
+
+    def subscribe(self, topic: str, consumer_id: int = 1, sub_type: str = "Shared", **fields: Any) -> int:
+        fields = {"subscription": "s", "initialPosition": pb.CommandSubscribe.Earliest, **fields}
+        kind = pb.CommandSubscribe.SubType.Value(sub_type)
+        return self.ask(Type.SUBSCRIBE, topic=topic, subType=kind, consumer_id=consumer_id, **fields)
+
+    async def next(self) -> dict[str, Any]:
+        """The next command of the broker but PINGs."""
+        async with asyncio.timeout(10):
+            return await self._replies.get()
+
+    async def answer(self, request_id: int) -> dict[str, Any]:
+        """The reply to that request; what comes before it is left out."""
+        while (found := await self.next()).get("request_id") != str(request_id):
+            pass
+        return found
+
+    async def request(self, command_type: pb.BaseCommand.Type, **fields: Any) -> dict[str, Any]:
+        return await self.answer(self.ask(command_type, **fields))
+
+    async def close(self) -> None:
+        self._writer.close()
+        await self._reading
+
+
+class BinaryPort:
+    """Where a broker in this process takes connections."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._clients: list[AsyncClient] = []
+
+    async def connect(self) -> AsyncClient:
+        assert self._listener.port is not None
+        client = AsyncClient(*await asyncio.open_connection("127.0.0.1", self._listener.port))
+        self._clients.append(client)
+        client.send(Type.CONNECT, client_version="test", protocol_version=21)
+        assert (await client.next())["type"] == "CONNECTED"
+        return client
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await client.close()
+        await self._listener.close()
+
+
+@asynccontextmanager
+async def binary_port(broker: MemoryBroker) -> AsyncIterator[BinaryPort]:
+    """Serve the binary protocol of `broker`."""
+    listener = Listener(ServerContext(broker.service, command_table()))
+    listener.bind("127.0.0.1", 0, None, None)
+    await listener.start()
+    port = BinaryPort(listener)
+    try:
+        yield port
+    finally:
+        await port.close()
+
+
+class HeldSaves:
+    """Lets nothing of a topic reach the metadata store until it is told to: meanwhile cursors are being made, or being deleted."""
+
+    def __init__(self, broker: MemoryBroker, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._ledgers = broker.service.ledgers
+        self._path = topic.ledger.name
+        self._save = self._ledgers.save
+        self._open = asyncio.Event()
+        self._failure: Exception | None = None
+        self.waiting = 0
+        self.total = 0
+        monkeypatch.setattr(self._ledgers, "save", self._held_save)
+
+    async def _held_save(self, managed: ManagedLedger) -> None:
+        if managed.name != self._path:
+            await self._save(managed)
+            return
+        self.waiting += 1
+        self.total += 1
+        try:
+            await self._open.wait()
+        finally:
+            self.waiting -= 1
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        await self._save(managed)
+
+    def release(self, failure: Exception | None = None) -> None:
+        """Let them go on, from now on; the first one fails with `failure`."""
+        self._failure = failure
+        self._open.set()
+
+    def hold(self) -> None:
+        """Hold those that come from now on."""
+        self._open.clear()
