@@ -21,7 +21,7 @@ from pybroker.errors import StoreError
 from pybroker.storage.checkpoint import CheckpointJob, LedgerWork, Moved, run_checkpoint
 from pybroker.storage.checkpoint_table import CheckpointTable, CursorChange, TableChange
 from pybroker.storage.cursor_shelf import CursorShelf, ShelvedCursor
-from pybroker.storage.disk import Disk, is_out_of_space
+from pybroker.storage.disk import Disk, lacks_room
 from pybroker.storage.journal import Journal, JournalMark
 from pybroker.storage.journal_files import JournalFiles
 from pybroker.storage.live_ledger import LedgerState, LiveLedger
@@ -285,14 +285,14 @@ class Checkpointer:
                 self._space.is_checkpoint_waiting = False
                 return moved
             except (OSError, StoreError) as error:
-                if not (isinstance(error, OSError) and is_out_of_space(error)):
+                if not (isinstance(error, OSError) and lacks_room(error)):
                     self._on_fatal(error)
                     return None
                 if not is_delayed:
                     logs.warning("checkpoint.delayed", reason=error)
                 is_delayed = self._space.is_checkpoint_waiting = True
                 self._stats.checkpoint_retries += 1
-                await loop.run_in_executor(self._thread, self._space.no_room)
+                await loop.run_in_executor(self._thread, self._space.no_room, error)
             if await self._is_closing_after(self._options.checkpoint_retry_s):
                 return None
 

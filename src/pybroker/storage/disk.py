@@ -37,9 +37,14 @@ _ALLOCATE = getattr(os, "posix_fallocate", None)
 _ZEROS = bytes(1 << 20)
 
 
-def is_out_of_space(error: OSError) -> bool:
-    """Whether `error` says that there is no room, which passes; any other write error does not."""
-    return error.errno in {errno.ENOSPC, errno.EDQUOT}
+def lacks_room(error: OSError) -> bool:
+    """Whether `error` says that there is no room, or no descriptor for one more file: both pass, any other write error does not."""
+    return error.errno in {errno.ENOSPC, errno.EDQUOT} or lacks_descriptors(error)
+
+
+def lacks_descriptors(error: BaseException | None) -> bool:
+    """Whether the process, or the whole machine, has as many files open as it may."""
+    return isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}
 
 
 def make_private(path: Path) -> None:

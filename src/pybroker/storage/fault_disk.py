@@ -22,7 +22,7 @@ from random import Random
 from typing import Any, NoReturn
 
 from pybroker.storage.direct_io import ALIGNMENT, DirectFile, DirectWriter
-from pybroker.storage.disk import Disk, DiskFile, FileSystemSync, Pieces, SpaceFigures, is_out_of_space
+from pybroker.storage.disk import Disk, DiskFile, FileSystemSync, Pieces, SpaceFigures, lacks_room
 
 # Operation and file name; raises to make the operation fail.
 FaultPlan = Callable[[str, str], None]
@@ -401,7 +401,7 @@ class _FaultConnection(sqlite3.Connection):
             disk.step(operation, self._path)
         except OSError as error:
             failure = sqlite3.OperationalError(str(error))
-            failure.sqlite_errorcode = sqlite3.SQLITE_FULL if is_out_of_space(error) else sqlite3.SQLITE_IOERR
+            failure.sqlite_errorcode = sqlite3.SQLITE_FULL if lacks_room(error) else sqlite3.SQLITE_IOERR
             raise failure from error
 
 

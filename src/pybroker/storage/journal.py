@@ -25,7 +25,7 @@ from time import perf_counter
 from typing import TypeVar
 
 from pybroker.errors import StorageFull, StoreError
-from pybroker.storage.disk import is_out_of_space
+from pybroker.storage.disk import lacks_room
 from pybroker.storage.journal_files import JournalFile, JournalFiles
 from pybroker.storage.layout.journal import (
     BATCH_ALIGNMENT,
@@ -240,7 +240,7 @@ class Journal:
             try:
                 self._file.file.write_at((ERASED,), self._file.offset, durable=True)
             except OSError as error:
-                if not is_out_of_space(error):
+                if not lacks_room(error):
                     raise
 
     def _put_on_disk(self, batch: JournalBatch) -> None:
@@ -277,7 +277,7 @@ class Journal:
 
     def _refuse_runs(self, batch: JournalBatch, error: OSError) -> None:
         """Writer: there is no room for the batch; its records are left and may find some. Raises any other `error`."""
-        if not is_out_of_space(error):
+        if not lacks_room(error):
             raise error
         batch.error = StorageFull(f"the journal cannot be written: {error.strerror}")
         batch.error.__cause__ = error
@@ -288,7 +288,7 @@ class Journal:
 
     def _refuse_records(self, batch: JournalBatch, error: OSError) -> None:
         """Writer: there is no room for the records either. Raises any other `error`."""
-        if not is_out_of_space(error):
+        if not lacks_room(error):
             raise error
         batch.refused_records, batch.records = batch.records, []
 

@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from pybroker.storage.direct_io import DirectWriter
-from pybroker.storage.disk import is_out_of_space
+from pybroker.storage.disk import lacks_room
 from pybroker.storage.journal import ERASED, Journal, JournalBatch, JournalItem, JournalSetup
 from pybroker.storage.layout.journal import BATCH_HEADER_BYTES
 
@@ -127,7 +127,7 @@ class DirectJournal(Journal):
         batch = self._batch
         assert batch is not None
         if self._is_erasing:
-            if not is_out_of_space(error):
+            if not lacks_room(error):
                 raise error
             self._batch_ends(batch, ended)
             return

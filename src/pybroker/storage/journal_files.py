@@ -23,7 +23,7 @@ from pathlib import Path
 
 from pybroker import logs
 from pybroker.storage.direct_io import DirectFile
-from pybroker.storage.disk import Disk, DiskFile, is_out_of_space
+from pybroker.storage.disk import Disk, DiskFile, lacks_room
 from pybroker.storage.layout.journal import FILE_HEADER_BYTES, FileHeader, encode_file_header
 from pybroker.storage.space import StorageSpace
 
@@ -185,7 +185,7 @@ class JournalFiles:
             logs.error("journal.release_failed", error=str(error))
             # Whether the new names would be there after a crash is not known.
             del self._spares[spare_count:]
-            if not is_out_of_space(error):
+            if not lacks_room(error):
                 self._failure = error
 
     def _retire(self, path: Path, size_bytes: int) -> None:
@@ -206,9 +206,9 @@ class JournalFiles:
         try:
             return self._make(size_bytes)
         except OSError as error:
-            if not is_out_of_space(error):
+            if not lacks_room(error):
                 raise
-        self._space.no_room()
+            self._space.no_room(error)
         return self._make(min(size_bytes, SHORT_FILE_BYTES))
 
     def _make(self, size_bytes: int) -> JournalFile:

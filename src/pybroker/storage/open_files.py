@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pybroker.storage.disk import Disk, DiskFile
+from pybroker.storage.disk import Disk, DiskFile, lacks_descriptors
 
 
 class _OpenFile:
@@ -59,7 +59,7 @@ class OpenFiles:
                 self._retire(opened)
 
     def close(self) -> None:
-        """Close all; nobody reads any more."""
+        """Close all, those that are being read after their readers."""
         with self._lock:
             while self._files:
                 self._retire(self._files.popitem()[1])
@@ -73,7 +73,7 @@ class OpenFiles:
                 return opened
             drop_count = self._drop_count
         # Without the lock: a slow disk must not keep the others from files that are open.
-        opened = _OpenFile(self._disk.open_for_read(path))
+        opened = _OpenFile(self._open(path))
         opened.users = 1
         with self._lock:
             # It may be the file that was removed meanwhile, or another thread was faster: then it serves this once.
@@ -81,6 +81,15 @@ class OpenFiles:
             if not opened.is_dropped:
                 self._files[path] = opened
         return opened
+
+    def _open(self, path: Path) -> DiskFile:
+        try:
+            return self._disk.open_for_read(path)
+        except OSError as error:
+            if not lacks_descriptors(error):
+                raise
+        self.close()  # what is open for later reads only
+        return self._disk.open_for_read(path)
 
     def _give_back(self, path: Path, opened: _OpenFile) -> None:
         with self._lock:

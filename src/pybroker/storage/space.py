@@ -20,12 +20,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pybroker import logs
-from pybroker.storage.disk import Disk, is_out_of_space
+from pybroker.storage.disk import Disk, lacks_descriptors, lacks_room
 from pybroker.storage.options import LocalStoreOptions, fit_to_file_system
 from pybroker.tasks import TaskOwner
 
 RESERVE_NAME = "space.reserve"
 _MIB = 1 << 20
+_NO_SPACE = (
+    "no space left on the broker's disk: free some, or acknowledge, skip or expire messages, or delete topics;"
+    " what nobody needs is then given back and publishing goes on by itself (storageMinFreeSpaceMB)"
+)
+_NO_DESCRIPTORS = (
+    "the broker can open no more files: raise its limit (ulimit -n), or close connections;"
+    " publishing then goes on by itself (fileDescriptorsReserve)"
+)
 
 
 class SpaceReserve:
@@ -87,6 +95,7 @@ class StorageSpace:
         self._on_change: Callable[[], None]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reason: str | None = None
+        self._cause: OSError | None = None  # what the last write that found no room met
         self._has_told = False
         self._tasks = TaskOwner("space")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="storage-space")
@@ -114,7 +123,7 @@ class StorageSpace:
                 self._refuse()
         elif self._reserve.is_held and self.free_bytes >= self._needed_bytes() + self._margin_bytes:
             logs.info("storage.has_space", free_mib=self.free_bytes // _MIB)
-            self._reason = None
+            self._reason = self._cause = None
             self._on_change()
 
     def measure(self) -> None:
@@ -127,8 +136,10 @@ class StorageSpace:
         """Whether so much can be taken without coming near the watermark."""
         return self.free_bytes - size_bytes >= self._needed_bytes()
 
-    def no_room(self) -> None:
+    def no_room(self, error: OSError | None = None) -> None:
         """A write found no room: what is reserved may be used now, and no append is taken until space is back."""
+        if error is not None:
+            self._cause = error
         self._reserve.give_up()
         if self._loop is not None:
             try:
@@ -144,12 +155,14 @@ class StorageSpace:
         return self.options.min_free_bytes + self._unstored_bytes()
 
     def _refuse(self) -> None:
-        self._reason = (
-            "no space left on the broker's disk: free some, or acknowledge, skip or expire messages, or delete topics;"
-            " what nobody needs is then given back and publishing goes on by itself (storageMinFreeSpaceMB)"
-        )
+        self._reason = _NO_DESCRIPTORS if lacks_descriptors(self._cause) else _NO_SPACE
         free_mib = self.free_bytes // _MIB if self._has_figures else None
-        logs.warning("storage.full", free_mib=free_mib, needed_mib=self._needed_bytes() // _MIB)
+        logs.warning(
+            "storage.full",
+            reason=self._cause or "below the watermark",
+            free_mib=free_mib,
+            needed_mib=self._needed_bytes() // _MIB,
+        )
         if not self._has_figures:
             self._tasks.start(self._watch(), "watch")
         self._on_change()
@@ -176,6 +189,6 @@ class StorageSpace:
             self._has_told = False
         except OSError as error:
             # Appends stay refused without the reserve, and the next look tries again.
-            if not self._has_told and not is_out_of_space(error):
+            if not self._has_told and not lacks_room(error):
                 logs.error("storage.space_unknown", error=str(error))
                 self._has_told = True
