@@ -26,6 +26,7 @@ from pybroker.clock import Clock
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.data_directory import DataDirectoryInUse, DataDirectoryLock
+from pybroker.descriptors import FEW, raise_limit
 from pybroker.errors import AdminError, CannotListen, InvalidTopicName, StoreError
 from pybroker.garbage import GarbagePolicy
 from pybroker.managed_ledger.entry_cache import EntryCache
@@ -85,6 +86,7 @@ def run(config: BrokerConfig, ready_file: Path | None, warnings: list[str], disk
 def tune_process() -> None:
     """What the interpreter has to be told for a broker."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    raise_limit()
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -175,6 +177,9 @@ class Broker:
         )
         self.service = BrokerService(config, metadata, resources, ledgers, self.clock)
         self.service.request_stop = self._request_stop
+        descriptors = self.service.descriptors
+        log = logs.warning if descriptors.limit < FEW else logs.info
+        log("descriptors.limit", **descriptors._asdict(), advice="raise it with ulimit -n for more connections")
         await self.service.dynamic.load()
         await self.service.partitioned.load()
         await self.service.partitioned_operations.finish_deletions()

@@ -20,6 +20,7 @@ STORES = (*PERFORMERS, "storage", "metadata")
 SERVICES = ("managed_ledger", "compaction", "transaction", "schema", "cluster", "auth", "client")
 BROKER = (
     *STORES,
+    "descriptors",
     *SERVICES,
     "dispatch",
     "wire.entry_metadata",
@@ -38,6 +39,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "config": ("errors",),
     "model": ("errors",),
     "permits": ("model",),
+    "descriptors": (),
     "wire": VALUES,
     "dispatch": VALUES,
     "storage": PERFORMERS,
@@ -61,6 +63,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tools": ("data_directory", *STORES, "managed_ledger", "dispatch.delayed_record", "wire"),
     "app": (
         "data_directory",
+        "descriptors",
         "watchdog",
         "garbage",
         *STORES,

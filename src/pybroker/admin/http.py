@@ -176,7 +176,7 @@ class HttpServer:
             self.bind()
         config = self._config
         self._connections = Connections(
-            config.max_http_server_connections,
+            self._broker.descriptors.max_http,
             config.max_http_server_connections_per_ip,
             config.http_header_timeout_ms / 1000,
         )

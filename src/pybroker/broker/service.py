@@ -6,6 +6,7 @@ Owned by the app. Invariants: a topic is loaded at most once at a time; a name i
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ from pybroker.cluster.cluster_documents import ClusterDocuments
 from pybroker.cluster.dynamic_configuration import DynamicConfiguration
 from pybroker.cluster.lookup import AdvertisedAddresses, LookupResult
 from pybroker.config import BrokerConfig
+from pybroker.descriptors import Descriptors
 from pybroker.errors import (
     NotAllowedError,
     ServiceNotReady,
@@ -241,10 +243,21 @@ class BrokerService(PolicyListener, ResourceGroupListener):
             raise ServiceNotReady("the broker is starting or stopping, try again")
         self.creation.require_open_namespace(name)
 
+    @functools.cached_property
+    def descriptors(self) -> Descriptors:
+        """What connections may take of the process's file descriptors."""
+        config = self.config
+        return Descriptors.of_process(config.file_descriptors_reserve, config.max_http_server_connections)
+
     def unready_reason(self) -> str | None:
         """Why new clients should be sent elsewhere now; None when they are welcome. A look, unlike `health_check`."""
         if self.is_closing or not self.ready:
             return "the broker is starting or stopping"
+        limit = self.descriptors.max_clients
+        if self.stats.active_connections >= limit:
+            return (
+                f"there are as many connections as file descriptors allow ({limit}; fileDescriptorsReserve, ulimit -n)"
+            )
         return self.ledgers.store.refusal()
 
     def loaded_topic(self, name: TopicName) -> TopicBase | None:

@@ -46,6 +46,7 @@ class BrokerConfig:
     max_messages_in_batch: int
     broker_max_connections: int
     broker_max_connections_per_ip: int
+    file_descriptors_reserve: int
     max_pending_publish_requests_per_connection: int
     max_message_publish_buffer_size_in_mb: int
     max_outbound_bytes_per_connection: int
@@ -376,6 +377,7 @@ class BrokerConfig:
         max_messages_in_batch: int = 250000,
         broker_max_connections: int = 0,
         broker_max_connections_per_ip: int = 0,
+        file_descriptors_reserve: int = 512,
         max_pending_publish_requests_per_connection: int = 1000,
         max_message_publish_buffer_size_in_mb: int = 64,
         max_outbound_bytes_per_connection: int = 8388608,
@@ -705,6 +707,7 @@ class BrokerConfig:
         assign(self, "max_messages_in_batch", max_messages_in_batch)
         assign(self, "broker_max_connections", broker_max_connections)
         assign(self, "broker_max_connections_per_ip", broker_max_connections_per_ip)
+        assign(self, "file_descriptors_reserve", file_descriptors_reserve)
         assign(self, "max_pending_publish_requests_per_connection", max_pending_publish_requests_per_connection)
         assign(self, "max_message_publish_buffer_size_in_mb", max_message_publish_buffer_size_in_mb)
         assign(self, "max_outbound_bytes_per_connection", max_outbound_bytes_per_connection)
@@ -1041,6 +1044,7 @@ _KEYS: Final = (
     KeyInfo("maxMessagesInBatch", "max_messages_in_batch", ValueType.INT, 250000, "Most messages that one entry, a batch, may say it holds; one that says more, or more than its size can hold, is answered with NotAllowedError. Acknowledgements of a batch are read no further than this.", minimum=1, maximum=2147483647),
     KeyInfo("brokerMaxConnections", "broker_max_connections", ValueType.INT, 0, "Connections at once; further ones are refused. 0: no limit.", minimum=0),
     KeyInfo("brokerMaxConnectionsPerIp", "broker_max_connections_per_ip", ValueType.INT, 0, "Connections at once from one client address. 0: no limit.", minimum=0),
+    KeyInfo("fileDescriptorsReserve", "file_descriptors_reserve", ValueType.INT, 512, "File descriptors that connections leave to the files of the store, at most half of the limit of the process (ulimit -n, whose soft value is raised to the hard one at start). A quarter of the rest, at most maxHttpServerConnections, is for HTTP, the others are for clients; a connection beyond is closed at once, and the broker is not ready while that is so.", minimum=64),
     KeyInfo("maxPendingPublishRequestsPerConnection", "max_pending_publish_requests_per_connection", ValueType.INT, 1000, "A connection with more unanswered sends than this is not read until half of them are answered.", minimum=1),
     KeyInfo("maxMessagePublishBufferSizeInMB", "max_message_publish_buffer_size_in_mb", ValueType.INT, 64, "Bytes of unanswered sends of the whole broker; above it publishing connections are not read. 0: no limit.", minimum=0, dynamic=True),
     KeyInfo("maxOutboundBytesPerConnection", "max_outbound_bytes_per_connection", ValueType.INT, 8388608, "Dispatch to a connection pauses while more bytes than this wait to be written to it.", minimum=65536),

@@ -201,6 +201,7 @@ class BrokerStats:
         "connections_closed",
         "connections_created",
         "connections_failed",
+        "connections_refused",
         "gc_full_collections",
         "gc_pauses_ms",
         "is_healthy",
@@ -223,6 +224,7 @@ class BrokerStats:
     def __init__(self) -> None:
         self.active_connections = 0
         self.connections_created = 0
+        self.connections_refused = 0
         self.connections_failed = 0
         self.connections_closed = 0
         self.throttled_connections = 0

@@ -24,6 +24,8 @@ RECEIVE_BUFFER_BYTES = 64 * 1024
 ACCEPT_BACKLOG = 1024
 KEEP_ALIVE_SLICES = 10
 CLOSE_GRACE_S = 2.0
+REFUSALS_TOLD_EVERY_S = 10.0
+"""Who floods the broker does not flood its log."""
 TLS_HANDSHAKE_TIMEOUT_S = 10.0
 
 
@@ -50,6 +52,7 @@ class ServerContext:
         self._is_publish_held = False
         self._by_host: Counter[str] = Counter()
         self._stalled: dict[Connection, tuple[float, int]] = {}  # since when, and with how many bytes
+        self._refusal_told_s = -REFUSALS_TOLD_EVERY_S
 
     # --- connections -------------------------------------------------------------------------------------------------
 
@@ -63,6 +66,22 @@ class ServerContext:
         self._by_host[_host(connection)] += 1
         if self._is_publish_held:
             connection.hold_publish_memory(True)
+        if len(self.connections) > self.broker.descriptors.max_clients:
+            self._refuse(connection)
+
+    def _refuse(self, connection: Connection) -> None:
+        """There is no descriptor for it that files could do without."""
+        self.broker.stats.connections_refused += 1
+        now_s = self.loop.time()
+        if now_s >= self._refusal_told_s + REFUSALS_TOLD_EVERY_S:
+            self._refusal_told_s = now_s
+            logs.warning(
+                "connection.refused",
+                reason="fileDescriptorsReserve",
+                connections=len(self.connections) - 1,
+                refused=self.broker.stats.connections_refused,
+            )
+        connection.abort("as many connections as file descriptors allow (fileDescriptorsReserve, ulimit -n)")
 
     def closed(self, connection: Connection, reason: str) -> None:
         """A connection has ended, whoever ended it."""

@@ -26,6 +26,7 @@ from pybroker.cluster.cluster_documents import ClusterDocuments
 from pybroker.cluster.dynamic_configuration import DynamicConfiguration
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts, LookupResult
 from pybroker.config import BrokerConfig
+from pybroker.descriptors import Descriptors
 from pybroker.errors import AdminError, BrokerError, TopicNotFound
 from pybroker.managed_ledger.entry_cache import EntryCache
 from pybroker.managed_ledger.info import CompactedInfo
@@ -201,6 +202,7 @@ class FakeBroker:
         self.partitioned = PartitionedTopics(MemoryMetadataStore())
         self.maintenance = Maintenance(cast(BrokerService, self))
         self.stats = BrokerStats()
+        self.descriptors = Descriptors.of_process(config.file_descriptors_reserve, config.max_http_server_connections)
         self.ledgers = FakeFactory()
         self.pumps: list[FakeSubscription] = []
         self.waiting = WaitingRequests(config)

@@ -105,6 +105,9 @@ class BrokerLines:
 
     def _connections(self) -> Iterator[str]:
         yield from self._about(figures.CONNECTIONS, figures.connection_figures(self._broker.stats))
+        samples, broker = self._samples, self._broker
+        yield from samples.gauge("pybroker_connections_limit", broker.descriptors.max_clients)
+        yield from samples.counter("pybroker_connections_refused", broker.stats.connections_refused)
 
     def _load(self) -> Iterator[str]:
         yield from self._about(figures.HEALTH, figures.health_figures(self._broker.stats))
