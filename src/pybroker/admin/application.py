@@ -79,7 +79,7 @@ class Application:
                     self._limit.take(_client_address(scope), self._broker.clock.monotonic_ms())
                 self._check_header_size(scope)
                 scope[BROKER_KEY] = self._broker
-                scope[IDENTITY_KEY] = self._authenticate(scope)
+                scope[IDENTITY_KEY] = await self._authenticate(scope)
                 await self._router(scope, answer.receive, answer.send)
             except ClientGone:
                 raise
@@ -101,7 +101,7 @@ class Application:
         if size > limit:
             raise AdminError(431, f"The headers are larger than httpMaxRequestHeaderSize ({limit})")
 
-    def _authenticate(self, scope: Scope) -> Identity:
+    async def _authenticate(self, scope: Scope) -> Identity:
         config = self._broker.config
         path = scope["path"]
         if path in PROBE_PATHS or (path == METRICS_PATH and not config.authenticate_metrics_endpoint):
@@ -109,9 +109,9 @@ class Application:
         certificate = scope["state"][PEER_CERTIFICATE_KEY]
         # Who cannot set headers, as a browser that opens a WebSocket, names the token in the address.
         query_token = QueryParams(scope["query_string"]).get("token", "")
-        return self._broker.authentication.authenticate_http(
-            Headers(scope=scope), certificate, time.time(), query_token
-        )
+        authentication = self._broker.authentication
+        method, data = authentication.http_credentials(Headers(scope=scope), certificate, query_token)
+        return await authentication.authenticate_in_turn(method, data, certificate, time.time(), _client_address(scope))
 
     def _error_response(self, error: Exception, scope: Scope) -> Response:
         """The answer to what a handler raised; logs what nobody expected."""

@@ -6,11 +6,14 @@ or one that is not configured, and only where `anonymousUserRole` is set and `st
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from functools import partial
 
 from pybroker.auth import names
 from pybroker.auth.basic import BasicProvider
 from pybroker.auth.locations import decoded_base64
+from pybroker.auth.password_checks import CheckLimits, PasswordChecks
 from pybroker.auth.provider import AuthenticationProvider, Identity, PeerCertificate
 from pybroker.auth.tls_auth import TlsProvider
 from pybroker.auth.token import TokenProvider, TokenSettings
@@ -31,6 +34,16 @@ class AuthenticationService:
         self.enabled = config.authentication_enabled
         self._anonymous_role = "" if config.strict_auth_method else config.anonymous_user_role.strip()
         self._providers: dict[str, AuthenticationProvider] = {}
+        self._checks = PasswordChecks(
+            CheckLimits(
+                config.basic_auth_max_concurrent_checks,
+                config.basic_auth_max_pending_checks,
+                config.basic_auth_max_pending_checks_per_ip,
+                config.basic_auth_max_failures_per_second_per_ip,
+                config.basic_auth_pending_check_timeout_ms / 1000,
+            )
+        )
+        self._under_way: dict[tuple[str, bytes], asyncio.Event] = {}
         if not self.enabled:
             return
         problems = Problems()
@@ -60,21 +73,50 @@ class AuthenticationService:
             f"authentication method {method[:40]!r} is not configured; methods: {', '.join(self._providers)}"
         )
 
-    def authenticate_http(
-        self, headers: Mapping[str, str], peer_certificate: PeerCertificate | None, now_s: float, query_token: str = ""
+    def is_immediate(self, method: str, data: bytes) -> bool:
+        """Whether `authenticate` takes no hash of a password, which would hold everybody up."""
+        provider = self._providers.get(method)
+        return not isinstance(provider, BasicProvider) or not _takes_hash(provider, data)
+
+    async def authenticate_in_turn(
+        self, method: str, data: bytes, peer_certificate: PeerCertificate | None, now_s: float, address: str
     ) -> Identity:
-        """Tell who sent an HTTP request, from its Authorization header, or else a token in its query, or its client certificate.
+        """The same as `authenticate`, with hashes in threads and in turns of addresses. Raises TooManyRequests as well."""
+        provider = self._providers.get(method)
+        if isinstance(provider, BasicProvider):
+            while _takes_hash(provider, data):
+                await self._check(provider, data, address)
+        return self.authenticate(method, data, peer_certificate, now_s)
+
+    async def _check(self, provider: BasicProvider, data: bytes, address: str) -> None:
+        """Compute one hash, or wait while somebody else computes the same: a client opens many connections at once."""
+        user, password = provider.credentials(data)
+        key = address, provider.digest(user, password)
+        under_way = self._under_way.get(key)
+        if under_way is not None:
+            await under_way.wait()
+            return
+        ended = self._under_way[key] = asyncio.Event()
+        try:
+            verify = partial(provider.verify, user, password)
+            provider.remember(user, password, await self._checks.check(address, provider.row_of(user), verify))
+        finally:
+            del self._under_way[key]
+            ended.set()
+
+    def http_credentials(
+        self, headers: Mapping[str, str], peer_certificate: PeerCertificate | None, query_token: str = ""
+    ) -> tuple[str, bytes]:
+        """Method and data of an HTTP request: its Authorization header, or else a token in its query, or its client certificate.
 
         `headers` has lower-case names or ignores case. Raises AuthenticationError.
         """
-        if not self.enabled:
-            return NOBODY
         authorization = headers.get("authorization", "")
         if not authorization and query_token and names.TOKEN in self._providers:
-            return self.authenticate(names.TOKEN, query_token.encode(), peer_certificate, now_s)
+            return names.TOKEN, query_token.encode()
         if not authorization:
             method = names.TLS if peer_certificate is not None and names.TLS in self._providers else names.NONE
-            return self.authenticate(method, b"", peer_certificate, now_s)
+            return method, b""
         scheme, _, text = authorization.partition(" ")
         method = _HTTP_SCHEMES.get(scheme.lower(), scheme)
         data: bytes | None = text.strip().encode()
@@ -82,7 +124,21 @@ class AuthenticationService:
             data = decoded_base64(text.encode())
             if data is None:
                 raise AuthenticationError("the Authorization header is not base64")
-        return self.authenticate(method, data or b"", peer_certificate, now_s)
+        return method, data or b""
+
+    def authenticate_http(
+        self, headers: Mapping[str, str], peer_certificate: PeerCertificate | None, now_s: float, query_token: str = ""
+    ) -> Identity:
+        """Tell who sent an HTTP request, at once. Raises AuthenticationError."""
+        method, data = self.http_credentials(headers, peer_certificate, query_token)
+        return self.authenticate(method, data, peer_certificate, now_s)
+
+
+def _takes_hash(provider: BasicProvider, data: bytes) -> bool:
+    try:
+        return provider.recall(*provider.credentials(data)) is None
+    except AuthenticationError:
+        return False
 
 
 def _provider(method: str, config: BrokerConfig) -> AuthenticationProvider:
@@ -99,7 +155,7 @@ def _provider(method: str, config: BrokerConfig) -> AuthenticationProvider:
             )
         )
     if method == names.BASIC:
-        return BasicProvider(config.basic_auth_conf)
+        return BasicProvider(config.basic_auth_conf, config.basic_auth_max_password_bytes)
     assert method == names.TLS, method
     if config.tls_allow_insecure_connection:
         raise ConfigError("authentication by certificate and tlsAllowInsecureConnection=true exclude each other")

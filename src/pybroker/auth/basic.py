@@ -1,13 +1,15 @@
 """Method `basic`: user and password, against the lines of a `.htpasswd` file.
 
 Hashes as `htpasswd` and Pulsar's tools write them: apr1 (MD5), SHA-1, and what crypt(3) knows: MD5, SHA-256, SHA-512,
-DES. The file is read once, at start. What must hold: an unknown user costs as much time as a wrong password.
+DES. The file is read once, at start. What must hold: an unknown user costs as much time as a wrong password, and no password
+costs more than a short one.
 """
 
 from __future__ import annotations
 
 import hmac
 import secrets
+from collections import OrderedDict
 
 from pybroker.auth import names
 from pybroker.auth.locations import read_location
@@ -16,14 +18,19 @@ from pybroker.config.keys import ConfigError
 from pybroker.errors import AuthenticationError
 
 _SCHEMES = ("apr_md5_crypt", "sha512_crypt", "sha256_crypt", "md5_crypt", "ldap_sha1", "des_crypt")
-MAX_PASSWORD_BYTES = 4096
+DEFAULT_MAX_PASSWORD_BYTES = 72
+MAX_REMEMBERED_FAILURES = 1000
+UNKNOWN_USER = ""
 
 
 class BasicProvider(AuthenticationProvider):
     """Verifies passwords. A password that was right is remembered as a keyed digest, because slow hashes are slow on
-    purpose and HTTP sends the password with each request."""
+    purpose and HTTP sends the password with each request; so are the last ones that were wrong, which clients repeat.
 
-    def __init__(self, location: str) -> None:
+    `verify` may be called in a thread, everything else on one thread only.
+    """
+
+    def __init__(self, location: str, max_password_bytes: int = DEFAULT_MAX_PASSWORD_BYTES) -> None:
         from passlib.context import CryptContext  # type: ignore[import-untyped]  # noqa: PLC0415  (only for its users)
 
         if not location:
@@ -31,32 +38,64 @@ class BasicProvider(AuthenticationProvider):
         self._context = CryptContext(schemes=list(_SCHEMES))
         self._hashes = self._read(read_location("basicAuthConf", location))
         self._any_hash = next(iter(self._hashes.values()))
+        self._max_password_bytes = max_password_bytes
         self._digest_key = secrets.token_bytes(32)
         self._verified: dict[str, bytes] = {}  # At most one digest for each user of the file.
+        self._failed: OrderedDict[bytes, None] = OrderedDict()
 
     def authenticate(self, data: bytes, peer_certificate: PeerCertificate | None, now_s: float) -> Identity:
+        user, password = self.credentials(data)
+        is_right = self.recall(user, password)
+        if is_right is None:
+            is_right = self.verify(user, password)
+            self.remember(user, password, is_right)
+        if not is_right:
+            raise AuthenticationError("unknown user or wrong password")
+        return Identity(user, names.BASIC, None)
+
+    def credentials(self, data: bytes) -> tuple[str, str]:
+        """User and password as a client sends them. Raises AuthenticationError."""
         try:
             user, colon, password = data.decode().partition(":")
         except UnicodeDecodeError:
             raise AuthenticationError("user and password are not UTF-8") from None
         if not colon:
             raise AuthenticationError("no user and password were sent" if not data else "expected user:password")
-        if not self._is_right(user, password):
-            raise AuthenticationError("unknown user or wrong password")
-        return Identity(user, names.BASIC, None)
+        return user, password
 
-    def _is_right(self, user: str, password: str) -> bool:
-        if len(password) > MAX_PASSWORD_BYTES or "\0" in password:
+    def row_of(self, user: str) -> str:
+        """With whom checks of this user take turns: names that nobody has are one."""
+        return user if user in self._hashes else UNKNOWN_USER
+
+    def recall(self, user: str, password: str) -> bool | None:
+        """Whether the password is right, None when that takes a hash."""
+        if len(password.encode()) > self._max_password_bytes or "\0" in password:
             return False
-        digest = hmac.digest(self._digest_key, password.encode(), "sha256")
+        digest = self.digest(user, password)
         remembered = self._verified.get(user)
         if remembered is not None and hmac.compare_digest(remembered, digest):
             return True
+        return False if digest in self._failed else None
+
+    def verify(self, user: str, password: str) -> bool:
+        """Compute the hash: up to a second."""
         known = user in self._hashes
         right: bool = self._context.verify(password, self._hashes[user] if known else self._any_hash)
-        if right and known:
-            self._verified[user] = digest
         return right and known
+
+    def remember(self, user: str, password: str, is_right: bool) -> None:
+        """What `verify` said."""
+        digest = self.digest(user, password)
+        if is_right:
+            self._verified[user] = digest
+            return
+        self._failed[digest] = None
+        if len(self._failed) > MAX_REMEMBERED_FAILURES:
+            self._failed.popitem(last=False)
+
+    def digest(self, user: str, password: str) -> bytes:
+        """Stands for a user with a password, in this process only."""
+        return hmac.digest(self._digest_key, f"{user}:{password}".encode(), "sha256")
 
     def _read(self, content: bytes) -> dict[str, str]:
         hashes: dict[str, str] = {}

@@ -113,6 +113,12 @@ class BrokerConfig:
     token_allowed_clock_skew_seconds: int
     token_setting_prefix: str
     basic_auth_conf: str
+    basic_auth_max_password_bytes: int
+    basic_auth_max_concurrent_checks: int
+    basic_auth_max_pending_checks: int
+    basic_auth_max_pending_checks_per_ip: int
+    basic_auth_pending_check_timeout_ms: int
+    basic_auth_max_failures_per_second_per_ip: float
     authorization_enabled: bool
     authorization_provider: str
     super_user_roles: tuple[str, ...]
@@ -444,6 +450,12 @@ class BrokerConfig:
         token_allowed_clock_skew_seconds: int = 0,
         token_setting_prefix: str = "",
         basic_auth_conf: str = "",
+        basic_auth_max_password_bytes: int = 72,
+        basic_auth_max_concurrent_checks: int = 1,
+        basic_auth_max_pending_checks: int = 512,
+        basic_auth_max_pending_checks_per_ip: int = 64,
+        basic_auth_pending_check_timeout_ms: int = 10000,
+        basic_auth_max_failures_per_second_per_ip: float = 1.0,
         authorization_enabled: bool = False,
         authorization_provider: str = "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider",
         super_user_roles: tuple[str, ...] = (),
@@ -774,6 +786,12 @@ class BrokerConfig:
         assign(self, "token_allowed_clock_skew_seconds", token_allowed_clock_skew_seconds)
         assign(self, "token_setting_prefix", token_setting_prefix)
         assign(self, "basic_auth_conf", basic_auth_conf)
+        assign(self, "basic_auth_max_password_bytes", basic_auth_max_password_bytes)
+        assign(self, "basic_auth_max_concurrent_checks", basic_auth_max_concurrent_checks)
+        assign(self, "basic_auth_max_pending_checks", basic_auth_max_pending_checks)
+        assign(self, "basic_auth_max_pending_checks_per_ip", basic_auth_max_pending_checks_per_ip)
+        assign(self, "basic_auth_pending_check_timeout_ms", basic_auth_pending_check_timeout_ms)
+        assign(self, "basic_auth_max_failures_per_second_per_ip", basic_auth_max_failures_per_second_per_ip)
         assign(self, "authorization_enabled", authorization_enabled)
         assign(self, "authorization_provider", authorization_provider)
         assign(self, "super_user_roles", super_user_roles)
@@ -1111,6 +1129,12 @@ _KEYS: Final = (
     KeyInfo("tokenAllowedClockSkewSeconds", "token_allowed_clock_skew_seconds", ValueType.INT, 0, "How far the clock of the token's issuer may be off.", minimum=0),
     KeyInfo("tokenSettingPrefix", "token_setting_prefix", ValueType.STR, "", "Prefix of the token keys for a second token provider.", supported=False),
     KeyInfo("basicAuthConf", "basic_auth_conf", ValueType.STR, "", "Users and password hashes of basic authentication: path, file: URL or data: URL of an .htpasswd file.", secret=True),
+    KeyInfo("basicAuthMaxPasswordBytes", "basic_auth_max_password_bytes", ValueType.INT, 72, "Bytes that a password may have; longer ones are wrong. Hashes of long passwords cost more.", minimum=1),
+    KeyInfo("basicAuthMaxConcurrentChecks", "basic_auth_max_concurrent_checks", ValueType.INT, 1, "Password hashes that are computed at once. They run in threads of one interpreter, so more make none of them faster.", minimum=1),
+    KeyInfo("basicAuthMaxPendingChecks", "basic_auth_max_pending_checks", ValueType.INT, 512, "Passwords that wait to be checked, in all and of one client address. Addresses take turns, and users of an address; when there is no room, the newest of the longest row is refused (TooManyRequests; 429 over HTTP).", minimum=0),
+    KeyInfo("basicAuthMaxPendingChecksPerIp", "basic_auth_max_pending_checks_per_ip", ValueType.INT, 64, "The same of one client address.", minimum=0),
+    KeyInfo("basicAuthPendingCheckTimeoutMs", "basic_auth_pending_check_timeout_ms", ValueType.INT, 10000, "Longest time, in milliseconds, that a password waits to be checked; then it is refused in the same way.", minimum=1),
+    KeyInfo("basicAuthMaxFailuresPerSecondPerIp", "basic_auth_max_failures_per_second_per_ip", ValueType.FLOAT, 1.0, "Wrong passwords a second of one client address that are checked, after ten at once; further ones wait.", minimum=0.001),
     KeyInfo("authorizationEnabled", "authorization_enabled", ValueType.BOOL, False, "Ask what a role may do. Off: whoever is let in may do everything."),
     KeyInfo("authorizationProvider", "authorization_provider", ValueType.STR, "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider", "Class that decides. There is one here, with permissions by namespace and tenant administrators; others are refused."),
     KeyInfo("superUserRoles", "super_user_roles", ValueType.LIST, (), "Roles that may do everything.", dynamic=True),

@@ -70,10 +70,12 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.session = Session()
         self.identity: Identity | None = None
         self.address = ""
+        self.host = ""
         self.client_version = ""
         self.role = None
         self.features = pb.FeatureFlags()
         self.is_challenged = False
+        self.is_renewing = False
         self.certificate: PeerCertificate | None = None
         self.producers: dict[int, Producer | None] = {}  # None: being set up, or waiting
         self.waiting_producers: dict[int, Producer] = {}  # for exclusive access to their topics
@@ -105,6 +107,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._outbox = Outbox(self.context.loop, self._transport)
         self._transport.set_write_buffer_limits(high=self.context.max_outbound_bytes)
         host, port = (self._transport.get_extra_info("peername") or ("unknown", 0))[:2]
+        self.host = str(host)
         self.address = f"/{host}:{port}"
         self.certificate = peer_certificate(self._transport.get_extra_info("ssl_object"))
         self.context.opened(self)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 from tests.support import credentials
 
-from pybroker.auth.basic import BasicProvider
+from pybroker.auth.basic import MAX_REMEMBERED_FAILURES, BasicProvider
 from pybroker.config.keys import ConfigError
 from pybroker.errors import AuthenticationError
 
@@ -52,6 +53,36 @@ def test_a_wrong_password_is_refused_also_when_another_user_has_it(tmp_path: Pat
     for mixed in ("alice:other", "bob:secret", "carol:secret"):
         with pytest.raises(AuthenticationError):
             role_of(provider, mixed)
+
+
+def counting(provider: BasicProvider) -> list[str]:
+    """The passwords of which hashes are computed from now on."""
+    hashed: list[str] = []
+    verify = provider.verify
+
+    def counted(user: str, password: str) -> bool:
+        hashed.append(password)
+        return verify(user, password)
+
+    provider.verify = counted  # type: ignore[method-assign]
+    return hashed
+
+
+def test_a_password_is_hashed_once_right_or_wrong_and_a_long_one_never(tmp_path: Path) -> None:
+    provider = BasicProvider(str(credentials.htpasswd(tmp_path, alice="secret")))
+    hashed = counting(provider)
+    for data in ("alice:secret", "alice:wrong", "nobody:secret", "alice:" + "é" * 37) * 3:
+        with contextlib.suppress(AuthenticationError):
+            role_of(provider, data)
+    assert hashed == ["secret", "wrong", "secret"]
+
+
+def test_the_wrong_passwords_that_are_remembered_are_few(tmp_path: Path) -> None:
+    provider = BasicProvider(str(credentials.htpasswd(tmp_path, alice="secret")))
+    for number in range(MAX_REMEMBERED_FAILURES + 5):
+        provider.remember("alice", str(number), False)
+    assert provider.recall("alice", "0") is None
+    assert provider.recall("alice", "5") is False
 
 
 @pytest.mark.parametrize("data", [b"", b"no colon", b"\xff:\xff"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pybroker import __version__, logs
-from pybroker.errors import AuthenticationError, NotAllowedError
+from pybroker.auth.authentication import Identity
+from pybroker.errors import AuthenticationError, BrokerError, NotAllowedError, ProtocolViolation, TooManyRequests
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
 from pybroker.wire.session import SessionState, negotiated_version
@@ -26,16 +27,50 @@ def connect(connection: Connection, command: pb.BaseCommand) -> None:
         _refuse(connection, NotAllowedError(f"Reached the maximum number of connections ({limit})"))
         return
     method = request.auth_method_name or _AUTH_METHODS.get(request.auth_method, "")
-    try:
-        if request.original_principal or request.original_auth_data:
-            raise AuthenticationError("connections through a proxy are not supported yet")
-        connection.identity = broker.authentication.authenticate(
-            method, request.auth_data, connection.certificate, broker.clock.wall_ms() / 1000
-        )
-    except AuthenticationError as error:
-        logs.info("authentication.failed", connection=connection.address, method=method or "none", error=str(error))
-        _refuse(connection, error)
+    if request.original_principal or request.original_auth_data:
+        refusal = AuthenticationError("connections through a proxy are not supported yet")
+        _not_authenticated(connection, method, refusal)
         return
+    if broker.authentication.is_immediate(method, request.auth_data):
+        try:
+            identity = broker.authentication.authenticate(
+                method, request.auth_data, connection.certificate, broker.clock.wall_ms() / 1000
+            )
+        except AuthenticationError as error:
+            _not_authenticated(connection, method, error)
+        else:
+            _open_session(connection, request, identity)
+    else:
+        connection.session.move_to(SessionState.AUTHENTICATING)
+        connection.tasks.start(_connect_in_turn(connection, method, request), "authenticate")
+
+
+async def _connect_in_turn(connection: Connection, method: str, request: pb.CommandConnect) -> None:
+    """Open the session when the password has been checked."""
+    try:
+        identity = await _authenticate_in_turn(connection, method, request.auth_data)
+    except (AuthenticationError, TooManyRequests) as error:
+        _not_authenticated(connection, method, error)
+        return
+    if connection.session.state is SessionState.AUTHENTICATING:
+        _open_session(connection, request, identity)
+
+
+async def _authenticate_in_turn(connection: Connection, method: str, data: bytes) -> Identity:
+    broker = connection.broker
+    return await broker.authentication.authenticate_in_turn(
+        method, data, connection.certificate, broker.clock.wall_ms() / 1000, connection.host
+    )
+
+
+def _not_authenticated(connection: Connection, method: str, error: AuthenticationError | TooManyRequests) -> None:
+    logs.info("authentication.failed", connection=connection.address, method=method or "none", error=str(error))
+    _refuse(connection, error)
+
+
+def _open_session(connection: Connection, request: pb.CommandConnect, identity: Identity) -> None:
+    broker = connection.broker
+    connection.identity = identity
     connection.role = connection.identity.role
     connection.client_version = request.client_version
     connection.features = request.feature_flags
@@ -61,7 +96,7 @@ def connect(connection: Connection, command: pb.BaseCommand) -> None:
     connection.send(replies.frame(reply))
 
 
-def _refuse(connection: Connection, error: AuthenticationError | NotAllowedError) -> None:
+def _refuse(connection: Connection, error: BrokerError) -> None:
     connection.broker.stats.connections_failed += 1
     connection.send(replies.error(replies.NO_REQUEST_ID, error))
     connection.close(f"refused: {error}")
@@ -87,15 +122,39 @@ def check_expiry(connection: Connection) -> None:
 
 def auth_response(connection: Connection, command: pb.BaseCommand) -> None:
     """New credentials for a session: they must be of the same role, or the connection is closed."""
+    if connection.session.state is not SessionState.CONNECTED:
+        raise ProtocolViolation("AUTH_RESPONSE before CONNECTED")  # Nobody has asked for it.
+    if connection.is_renewing:
+        raise ProtocolViolation("AUTH_RESPONSE while another one is looked at")
     response = command.authResponse.response
+    method, data = response.auth_method_name, response.auth_data
     broker = connection.broker
+    if not broker.authentication.is_immediate(method, data):
+        connection.is_renewing = True
+        connection.tasks.start(_renew_in_turn(connection, method, data), "authenticate")
+        return
     try:
         identity = broker.authentication.authenticate(
-            response.auth_method_name, response.auth_data, connection.certificate, broker.clock.wall_ms() / 1000
+            method, data, connection.certificate, broker.clock.wall_ms() / 1000
         )
     except AuthenticationError as error:
         _refuse(connection, error)
-        return
+    else:
+        _renew(connection, identity)
+
+
+async def _renew_in_turn(connection: Connection, method: str, data: bytes) -> None:
+    try:
+        identity = await _authenticate_in_turn(connection, method, data)
+    except (AuthenticationError, TooManyRequests) as error:
+        _refuse(connection, error)
+    else:
+        _renew(connection, identity)
+    finally:
+        connection.is_renewing = False
+
+
+def _renew(connection: Connection, identity: Identity) -> None:
     if identity.role != connection.role:
         _refuse(connection, AuthenticationError("the new credentials are of another role"))
         return
