@@ -120,11 +120,6 @@ INTENDED: tuple[Intended, ...] = (
         "bundles after that: *",
         "A bundle is cut at the positions that are named. Pulsar answers success and leaves one with fewer than two topics.",
     ),
-    Intended(
-        "brokers_configuration",
-        "that does not fit: *",
-        "400, and nothing changes. Pulsar stores a value that it cannot use.",
-    ),
     Intended("rest_brokers", "metrics without slash: *", "`/metrics` answers itself and does not redirect."),
     Intended("rest_lookup", "lookup by listener name: status", f"503, as the binary lookup says. {_BAD_REQUEST}"),
     Intended("rest_lookup", "slash in the name: *", f"412, as for every other name that is not valid. {_BAD_REQUEST}"),

@@ -1,5 +1,7 @@
 """Clusters' documents, brokers, dynamic configuration, bundles and quotas: status codes, bodies, effects."""
 
+import json
+
 from tests.differential.harness import Run, scenario
 
 V2 = "/admin/v2"
@@ -13,6 +15,7 @@ ISOLATION = {
     },
 }
 FIRST = "0x00000000_0x40000000"
+OWN_DYNAMIC_KEYS = {"logLevel", "maxWaitingTopicRequests"}  # What Pulsar does not have.
 SECOND = "0x40000000_0x80000000"
 
 
@@ -77,9 +80,15 @@ def brokers_configuration(run: Run) -> None:
     run.rest("not known", "POST", f"{base}/{run.token}/1")
     run.rest("take back what is not dynamic", "DELETE", f"{base}/brokerServicePort")
     run.rest("that does not fit", "POST", f"{base}/{key}/many")
+    values = run.http("GET", f"{base}/values", ..., "application/json")[2]
+    run.step("that does not fit, shown", f'"{key}":"many"'.encode() in values)
     run.rest("take that back", "DELETE", f"{base}/{key}")
-    names = run.http("GET", base, ..., "application/json")[2]
-    run.step("listed", f'"{key}"'.encode() in names)
+    run.rest("of load managers", "POST", f"{base}/loadBalancerHistoryResourcePercentage/0.8")
+    values = run.http("GET", f"{base}/values", ..., "application/json")[2]
+    run.step("of load managers, shown", b'"loadBalancerHistoryResourcePercentage":"0.8"' in values)
+    run.rest("take that of load managers back", "DELETE", f"{base}/loadBalancerHistoryResourcePercentage")
+    names = set(json.loads(run.http("GET", base, ..., "application/json")[2]))
+    run.step("listed", sorted(names - OWN_DYNAMIC_KEYS))
 
 
 @scenario

@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 import pybroker.model
 from pybroker.admin import routes as route_modules
-from pybroker.config.dynamic import dynamic_keys
+from pybroker.config.dynamic import dynamic_names
 
 # What exists in the broker under test, by the name of the path's parameter; see `PREPARED` in the test.
 EXISTING: dict[str, list[str]] = {
@@ -35,7 +35,7 @@ EXISTING: dict[str, list[str]] = {
     "bundle": ["0x00000000_0x40000000", "0x80000000_0xc0000000", "LARGEST"],
     "broker": ["127.0.0.1:8080"],
     "role": ["someone"],
-    "name": list(dynamic_keys()),
+    "name": dynamic_names(),
     "value": ["0", "1", "true", "range_equally_divide"],
     "rest": ["a", "a/b"],
 }

@@ -86,14 +86,33 @@ async def test_names_that_can_be_changed_are_listed(broker: MemoryBroker) -> Non
         ("POST", "brokerServicePort/1", 412),
         ("POST", "nonesuch/1", 412),
         ("DELETE", "brokerServicePort", 412),
-        ("POST", "maxConcurrentLookupRequest/many", 400),
-        ("POST", "entryFilterNames/nothing%3Anowhere", 400),
         ("POST", "maxConcurrentLookupRequest/1/2", 404),
         ("POST", "maxConcurrentLookupRequest", 405),
     ],
 )
 async def test_what_cannot_be_changed_is_refused(broker: MemoryBroker, method: str, path: str, status: int) -> None:
     assert (await broker.rest(method, f"{CONFIGURATION}/{path}")).status == status
+    assert (await broker.rest("GET", f"{CONFIGURATION}/values")).json == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("maxConcurrentLookupRequest", "many"),
+        ("entryFilterNames", "nothing:nowhere"),
+        ("loadBalancerSheddingEnabled", "x"),
+        ("managedLedgerForceRecovery", "true"),
+    ],
+)
+async def test_what_pulsar_takes_is_kept_and_what_is_in_force_stays_shown(
+    broker: MemoryBroker, key: str, text: str
+) -> None:
+    before = (await broker.rest("GET", f"{CONFIGURATION}/runtime")).json
+    assert key in (await broker.rest("GET", CONFIGURATION)).json
+    await put(broker, key, text)
+    assert (await broker.rest("GET", f"{CONFIGURATION}/values")).json == {key: text}
+    assert (await broker.rest("GET", f"{CONFIGURATION}/runtime")).json == before
+    assert await broker.rest("DELETE", f"{CONFIGURATION}/{key}") == (200, "")
     assert (await broker.rest("GET", f"{CONFIGURATION}/values")).json == {}
 
 

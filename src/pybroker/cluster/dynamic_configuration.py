@@ -1,8 +1,9 @@
 """Settings that were changed at run time: stored, in force at once, and in force again after a restart.
 
 What must always hold: what `set` and `unset` changed is durable when they return, and only then visible to readers of the
-configuration; a value that does not fit is refused and changes nothing. An override wins over file, environment and
-command line. `config.dynamic` does the change itself.
+configuration. An override wins over file, environment and command line. As in Pulsar every key that is dynamic there is taken and
+kept as text: one that has no effect here, and a value that does not fit, in place of which the value from the start holds; both
+are reported in the log, now and at each start. `config.dynamic` does the change itself.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import Callable
 import msgspec
 
 from pybroker import logs
-from pybroker.config import BrokerConfig, ConfigError, KeyInfo, Value, parse_value
-from pybroker.config.dynamic import change, dynamic_keys
+from pybroker.config import BrokerConfig, ConfigError, KeyInfo, Value, format_value, parse_value
+from pybroker.config.dynamic import change, dynamic_keys, is_dynamic, is_secret
 from pybroker.config.parse import MASK
 from pybroker.errors import AdminError, StoreError
 from pybroker.metadata import paths
@@ -47,7 +48,7 @@ class DynamicConfiguration:
         self._listeners.append(listener)
 
     async def load(self) -> None:
-        """Put the stored overrides in force. One that fits no more is logged and left alone. Raises StoreError."""
+        """Put the stored overrides in force. One that does not fit is logged and left alone. Raises StoreError."""
         found = await self._store.get(paths.DYNAMIC_CONFIGURATION)
         if found is None:
             return
@@ -56,46 +57,52 @@ class DynamicConfiguration:
         except msgspec.DecodeError as error:
             raise StoreError(f"the metadata at {paths.DYNAMIC_CONFIGURATION} cannot be read: {error}") from error
         for key, text in self._texts.items():
-            try:
-                self._apply(self._keys[key], self._checked(self._keys[key], text))
-            except KeyError:
-                logs.warning("config.override_ignored", key=key, reason="it cannot be changed at run time any more")
-            except ConfigError as error:
-                logs.warning("config.override_ignored", key=key, reason=str(error))
+            self._put_in_force(key, text)
 
     def overrides(self) -> dict[str, str]:
         """What was changed at run time, as it was given; secrets masked."""
-        secret = {key for key in self._texts if key in self._keys and self._keys[key].secret}
-        return {key: MASK if key in secret else text for key, text in self._texts.items()}
+        return {key: MASK if is_secret(key) else text for key, text in self._texts.items()}
 
     async def set(self, key: str, text: str) -> None:
-        """Change `key`. Refused: 412 when it is not dynamic, 400 for a text that does not fit."""
-        info = self._dynamic(key, "update")
-        try:
-            value = self._checked(info, text)
-        except ConfigError as error:
-            raise AdminError(400, str(error)) from error
+        """Change `key`, or only keep `text` for it. Refused: 412 when it is not dynamic."""
+        self._require_dynamic(key, "update")
         async with self._writing:
             await self._store_texts({**self._texts, key: text})
-            self._apply(info, value)
-        logs.info("config.changed", key=key, value=MASK if info.secret else text)
+            logs.info("config.changed", key=key, value=MASK if is_secret(key) else text)
+            self._put_in_force(key, text)
 
     async def unset(self, key: str) -> None:
         """`key` has the value again that it was started with. Refused: 412 when it is not dynamic."""
-        info = self._dynamic(key, "delete")
+        self._require_dynamic(key, "delete")
         async with self._writing:
             if key not in self._texts:
                 return
             await self._store_texts({other: text for other, text in self._texts.items() if other != key})
-            if key in self._from_start:
-                self._tell(info, self._from_start.pop(key))
+            self._take_back(key)
         logs.info("config.reset", key=key)
 
-    def _dynamic(self, key: str, what: str) -> KeyInfo:
+    def _require_dynamic(self, key: str, what: str) -> None:
+        if not is_dynamic(key):
+            raise AdminError(412, f"Can't {what} non-dynamic configuration")
+
+    def _put_in_force(self, key: str, text: str) -> None:
+        """Let `key` have the value that `text` means, or say in the log why it has not."""
         info = self._keys.get(key)
         if info is None:
-            raise AdminError(412, f"Can't {what} non-dynamic configuration {key}: see /admin/v2/brokers/configuration")
-        return info
+            logs.warning("config.override_ignored", key=key, reason="changed at run time it has no effect here")
+            return
+        try:
+            value = self._checked(info, text)
+        except ConfigError as error:
+            self._take_back(key)  # What would hold after a restart.
+            in_force = MASK if info.secret else format_value(getattr(self._config, info.field))
+            logs.warning("config.override_ignored", key=key, reason=str(error), in_force=in_force)
+        else:
+            self._apply(info, value)
+
+    def _take_back(self, key: str) -> None:
+        if key in self._from_start:
+            self._tell(self._keys[key], self._from_start.pop(key))
 
     def _checked(self, info: KeyInfo, text: str) -> Value:
         value = parse_value(info, text, "dynamic configuration")

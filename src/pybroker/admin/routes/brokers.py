@@ -13,7 +13,7 @@ from pybroker import __version__
 from pybroker.admin.call import Call, empty_ok, json_response, no_content, route, text_response
 from pybroker.cluster.bundles import find_bundle
 from pybroker.config import dump
-from pybroker.config.dynamic import dynamic_keys
+from pybroker.config.dynamic import dynamic_names
 from pybroker.errors import AdminError, ServiceNotReady
 from pybroker.metadata.paths import MANAGED_LEDGERS
 
@@ -84,7 +84,7 @@ async def get_version(_call: Call) -> Response:
 
 async def list_dynamic_settings(call: Call) -> Response:
     call.require_superuser()
-    return json_response(list(dynamic_keys()))
+    return json_response(dynamic_names())
 
 
 async def get_runtime_settings(call: Call) -> Response:
@@ -99,7 +99,10 @@ async def get_overrides(call: Call) -> Response:
 
 
 async def set_override(call: Call) -> Response:
-    """In force when this is answered, and after a restart in place of what the file says. 412: not a dynamic setting."""
+    """In force when this is answered, and after a restart in place of what the file says. 412: not a dynamic setting.
+
+    What has no effect here, or a value that does not fit, is kept and named in the log; `runtime` shows what is in force.
+    """
     call.require_superuser()
     await call.broker.dynamic.set(call.name("name"), call.name("value"))
     return empty_ok()
