@@ -14,7 +14,7 @@ import msgspec
 
 from pybroker import logs
 from pybroker.clock import Clock
-from pybroker.errors import BadVersionError, StoreError
+from pybroker.errors import BadVersionError, NoSuchLedger, StoreError
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.entry_cache import EntryCache
 from pybroker.managed_ledger.info import (
@@ -32,7 +32,7 @@ from pybroker.metadata.store import NOT_EXISTING, MetadataStore
 from pybroker.model.position import Position
 from pybroker.model.stats import LedgerCounters
 from pybroker.storage.cursor_store import CursorStore
-from pybroker.storage.ledger_store import LedgerStore
+from pybroker.storage.ledger_store import LedgerStore, LedgerSummary
 from pybroker.tasks import TaskOwner
 
 RESTORE_ON_LOOP_DELTAS = 1000
@@ -162,7 +162,7 @@ class ManagedLedgerFactory:
         ledgers = LedgerList.decode(bytes(info.ledgers), now_ms)
         for ledger_id in ledgers.open_ledger_ids():
             # An earlier run did not close it: what it holds now is what it will always hold.
-            ledgers.close_ledger(await self.store.recover(ledger_id), now_ms)
+            ledgers.close_ledger(await self._recover(path, ledger_id), now_ms)
         if info.terminated:
             managed = ManagedLedger(path, self, ledgers, ledgers.last_position.ledger_id)
             managed.is_terminated = True
@@ -176,6 +176,21 @@ class ManagedLedgerFactory:
         managed.cursor_infos = info.cursors
         managed.trimmed_ledger_ids = info.trimmed + managed.remove_empty_ledgers()
         return managed
+
+    async def _recover(self, path: str, ledger_id: int) -> LedgerSummary:
+        """What an open ledger holds. One that is not there holds nothing: with `journalSyncData=false` a power cut may leave
+        its name, which is durable, and nothing of the ledger. It is told as what it may be otherwise: damage."""
+        try:
+            return await self.store.recover(ledger_id)
+        except NoSuchLedger as error:
+            logs.error(
+                "ledger.missing",
+                managed_ledger=path,
+                ledger_id=ledger_id,
+                error=str(error),
+                action="taken for empty: what was published last is lost",
+            )
+            return LedgerSummary(ledger_id, 0, 0, 0)
 
     async def save(self, managed: ManagedLedger) -> None:
         """Write what the metadata store keeps of `managed`; durable when it returns. Raises StoreError."""

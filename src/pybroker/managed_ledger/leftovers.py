@@ -27,20 +27,24 @@ async def delete_leftovers(store: LedgerStore, metadata: MetadataStore, stored_i
     deleted: who knows what it names.
     """
     left = set(stored_ids)
-    deleted = 0
     try:
         async for path, value in managed_ledger_documents(metadata):
             left.difference_update(named_ledger_ids(decode_info(path, value)))
-        for ledger_id in sorted(left):
-            if (await store.recover(ledger_id)).entry_count == 0:
-                await store.delete_ledger(ledger_id)
-                deleted += 1
     except StoreError as error:
         logs.error("leftovers.failed", error=str(error))
         return
+    deleted = failed = 0
+    for ledger_id in sorted(left):
+        try:
+            if (await store.recover(ledger_id)).entry_count == 0:
+                await store.delete_ledger(ledger_id)
+                deleted += 1
+        except StoreError as error:
+            failed += 1  # the others do not depend on it
+            logs.error("leftovers.failed", ledger_id=ledger_id, error=str(error))
     logs.info("leftovers.deleted", ledgers=deleted)
-    if deleted < len(left):
-        logs.warning("leftovers.kept", ledgers=len(left) - deleted, reason="no topic names them, yet they hold entries")
+    if kept := len(left) - deleted - failed:
+        logs.warning("leftovers.kept", ledgers=kept, reason="no topic names them, yet they hold entries")
 
 
 def named_ledger_ids(info: ManagedLedgerInfo) -> list[int]:

@@ -1,9 +1,14 @@
 """What a crash has left in the store without a name is deleted after the next start, and nothing else is."""
 
-import pytest
-from tests.unit.managed_ledger.stack import PATH, Stack, entry
+from dataclasses import replace
+from random import Random
 
+import pytest
+from tests.unit.managed_ledger.stack import LOCAL, PATH, LocalStack, Stack, entry, read_all
+
+from pybroker.errors import StoreError
 from pybroker.managed_ledger.leftovers import delete_leftovers
+from pybroker.storage.ledger_store import LedgerSummary
 
 
 async def clean(stack: Stack, stored_ids: list[int]) -> list[int]:
@@ -54,3 +59,58 @@ async def test_what_lost_its_name_and_holds_entries_is_kept(stack: Stack, docume
     else:
         await stack.metadata.put(PATH, document)
         assert await clean(stack, stored) == [full, empty]
+
+
+async def test_one_that_cannot_be_looked_at_keeps_the_others_from_nothing(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [await stack.store.create_ledger() for _ in range(3)]
+    await stack.crash()
+    recover = stack.store.recover
+
+    async def fails_once(ledger_id: int) -> LedgerSummary:
+        if ledger_id == left[0]:
+            raise StoreError("cannot be read")
+        return await recover(ledger_id)
+
+    monkeypatch.setattr(stack.store, "recover", fails_once)
+    assert await clean(stack, await stack.store.list_ledgers()) == [left[0]]
+
+
+async def test_an_open_ledger_that_is_not_there_counts_as_empty(stack: Stack) -> None:
+    """As after a power cut with `journalSyncData=false`: metadata is durable, and the ledger that it names is not."""
+    managed = await stack.open()
+    kept = await stack.topic.publish(*[entry(0)] * 10)
+    cursor = await stack.factory.create_cursor(managed, "s", kept[3], {})
+    lost = await stack.topic.publish(*[entry(0)] * 2)
+    assert await cursor.skip(8) == 8, "also what was acknowledged of it is known"
+    await stack.store.delete_ledger(lost[0].ledger_id)
+    managed = await stack.reopen()
+    assert managed.ledgers.entry_count == 10
+    assert managed.last_confirmed >= kept[-1]
+    assert managed.cursors["s"].backlog_entries == 0
+    (after,) = await stack.topic.publish(entry(0))
+    assert after > lost[-1]
+    assert await read_all(managed.cursors["s"]) == [after]
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_power_cut_without_sync_costs_entries_and_not_the_topic(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.unit.managed_ledger.stack.LOCAL", replace(LOCAL, sync_data=False))
+    stack = LocalStack()
+    await stack.start()
+    await stack.open()
+    await stack.topic.publish(*[entry(0)] * 12)
+    survivor = stack.disk.after_power_loss(Random(seed))
+    await stack.factory.tasks.close()
+    await stack.store.close()
+    stack.disk = survivor
+    await stack._open_store()
+    stored = await stack.store.list_ledgers()
+    managed = await stack.open()
+    assert managed.ledgers.entry_count <= 12
+    assert await stack.topic.publish(entry(0))
+    await delete_leftovers(stack.store, stack.metadata, stored)
+    await stack.stop()
