@@ -16,10 +16,13 @@ import msgspec
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
+from pybroker import logs
+from pybroker.admin import unserved
 from pybroker.admin.http_limits import SMALL_BYTES
 from pybroker.admin.message_id import ResetCursorData
+from pybroker.admin.unserved import Asks
 from pybroker.errors import AdminError, AuthorizationError, InvalidTopicName
 from pybroker.model import policies
 from pybroker.model.names import DOMAINS, NamespaceName, TopicName
@@ -66,6 +69,8 @@ class Call:
         self._receive = receive
         self._identity: Identity = scope[IDENTITY_KEY]
         self._query: dict[str, str] | None = None
+        self.given: Any = None
+        """What the body was decoded to; None until then, and without one."""
 
     @property
     def config(self) -> BrokerConfig:
@@ -195,6 +200,7 @@ class Call:
             raise BadBody(str(error)) from error
         except RecursionError as error:
             raise BadBody("the JSON is nested too deeply") from error
+        self.given = value
         return value
 
     async def text(self) -> str:
@@ -258,14 +264,29 @@ Handler = Callable[[Call], Awaitable[Response]]
 class HandlerApp:
     """A handler as the ASGI application of its route, and what its documentation says besides its docstring."""
 
-    def __init__(self, handler: Handler, body: Any, answers: Mapping[int, str]) -> None:
+    def __init__(
+        self, handler: Handler, body: Any, answers: Mapping[int, str], unserved_subjects: tuple[tuple[str, Asks], ...]
+    ) -> None:
         self.handler = handler
         self.body = body
         self.answers = answers
+        self._unserved_subjects = unserved_subjects
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response: ASGIApp = await self.handler(Call(scope, receive))
+        call = Call(scope, receive)
+        response = await self.handler(call)
+        if self._unserved_subjects and response.status_code < 300:
+            self._warn(call, response)
         await response(scope, receive, send)
+
+    def _warn(self, call: Call, response: Response) -> None:
+        """Say what was set, is kept, and is carried out by nobody: in the log, and where HTTP has room for it."""
+        subjects = [subject for subject, asks in self._unserved_subjects if asks(call, call.given)]
+        if subjects:
+            warnings = (f'299 pybroker "kept and shown only: {subject}"' for subject in subjects)
+            response.headers["Warning"] = ", ".join(warnings)
+        for subject in subjects:
+            logs.warning("setting.kept_only", subject=subject, path=call.scope["path"], role=call.role)
 
 
 def route(
@@ -275,7 +296,7 @@ def route(
 
     `body` (the type that the handler reads) and `answers` (what a status means) are for documentation only.
     """
-    return Route(path, HandlerApp(handler, body, answers or {}), methods=[method])
+    return Route(path, HandlerApp(handler, body, answers or {}, unserved.of(method, path)), methods=[method])
 
 
 def json_response(value: object) -> Response:
