@@ -20,6 +20,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from tests.unit.wire.support import (
     MAX_BATCH_MESSAGES,
+    MAX_FIELDS,
     MAX_MESSAGE_BYTES,
     Item,
     Stream,
@@ -219,7 +220,7 @@ def found_by_reading(decoder_type: type[Decoder]) -> None:
     @given(streams, cuts, feeds)
     def search(stream: bytes, cut_at: list[int], feed: Feed) -> None:
         decoder = decoder_type()
-        decoder.accept_messages(MAX_MESSAGE_BYTES, MAX_BATCH_MESSAGES)
+        decoder.accept_messages(MAX_MESSAGE_BYTES, MAX_BATCH_MESSAGES, MAX_FIELDS)
         check_reading(stream, cut_at, feed, decoder)
 
     with pytest.raises((AssertionError, ProtocolViolation, ExceptionGroup)):

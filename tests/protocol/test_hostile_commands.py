@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.protocol.conftest import running
 from tests.support.broker_process import BrokerProcess
-from tests.support.raw_client import RawClient, Type
+from tests.support.raw_client import RawClient, Type, connected
 
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -87,7 +87,7 @@ def test_properties_are_bounded_for_producers_consumers_and_subscriptions(client
     for count, size in ((2, 9000), (60_000, 0), (17_000, 0)):
         refused = client.open_producer(topic, 5, metadata=pairs(count, size))
         assert (refused["type"], refused["error"]) == ("ERROR", "MetadataError")
-        assert "maxProducerMetadataSize" in refused["message"]
+        assert "maxProducerMetadataSize" in refused["message"] or "maxFieldsInCommand" in refused["message"]
     assert client.open_producer(topic, 5, metadata=pairs(100, 100))["type"] == "PRODUCER_SUCCESS"
     refused = client.subscribe(topic, 6, metadata=pairs(30_000))
     assert (refused["type"], refused["error"]) == ("ERROR", "MetadataError")
@@ -109,11 +109,12 @@ def test_names_are_bounded(client: RawClient, topic: str) -> None:
 
 
 def test_overlapping_hash_ranges_are_refused_before_they_are_compared(client: RawClient, topic: str) -> None:
-    ranges = [pb.IntRange(start=0, end=index % 100) for index in range(100_000)]
-    sticky = pb.KeySharedMeta(keySharedMode=pb.KeySharedMode.STICKY, hashRanges=ranges)
-    refused = client.subscribe(topic, sub_type="Key_Shared", keySharedMeta=sticky)
-    assert (refused["type"], refused["error"]) == ("ERROR", "ConsumerAssignError")
-    assert "maxHashRangesPerConsumer" in refused["message"]
+    for count, key in ((1500, "maxHashRangesPerConsumer"), (100_000, "maxFieldsInCommand")):
+        ranges = [pb.IntRange(start=0, end=index % 100) for index in range(count)]
+        sticky = pb.KeySharedMeta(keySharedMode=pb.KeySharedMode.STICKY, hashRanges=ranges)
+        refused = client.subscribe(topic, sub_type="Key_Shared", keySharedMeta=sticky)
+        assert (refused["type"], refused["error"]) == ("ERROR", "ConsumerAssignError")
+        assert key in refused["message"]
 
 
 def test_a_partition_number_of_thousands_of_digits_is_a_topic_of_that_name(client: RawClient, topic: str) -> None:
@@ -121,3 +122,55 @@ def test_a_partition_number_of_thousands_of_digits_is_a_topic_of_that_name(clien
     answer = client.request(Type.PARTITIONED_METADATA, topic=name)
     assert answer["response"] == "Success"
     assert client.open_producer(name)["type"] == "PRODUCER_SUCCESS"
+
+
+def test_an_acknowledgement_of_thousands_is_whole_and_in_its_place(client: RawClient, topic: str) -> None:
+    """It is worked off in slices: what is sent behind it waits for it, and whoever else is there is served in between."""
+    client.open_producer(topic)
+    receipts = client.publish(1, 3000)
+    client.subscribe(topic, sub_type="Shared")
+    client.send(Type.FLOW, consumer_id=1, messagePermits=3000)
+    assert len({client.reply()["message_id"].get("entryId", 0) for _ in receipts}) == 3000
+    ids = [position(receipt) for receipt in receipts[:2999]]
+    client.send(Type.ACK, consumer_id=1, ack_type=0, message_id=ids, request_id=5)
+    client.send(Type.CLOSE_CONSUMER, consumer_id=1, request_id=6)
+    answers = [client.reply(), client.reply()]
+    assert {each["type"] for each in answers} == {"ACK_RESPONSE", "SUCCESS"}
+    assert not any("error" in each for each in answers)
+    client.subscribe(topic, sub_type="Shared")
+    client.send(Type.FLOW, consumer_id=1, messagePermits=3000)
+    left = client.reply()
+    assert left["message_id"] == receipts[2999]["message_id"]
+    assert [each["type"] for each in client.replies()] == []
+
+
+@pytest.mark.parametrize("sub_type", ["Shared", "Exclusive"])
+def test_thousands_of_messages_that_are_asked_for_again_come_once(client: RawClient, topic: str, sub_type: str) -> None:
+    client.open_producer(topic)
+    receipts = client.publish(1, 3000)
+    client.subscribe(topic, sub_type=sub_type)
+    client.send(Type.FLOW, consumer_id=1, messagePermits=3000)
+    assert len([client.reply() for _ in receipts]) == 3000
+    ids = [position(receipt) for receipt in receipts]
+    client.send(Type.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=1, message_ids=ids)
+    client.send(Type.FLOW, consumer_id=1, messagePermits=4000)
+    again = client.replies()
+    assert len(again) == 3000
+    assert len({each["message_id"].get("entryId", 0) for each in again}) == 3000
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_acknowledgement_leaves_a_sound_subscription(
+    broker: BrokerProcess, topic: str
+) -> None:
+    with connected(broker) as leaving:
+        leaving.open_producer(topic)
+        receipts = leaving.publish(1, 3000)
+        leaving.subscribe(topic, sub_type="Shared")
+        ids = [position(receipt) for receipt in receipts]
+        leaving.send(Type.ACK, consumer_id=1, ack_type=0, message_id=ids)
+    with connected(broker) as coming:
+        assert coming.subscribe(topic, sub_type="Shared")["type"] == "SUCCESS"
+        coming.send(Type.FLOW, consumer_id=1, messagePermits=4000)
+        left = [each["message_id"] for each in coming.replies()]
+        assert left == [receipt["message_id"] for receipt in receipts[len(receipts) - len(left) :]]
+        assert coming.request(Type.ACK, consumer_id=1, ack_type=0, message_id=ids)["type"] == "ACK_RESPONSE"

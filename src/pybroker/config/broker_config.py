@@ -44,6 +44,7 @@ class BrokerConfig:
     connection_liveness_check_timeout_millis: int
     max_message_size: int
     max_messages_in_batch: int
+    max_fields_in_command: int
     broker_max_connections: int
     broker_max_connections_per_ip: int
     file_descriptors_reserve: int
@@ -381,6 +382,7 @@ class BrokerConfig:
         connection_liveness_check_timeout_millis: int = 5000,
         max_message_size: int = 5242880,
         max_messages_in_batch: int = 250000,
+        max_fields_in_command: int = 10000,
         broker_max_connections: int = 0,
         broker_max_connections_per_ip: int = 0,
         file_descriptors_reserve: int = 512,
@@ -717,6 +719,7 @@ class BrokerConfig:
         assign(self, "connection_liveness_check_timeout_millis", connection_liveness_check_timeout_millis)
         assign(self, "max_message_size", max_message_size)
         assign(self, "max_messages_in_batch", max_messages_in_batch)
+        assign(self, "max_fields_in_command", max_fields_in_command)
         assign(self, "broker_max_connections", broker_max_connections)
         assign(self, "broker_max_connections_per_ip", broker_max_connections_per_ip)
         assign(self, "file_descriptors_reserve", file_descriptors_reserve)
@@ -1060,6 +1063,7 @@ _KEYS: Final = (
     KeyInfo("connectionLivenessCheckTimeoutMillis", "connection_liveness_check_timeout_millis", ValueType.INT, 5000, "When a second producer of the same name or a second exclusive consumer arrives, the first one's connection has this long to answer a PING. 0 or less: no such check."),
     KeyInfo("maxMessageSize", "max_message_size", ValueType.INT, 5242880, "Largest message in bytes, told to clients when they connect. A frame may be 10240 bytes longer; a larger one closes its connection.", minimum=1),
     KeyInfo("maxMessagesInBatch", "max_messages_in_batch", ValueType.INT, 250000, "Most messages that one entry, a batch, may say it holds; one that says more, or more than its size can hold, is answered with NotAllowedError. Acknowledgements of a batch are read no further than this.", minimum=1, maximum=2147483647),
+    KeyInfo("maxFieldsInCommand", "max_fields_in_command", ValueType.INT, 10000, "Most fields that a command of over 16 KiB may have, those of the messages in it included; ids in ACK and REDELIVER_UNACKNOWLEDGED_MESSAGES do not count. One with more is answered with NotAllowedError.", minimum=100),
     KeyInfo("brokerMaxConnections", "broker_max_connections", ValueType.INT, 0, "Connections at once; further ones are refused. 0: no limit.", minimum=0),
     KeyInfo("brokerMaxConnectionsPerIp", "broker_max_connections_per_ip", ValueType.INT, 0, "Connections at once from one client address. 0: no limit.", minimum=0),
     KeyInfo("fileDescriptorsReserve", "file_descriptors_reserve", ValueType.INT, 512, "File descriptors that connections leave to the files of the store, at most half of the limit of the process (ulimit -n, whose soft value is raised to the hard one at start). A quarter of the rest, at most maxHttpServerConnections, is for HTTP, the others are for clients; a connection beyond is closed at once, and the broker is not ready while that is so.", minimum=64),

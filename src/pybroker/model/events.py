@@ -100,3 +100,24 @@ class Flow:
     def __init__(self, consumer_id: int, permits: int) -> None:
         self.consumer_id = consumer_id
         self.permits = permits
+
+
+class Redeliver:
+    """Messages that a consumer wants again: (ledger id, entry id) as on the wire. `epoch` is -1 when none was sent."""
+
+    __slots__ = ("consumer_id", "epoch", "positions")
+
+    def __init__(self, consumer_id: int, epoch: int) -> None:
+        self.consumer_id = consumer_id
+        self.epoch = epoch
+        self.positions: list[tuple[int, int]] = []
+
+
+class CommandRefused:
+    """A request that is answered with ERROR without being looked at."""
+
+    __slots__ = ("error", "request_id")
+
+    def __init__(self, request_id: int, error: BrokerError) -> None:
+        self.request_id = request_id
+        self.error = error

@@ -8,7 +8,7 @@ understands it, and is logged once. It is also where back-pressure acts, by not 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from pybroker import logs
@@ -28,13 +28,15 @@ from pybroker.errors import (
     StoreError,
     UnknownError,
 )
-from pybroker.model.events import Ack, Flow, SendRefused, SendRun
+from pybroker.model.events import Ack, CommandRefused, Flow, Redeliver, SendRefused, SendRun
+from pybroker.model.position import from_wire
 from pybroker.server.handlers.producer import tell_ready
 from pybroker.server.outbox import Outbox
 from pybroker.tasks import TaskOwner
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
 from pybroker.wire.commands import Decoder, Event
+from pybroker.wire.many_ids import NO_MORE, ManyIds, Slice
 from pybroker.wire.session import KeepAlive, Session, SessionState
 
 if TYPE_CHECKING:
@@ -55,13 +57,15 @@ _HOLD_PUBLISH_MEMORY = 4  # maxMessagePublishBufferSizeInMB, broker-wide
 _HOLD_OUTBOUND = 8  # the client does not read what it is sent
 _HOLD_REQUESTS = 16  # maxConcurrentRequestsPerConnection
 _HOLD_PUBLISH_RATE = 32  # a message waits until a limit on publishing lets it pass
+_HOLD_MANY_IDS = 64  # an ACK or REDELIVER of thousands of ids is being worked off
 
 
 class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     """Owned by the listener's context from `connection_made` to `connection_lost`.
 
     Invariants: `_pending_publishes` sends were handed to topics and not answered yet; the transport reads while `_held` is 0; what
-    was decoded behind a message that waits for a publish limit is in `_deferred`, in order, and nothing overtakes it.
+    was decoded behind a message that waits for a publish limit, or behind ids that are being worked off, is in `_deferred`, in
+    order, and nothing overtakes it.
     """
 
     def __init__(self, context: ServerContext) -> None:
@@ -93,6 +97,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._held = 0
         self._deferred: list[Event] = []
         self._gate: WaitingRow | None = None  # that the first of these waits for
+        self._many_ids: Iterator[Slice] | None = None  # or what is worked off before them
         self.is_writable = (
             True  # whether the client takes what it is sent; consumers that attach meanwhile wait as well
         )
@@ -117,6 +122,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._detach_all()
         self._wake_alive_waiters()
         self._deferred.clear()
+        self._many_ids = None
         if self._gate is not None:
             self._gate.leave(self)
         self.context.closed(self, self.close_reason or (str(error) if error else "by the client"))
@@ -169,7 +175,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         """Decode and act: the fault boundary of everything that a client sends."""
         try:
             events = iter(decode())
-            if self._deferred:
+            if self._deferred or self._many_ids is not None:
                 self._deferred += events
             for event in events:
                 if isinstance(event, SendRun):
@@ -183,16 +189,27 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
                 elif isinstance(event, SendRefused):
                     self._require_connected("SEND")
                     self.send_errors(event.producer_id, [event.sequence_id], event.error, 0)
+                elif isinstance(event, ManyIds):
+                    self._begin_many_ids(event)
+                    self._deferred += events
+                elif isinstance(event, CommandRefused):
+                    self._require_connected("this")
+                    self.send(replies.error(event.request_id, event.error))
                 else:
                     self._command(event)
                 if self.session.state is SessionState.CLOSED:
                     return
-        except ProtocolViolation as violation:
-            self.close(f"protocol violation: {violation}")
-        except Exception as bug:  # noqa: BLE001  (a fault boundary)
-            self.broker.stats.bugs += 1
-            logs.error("connection.failed", connection=self.address, exc_info=bug)
-            self.close("internal error")
+        except Exception as failure:  # noqa: BLE001  (a fault boundary)
+            self._failed(failure)
+
+    def _failed(self, failure: Exception) -> None:
+        """What escapes this boundary ends the connection."""
+        if isinstance(failure, ProtocolViolation):
+            self.close(f"protocol violation: {failure}")
+            return
+        self.broker.stats.bugs += 1
+        logs.error("connection.failed", connection=self.address, exc_info=failure)
+        self.close("internal error")
 
     def eof_received(self) -> bool:
         self.abort("by the client")  # closing would wait until it reads what is queued, which it never will
@@ -286,12 +303,16 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         return rows(run, range(passing))
 
     def publish_again(self) -> None:
-        events, self._deferred, self._gate = self._deferred, [], None
-        if self.session.state is SessionState.CLOSED:
-            return
-        self._take(lambda: events)
-        if not self._deferred:
+        self._gate = None
+        self._take_deferred()
+        if self._gate is None:
             self._release(_HOLD_PUBLISH_RATE)
+
+    def _take_deferred(self) -> None:
+        """Go on with what waited; some of it may wait again."""
+        events, self._deferred = self._deferred, []
+        if self.session.state is not SessionState.CLOSED:
+            self._take(lambda: events)
 
     def _published(self, count: int, size_bytes: int) -> None:
         """`count` sends were answered: make room."""
@@ -314,6 +335,40 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         elif ack.request_id >= 0:
             # The broker closed the consumer while this was on its way.
             self.send_ack_response(ack.consumer_id, ack.request_id, ConsumerNotFound(f"no consumer {ack.consumer_id}"))
+
+    def _begin_many_ids(self, ids: ManyIds) -> None:
+        """Work off the ids slice by slice, a slice a turn; meanwhile nothing else of this client is."""
+        self._require_connected(ids.command)
+        self._many_ids = ids.slices()
+        self._hold(_HOLD_MANY_IDS)
+        self.context.loop.call_soon(self._go_on_with_ids)
+
+    def _go_on_with_ids(self) -> None:
+        if self._many_ids is None or self.session.state is SessionState.CLOSED:
+            return
+        try:
+            part = next(self._many_ids, NO_MORE)
+            if isinstance(part, Ack):
+                self._acknowledge(part)
+            elif isinstance(part, Redeliver):
+                self._redeliver(part)
+            if part is not NO_MORE:
+                self.context.loop.call_soon(self._go_on_with_ids)
+                return
+        except Exception as failure:  # noqa: BLE001  (a fault boundary)
+            self._failed(failure)
+        self._many_ids = None
+        self._take_deferred()
+        if self._many_ids is None:
+            self._release(_HOLD_MANY_IDS)
+
+    def _redeliver(self, asked: Redeliver) -> None:
+        consumer = self.consumers.get(asked.consumer_id)
+        if consumer is not None:
+            positions = [from_wire(ledger_id, entry_id) for ledger_id, entry_id in asked.positions]
+            consumer.subscription.redeliver(consumer, positions or None, asked.epoch)
+            if consumer.subscription.type_name in ("Exclusive", "Failover"):
+                self._many_ids = iter(())  # everything is on its way again, and once is enough
 
     # --- all other commands ------------------------------------------------------------------------------------------
 
@@ -474,7 +529,9 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     def accept_messages(self) -> None:
         """The client is connected: frames may be as long as messages from now on."""
-        self._decoder.accept_messages(self.context.max_message_bytes, self.context.max_batch_messages)
+        self._decoder.accept_messages(
+            self.context.max_message_bytes, self.context.max_batch_messages, self.context.max_fields
+        )
 
     def keep_alive_tick(self) -> None:
         """One keep-alive interval has passed."""

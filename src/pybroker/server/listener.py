@@ -41,6 +41,7 @@ class ServerContext:
         self.read_budget_bytes = min(config.connection_read_budget_bytes, RECEIVE_BUFFER_BYTES)
         self.max_message_bytes = config.max_message_size
         self.max_batch_messages = config.max_messages_in_batch
+        self.max_fields = config.max_fields_in_command
         self.max_outbound_bytes = config.max_outbound_bytes_per_connection
         self.max_pending_publishes = config.max_pending_publish_requests_per_connection
         self.max_not_stored_at_once = config.max_concurrent_non_persistent_message_per_connection

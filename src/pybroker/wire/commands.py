@@ -17,9 +17,11 @@ from crc32c import crc32c
 from google.protobuf.message import DecodeError, Message
 
 from pybroker.errors import BrokerError, ChecksumError, NotAllowedError, ProtocolViolation
-from pybroker.model.events import Ack, Flow, PartialAck, SendRefused, SendRun
+from pybroker.model.ack_set import word_count
+from pybroker.model.events import Ack, CommandRefused, Flow, PartialAck, SendRefused, SendRun
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.batch_limits import LEAST_MESSAGE_BYTES, batch_refusal
+from pybroker.wire.command_fields import LARGE_COMMAND_BYTES, LENGTH_DELIMITED, FieldCount
 from pybroker.wire.entry_metadata import (
     MAGIC_CRC32C,
     MARKER_BYTE,
@@ -27,12 +29,15 @@ from pybroker.wire.entry_metadata import (
     has_marker_type,
     message_count,
 )
+from pybroker.wire.many_ids import ManyIds
 from pybroker.wire.varint import decode, encode, skip_field
 
 FRAME_PADDING_BYTES = 10240
 """A frame may be this much longer than the maximum message size."""
 MAX_UNAUTHENTICATED_FRAME_BYTES = 128 * 1024
 """Before CONNECTED nothing longer than a large token is legal: memory per stranger stays bounded."""
+MAX_UNAUTHENTICATED_FIELDS = 1000
+"""CONNECT has some thirty."""
 MAX_SMALL_COMMANDS = 256
 """So many commands other than SEND are decoded at a time: a read of the socket can bring thousands of them."""
 OWN_BUFFER_BYTES = 32 * 1024
@@ -53,7 +58,9 @@ _SCANNED_TYPES = frozenset({pb.BaseCommand.SEND, pb.BaseCommand.ACK, pb.BaseComm
 _FIELD_OF_TYPE = {number: field.name for number, field in pb.BaseCommand.DESCRIPTOR.fields_by_number.items()}
 _MESSAGE_ID = pb.MessageIdData.DESCRIPTOR
 
-Event = SendRun | SendRefused | Ack | Flow | pb.BaseCommand
+_REDELIVER = pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES
+
+Event = SendRun | SendRefused | Ack | Flow | ManyIds | CommandRefused | pb.BaseCommand
 
 
 class Decoder:
@@ -63,7 +70,15 @@ class Decoder:
     Invariant: `_rest` holds less than one whole frame, unless `has_more`.
     """
 
-    __slots__ = ("_filled", "_frame", "_max_batch_messages", "_max_frame_bytes", "_rest", "has_more")
+    __slots__ = (
+        "_filled",
+        "_frame",
+        "_max_batch_messages",
+        "_max_fields",
+        "_max_frame_bytes",
+        "_rest",
+        "has_more",
+    )
 
     def __init__(self) -> None:
         self._rest = b""
@@ -73,10 +88,12 @@ class Decoder:
         self._filled = 0
         self._max_frame_bytes = MAX_UNAUTHENTICATED_FRAME_BYTES
         self._max_batch_messages = 1
+        self._max_fields = MAX_UNAUTHENTICATED_FIELDS
 
-    def accept_messages(self, max_message_bytes: int, max_batch_messages: int) -> None:
-        """The client is authenticated: from now on frames may be as long as a message, and hold batches."""
+    def accept_messages(self, max_message_bytes: int, max_batch_messages: int, max_fields: int) -> None:
+        """The client is authenticated: from now on frames may be as long as a message, hold batches, and many fields."""
         self._max_batch_messages = max_batch_messages
+        self._max_fields = max_fields
         # `total` does not count its own four bytes; the limit does.
         self._max_frame_bytes = max_message_bytes + FRAME_PADDING_BYTES - 4
 
@@ -151,6 +168,11 @@ class Decoder:
             if total > max_frame:
                 raise ProtocolViolation(f"frame of {total} bytes is longer than the limit of {max_frame}")
             kind = head >> 8
+            if size > LARGE_COMMAND_BYTES:
+                run_producer_id, ack = -1, None
+                events.append(self._large(data, pos + 8, start))
+                pos = frame_end
+                continue
             try:
                 if kind == _SEND_KIND:
                     # The usual SEND: 08 06 32 len { 08 producer  10 sequence }, one byte of producer id, one to four of
@@ -273,6 +295,36 @@ class Decoder:
         if pos < end:
             self._keep(data, pos)
         return events
+
+    def _large(self, data: bytes, pos: int, end: int) -> Event:
+        """The command at [pos, end), of which no two bytes may cost what two bytes of a small one may.
+
+        Its fields stand in order, as clients write them: its type, and the message of that type.
+        """
+        command_start = pos
+        tag, pos = decode(data, pos, end)
+        command_type, pos = decode(data, pos, end)
+        field = pb.BaseCommand.DESCRIPTOR.fields_by_number.get(command_type)
+        if tag != 8 or field is None:
+            raise ProtocolViolation("malformed command")
+        tag, pos = decode(data, pos, end)
+        start, end = _enter(data, pos, end)
+        if tag >> 3 != command_type or tag & 7 != LENGTH_DELIMITED:
+            raise ProtocolViolation("the fields of the command are not in order")
+        max_words = word_count(self._max_batch_messages)
+        if command_type == pb.BaseCommand.ACK:
+            return ManyIds("ACK", data, start, end, max_words)
+        if command_type == _REDELIVER:
+            return ManyIds("REDELIVER", data, start, end, max_words)
+        if command_type in _SCANNED_TYPES:
+            raise ProtocolViolation(f"{field.name} of {end - start} bytes")
+        fields = FieldCount(self._max_fields)
+        refusal = fields.refusal(data, start, end, getattr(pb.BaseCommand(), field.name))
+        if refusal is None:
+            return _parse(data[command_start:end])
+        if fields.request_id is None:
+            raise ProtocolViolation(str(refusal))
+        return CommandRefused(fields.request_id, refusal)
 
     def _decode_short(self, data: bytes, pos: int, events: list[Event]) -> int:
         """Frames of less than 16 bytes at the end of what was received: no SEND, ACK or FLOW is that short."""

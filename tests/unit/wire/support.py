@@ -20,6 +20,7 @@ from pybroker.wire.commands import Decoder, Event
 MASK_64 = (1 << 64) - 1
 MAX_MESSAGE_BYTES = 5 << 20
 MAX_BATCH_MESSAGES = 1000
+MAX_FIELDS = 1000
 Item = tuple[Any, ...]
 EXAMPLES = settings(deadline=None, database=None, derandomize=True)
 """For tests of random values that are the same in every run."""
@@ -64,7 +65,7 @@ def flow(consumer_id: int, permits: int) -> pb.BaseCommand:
 
 def connected_decoder() -> Decoder:
     decoder = Decoder()
-    decoder.accept_messages(MAX_MESSAGE_BYTES, MAX_BATCH_MESSAGES)
+    decoder.accept_messages(MAX_MESSAGE_BYTES, MAX_BATCH_MESSAGES, MAX_FIELDS)
     return decoder
 
 

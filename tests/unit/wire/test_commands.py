@@ -4,6 +4,7 @@ import pytest
 from tests.unit.wire.support import (
     MASK_64,
     MAX_BATCH_MESSAGES,
+    MAX_FIELDS,
     MAX_MESSAGE_BYTES,
     ack,
     connected_decoder,
@@ -338,7 +339,7 @@ def test_many_small_commands_are_decoded_in_parts() -> None:
     frame = len(flow).to_bytes(4, "big")
     data = ((len(flow) + 4).to_bytes(4, "big") + frame + flow) * (3 * MAX_SMALL_COMMANDS + 5)
     decoder = Decoder()
-    decoder.accept_messages(MAX_MESSAGE_BYTES, MAX_BATCH_MESSAGES)
+    decoder.accept_messages(MAX_MESSAGE_BYTES, MAX_BATCH_MESSAGES, MAX_FIELDS)
     counts = [len(decoder.feed(data))]
     while decoder.has_more:
         counts.append(len(decoder.feed(b"")))
@@ -354,7 +355,7 @@ def test_an_acknowledgement_that_only_looks_like_the_one_before_is_read_in_full(
         return (len(body) + 4).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body
 
     decoder = Decoder()
-    decoder.accept_messages(MAX_MESSAGE_BYTES, MAX_BATCH_MESSAGES)
+    decoder.accept_messages(MAX_MESSAGE_BYTES, MAX_BATCH_MESSAGES, MAX_FIELDS)
     ids = [(16, 16), (16, 17), (17, 16), (16, 300), (16, 301), (700, 5), (700, 6)]
     data = b"".join(ack(ledgerId=ledger_id, entryId=entry_id) for ledger_id, entry_id in ids)
     data += ack(ledgerId=700, entryId=7, batch_size=16) + ack(ledgerId=700, entryId=8)
@@ -370,7 +371,7 @@ def test_small_commands_before_the_beginning_of_a_large_frame_leave_nothing_to_g
     ).SerializeToString()
     small = (len(ping) + 4).to_bytes(4, "big") + len(ping).to_bytes(4, "big") + ping
     decoder = Decoder()
-    decoder.accept_messages(MAX_MESSAGE_BYTES, MAX_BATCH_MESSAGES)
+    decoder.accept_messages(MAX_MESSAGE_BYTES, MAX_BATCH_MESSAGES, MAX_FIELDS)
     large = (OWN_BUFFER_BYTES + 1000).to_bytes(4, "big") + b"\0" * 100
     assert len(decoder.feed(small * MAX_SMALL_COMMANDS + large)) == MAX_SMALL_COMMANDS
     assert not decoder.has_more
@@ -381,5 +382,5 @@ def test_the_sizes_of_an_incomplete_frame_are_judged_alike_however_it_is_cut() -
     data = bytes.fromhex("0001001a0100000508129201")  # a command longer than its frame, of which little has come
     for cut in range(len(data) + 1):
         decoder = Decoder()
-        decoder.accept_messages(MAX_MESSAGE_BYTES, MAX_BATCH_MESSAGES)
+        decoder.accept_messages(MAX_MESSAGE_BYTES, MAX_BATCH_MESSAGES, MAX_FIELDS)
         assert decoder.feed(data[:cut]) == []

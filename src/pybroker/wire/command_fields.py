@@ -1,0 +1,77 @@
+"""How many fields a large command has, counted before protobuf makes an object of each.
+
+Two bytes of a command can become a message of a hundred, and looking at each of its texts takes longer than reading it. What
+clients send has some hundreds of fields at most; so a command of more than `LARGE_COMMAND_BYTES` is walked through first, no
+further than the limit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import Message
+
+from pybroker.errors import BrokerError, ConsumerAssignError, MetadataError, NotAllowedError, ProtocolViolation
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.varint import decode, skip_field
+
+LARGE_COMMAND_BYTES = 16 * 1024
+"""A smaller one cannot hold enough fields to matter."""
+LENGTH_DELIMITED = 2
+"""The wire type of texts, bytes and messages."""
+_MESSAGE_ID = pb.MessageIdData.DESCRIPTOR
+"""Not looked into: numbers alone, of which protobuf makes no objects."""
+_ERRORS: dict[str, type[BrokerError]] = {"metadata": MetadataError, "keySharedMeta": ConsumerAssignError}
+"""What is answered where it is the fields of these that are too many, as for fewer that are too many still."""
+
+
+class FieldCount:
+    """Counts the fields of one command, those of the messages in it included, until there are `limit`.
+
+    `request_id` is what was found up to there, None if nothing.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._left = limit
+        self._own_field = ""  # of the command, where counting stands
+        self.request_id: int | None = None
+
+    def refusal(self, data: bytes, start: int, end: int, command: Message) -> BrokerError | None:
+        """Why the command whose fields stand at [start, end) is not read, None when it may be; `command` is an empty one.
+
+        Raises ProtocolViolation when the fields are malformed.
+        """
+        descriptor: Any = command.DESCRIPTOR  # of one of two classes, which are alike
+        self._count(data, start, end, descriptor)
+        if self._left >= 0:
+            return None
+        error = _ERRORS.get(self._own_field, NotAllowedError)
+        return error(
+            f"{command.DESCRIPTOR.name} has more than {self._limit} fields, in {self._own_field} (maxFieldsInCommand)"
+        )
+
+    def _count(self, data: bytes, pos: int, end: int, message: Descriptor) -> None:
+        """Go through the fields of `message` at [pos, end). Raises ProtocolViolation when they are malformed."""
+        fields = message.fields_by_number
+        is_command = message.name.startswith("Command")
+        while pos < end:
+            self._left -= 1
+            if self._left < 0:
+                return
+            tag, pos = decode(data, pos, end)
+            field = fields.get(tag >> 3)
+            if is_command:
+                self._own_field = "unknown fields" if field is None else field.name
+            if tag & 7 == LENGTH_DELIMITED:
+                size, start = decode(data, pos, end)
+                pos = start + size
+                if pos > end:
+                    raise ProtocolViolation("field longer than its message")
+                if field is not None and field.message_type not in (None, _MESSAGE_ID):
+                    self._count(data, start, pos, field.message_type)
+            elif field is not None and field.name == "request_id" and tag & 7 == 0:
+                self.request_id, pos = decode(data, pos, end)
+            else:
+                pos = skip_field(data, tag, pos, end)
