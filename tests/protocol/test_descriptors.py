@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.few_descriptors import LIMIT
-from tests.support.raw_client import connected
+from tests.support.raw_client import connected, encode, frame
 
 from pybroker.descriptors import Descriptors
+from pybroker.wire import pulsar_api_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
 SHARES = Descriptors.share_out(LIMIT, 512, 2048)
@@ -26,7 +27,10 @@ def test_a_flood_of_connections_takes_no_descriptor_from_files(tmp_path: Path) -
         client.open_producer(TOPIC)
         url = urlsplit(broker.url)
         for _ in range(SHARES.max_clients - 1):
-            flood.enter_context(socket.create_connection((url.hostname or "", url.port or 0)))
+            # Who has not said CONNECT would make way for those beyond.
+            one = flood.enter_context(socket.create_connection((url.hostname or "", url.port or 0)))
+            one.sendall(frame(encode(pb.BaseCommand.CONNECT, client_version="flood", protocol_version=21)))
+            assert one.recv(1), "CONNECTED"
         for _ in range(LIMIT):
             with socket.create_connection((url.hostname or "", url.port or 0)) as beyond:
                 beyond.settimeout(10)

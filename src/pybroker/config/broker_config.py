@@ -47,6 +47,10 @@ class BrokerConfig:
     max_fields_in_command: int
     broker_max_connections: int
     broker_max_connections_per_ip: int
+    max_connections_before_connect: int
+    max_connections_before_connect_per_ip: int
+    connect_command_timeout_ms: int
+    max_pings_before_connect: int
     file_descriptors_reserve: int
     max_pending_publish_requests_per_connection: int
     max_message_publish_buffer_size_in_mb: int
@@ -384,7 +388,11 @@ class BrokerConfig:
         max_messages_in_batch: int = 250000,
         max_fields_in_command: int = 10000,
         broker_max_connections: int = 0,
-        broker_max_connections_per_ip: int = 0,
+        broker_max_connections_per_ip: int = 10000,
+        max_connections_before_connect: int = 4096,
+        max_connections_before_connect_per_ip: int = 1024,
+        connect_command_timeout_ms: int = 10000,
+        max_pings_before_connect: int = 10,
         file_descriptors_reserve: int = 512,
         max_pending_publish_requests_per_connection: int = 1000,
         max_message_publish_buffer_size_in_mb: int = 64,
@@ -722,6 +730,10 @@ class BrokerConfig:
         assign(self, "max_fields_in_command", max_fields_in_command)
         assign(self, "broker_max_connections", broker_max_connections)
         assign(self, "broker_max_connections_per_ip", broker_max_connections_per_ip)
+        assign(self, "max_connections_before_connect", max_connections_before_connect)
+        assign(self, "max_connections_before_connect_per_ip", max_connections_before_connect_per_ip)
+        assign(self, "connect_command_timeout_ms", connect_command_timeout_ms)
+        assign(self, "max_pings_before_connect", max_pings_before_connect)
         assign(self, "file_descriptors_reserve", file_descriptors_reserve)
         assign(self, "max_pending_publish_requests_per_connection", max_pending_publish_requests_per_connection)
         assign(self, "max_message_publish_buffer_size_in_mb", max_message_publish_buffer_size_in_mb)
@@ -1065,8 +1077,12 @@ _KEYS: Final = (
     KeyInfo("maxMessagesInBatch", "max_messages_in_batch", ValueType.INT, 250000, "Most messages that one entry, a batch, may say it holds; one that says more, or more than its size can hold, is answered with NotAllowedError. Acknowledgements of a batch are read no further than this.", minimum=1, maximum=2147483647),
     KeyInfo("maxFieldsInCommand", "max_fields_in_command", ValueType.INT, 10000, "Most fields that a command of over 16 KiB may have, those of the messages in it included; ids in ACK and REDELIVER_UNACKNOWLEDGED_MESSAGES do not count. One with more is answered with NotAllowedError.", minimum=100),
     KeyInfo("brokerMaxConnections", "broker_max_connections", ValueType.INT, 0, "Connections at once; further ones are refused. 0: no limit.", minimum=0),
-    KeyInfo("brokerMaxConnectionsPerIp", "broker_max_connections_per_ip", ValueType.INT, 0, "Connections at once from one client address. 0: no limit.", minimum=0),
-    KeyInfo("fileDescriptorsReserve", "file_descriptors_reserve", ValueType.INT, 512, "File descriptors that connections leave to the files of the store, at most half of the limit of the process (ulimit -n, whose soft value is raised to the hard one at start). A quarter of the rest, at most maxHttpServerConnections, is for HTTP, the others are for clients; a connection beyond is closed at once, and the broker is not ready while that is so.", minimum=64),
+    KeyInfo("brokerMaxConnectionsPerIp", "broker_max_connections_per_ip", ValueType.INT, 10000, "Connections at once from one client address, the loopback address too. 0: no limit.", minimum=0),
+    KeyInfo("maxConnectionsBeforeConnect", "max_connections_before_connect", ValueType.INT, 4096, "Connections at once that have not said CONNECT yet. Of more, the one that has waited longest is closed. 0: no limit.", minimum=0),
+    KeyInfo("maxConnectionsBeforeConnectPerIp", "max_connections_before_connect_per_ip", ValueType.INT, 1024, "The same from one client address.", minimum=0),
+    KeyInfo("connectCommandTimeoutMs", "connect_command_timeout_ms", ValueType.INT, 10000, "Longest time, in milliseconds, from connecting to CONNECT; then the connection is closed. A TLS handshake has as long.", minimum=1),
+    KeyInfo("maxPingsBeforeConnect", "max_pings_before_connect", ValueType.INT, 10, "PINGs that are answered before a connection is open; one more closes it.", minimum=0),
+    KeyInfo("fileDescriptorsReserve", "file_descriptors_reserve", ValueType.INT, 512, "File descriptors that connections leave to the files of the store, at most half of the limit of the process (ulimit -n, whose soft value is raised to the hard one at start). A quarter of the rest, at most maxHttpServerConnections, is for HTTP, the others are for clients; one beyond takes the place of one that has not said CONNECT, or is closed at once, and the broker is not ready while that is so.", minimum=64),
     KeyInfo("maxPendingPublishRequestsPerConnection", "max_pending_publish_requests_per_connection", ValueType.INT, 1000, "A connection with more unanswered sends than this is not read until half of them are answered.", minimum=1),
     KeyInfo("maxMessagePublishBufferSizeInMB", "max_message_publish_buffer_size_in_mb", ValueType.INT, 64, "Bytes of unanswered sends of the whole broker; above it publishing connections are not read. 0: no limit.", minimum=0, dynamic=True),
     KeyInfo("maxOutboundBytesPerConnection", "max_outbound_bytes_per_connection", ValueType.INT, 8388608, "Dispatch to a connection pauses while more bytes than this wait to be written to it.", minimum=65536),

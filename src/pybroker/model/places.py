@@ -39,6 +39,11 @@ class Places(Generic[T]):
     def __contains__(self, who: T) -> bool:
         return who in self._address_of
 
+    @property
+    def longest(self) -> T | None:
+        """Who has waited longest without being settled."""
+        return next(iter(self._unsettled), None)
+
     def count_of(self, address: str) -> int:
         return self._counts[address]
 

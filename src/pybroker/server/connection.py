@@ -75,6 +75,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.identity: Identity | None = None
         self.address = ""
         self.host = ""
+        self.opened_s = context.loop.time()
+        self.early_pings = 0  # before CONNECT
         self.client_version = ""
         self.role = None
         self.features = pb.FeatureFlags()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pybroker import logs
 from pybroker.errors import CannotListen
+from pybroker.model.places import Places
 from pybroker.server.connection import Connection
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ KEEP_ALIVE_SLICES = 10
 CLOSE_GRACE_S = 2.0
 REFUSALS_TOLD_EVERY_S = 10.0
 """Who floods the broker does not flood its log."""
-TLS_HANDSHAKE_TIMEOUT_S = 10.0
 
 
 class ServerContext:
@@ -51,6 +51,12 @@ class ServerContext:
         self.all_closed = asyncio.Event()
         self.all_closed.set()
         self._is_publish_held = False
+        self.strangers: Places[Connection] = Places(
+            config.max_connections_before_connect, config.max_connections_before_connect_per_ip
+        )
+        """Those that have not said CONNECT yet."""
+        self.connect_timeout_s = config.connect_command_timeout_ms / 1000
+        self.max_pings_before_connect = config.max_pings_before_connect
         self._by_host: Counter[str] = Counter()
         self._stalled: dict[Connection, tuple[float, int]] = {}  # since when, and with how many bytes
         self._refusal_told_s = -REFUSALS_TOLD_EVERY_S
@@ -64,11 +70,29 @@ class ServerContext:
         stats.active_connections += 1
         self.connections[connection] = self.loop.time() + self.broker.config.keep_alive_interval_seconds
         self.all_closed.clear()
-        self._by_host[_host(connection)] += 1
+        self._by_host[connection.host] += 1
         if self._is_publish_held:
             connection.hold_publish_memory(True)
-        if len(self.connections) > self.broker.descriptors.max_clients:
-            self._refuse(connection)
+        longest = self.strangers.longest
+        displaced = self.strangers.admit(connection, connection.host).displaced
+        if displaced is None and len(self.connections) > self.broker.descriptors.max_clients:
+            displaced = longest
+            if displaced is None:
+                self._refuse(connection)
+        if displaced is not None:
+            self.strangers.leave(displaced)
+            displaced.abort("makes way for others: it has not said CONNECT")
+
+    def introduced(self, connection: Connection) -> None:
+        """It has said CONNECT."""
+        self.strangers.leave(connection)
+
+    def close_strangers(self) -> None:
+        """Close those that have not said CONNECT in time."""
+        latest_s = self.loop.time() - self.connect_timeout_s
+        while (longest := self.strangers.longest) is not None and longest.opened_s <= latest_s:
+            self.strangers.leave(longest)
+            longest.abort("no CONNECT within connectCommandTimeoutMs")
 
     def _refuse(self, connection: Connection) -> None:
         """There is no descriptor for it that files could do without."""
@@ -90,10 +114,11 @@ class ServerContext:
         stats.connections_closed += 1
         stats.active_connections -= 1
         self.connections.pop(connection, None)
+        self.strangers.leave(connection)
         if not self.connections:
             self.all_closed.set()
         self._stalled.pop(connection, None)
-        host = _host(connection)
+        host = connection.host
         self._by_host[host] -= 1
         if not self._by_host[host]:
             del self._by_host[host]
@@ -101,11 +126,12 @@ class ServerContext:
         logs.info("connection.closed", connection=connection.address, reason=reason)
 
     def connection_limit(self, connection: Connection) -> str:
-        """The name of the limit that `connection` exceeds, empty when there is none."""
+        """The name of the limit that `connection` exceeds, empty when there is none; strangers take nobody's place."""
         config = self.broker.config
-        if 0 < config.broker_max_connections < len(self.connections):
+        if 0 < config.broker_max_connections < len(self.connections) - len(self.strangers):
             return "brokerMaxConnections"
-        if 0 < config.broker_max_connections_per_ip < self._by_host[_host(connection)]:
+        at_host = self._by_host[connection.host] - self.strangers.count_of(connection.host)
+        if 0 < config.broker_max_connections_per_ip < at_host:
             return "brokerMaxConnectionsPerIp"
         return ""
 
@@ -200,12 +226,23 @@ class Listener:
                 sock=bound,
                 ssl=tls,
                 backlog=ACCEPT_BACKLOG,
-                ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S if tls is not None else None,
+                ssl_handshake_timeout=self.context.connect_timeout_s if tls is not None else None,
             )
             self._servers.append(server)
 
     async def watch(self) -> None:
-        """Tick keep-alive and drop stalled connections, for as long as the broker runs; spread over the interval."""
+        """Tick keep-alive, drop stalled connections and those that say nothing, for as long as the broker runs."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch_strangers(), name="strangers")
+            group.create_task(self._keep_alive(), name="keep-alive")
+
+    async def _watch_strangers(self) -> None:
+        while True:
+            await asyncio.sleep(self.context.connect_timeout_s / KEEP_ALIVE_SLICES)
+            self.context.close_strangers()
+
+    async def _keep_alive(self) -> None:
+        """Spread over the interval."""
         interval_s = self.context.broker.config.keep_alive_interval_seconds
         while True:
             await asyncio.sleep(interval_s / KEEP_ALIVE_SLICES)
@@ -242,10 +279,6 @@ class Listener:
         """Drop all connections at once."""
         for connection in list(self.context.connections):
             connection.abort("the broker is stopping")
-
-
-def _host(connection: Connection) -> str:
-    return connection.address.rpartition(":")[0]
 
 
 def _bind(host: str, port: int) -> socket.socket:

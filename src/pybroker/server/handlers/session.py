@@ -22,6 +22,7 @@ def connect(connection: Connection, command: pb.BaseCommand) -> None:
     """Authenticate, and open the session. A refusal is answered with ERROR for request -1 and ends the connection."""
     request = command.connect
     broker = connection.broker
+    connection.context.introduced(connection)
     limit = connection.context.connection_limit(connection)
     if limit:
         _refuse(connection, NotAllowedError(f"Reached the maximum number of connections ({limit})"))
@@ -163,7 +164,11 @@ def _renew(connection: Connection, identity: Identity) -> None:
 
 
 def ping(connection: Connection, _command: pb.BaseCommand) -> None:
-    """Answer at once."""
+    """Answer at once; before the session is open a few times only."""
+    if connection.session.state is not SessionState.CONNECTED:
+        connection.early_pings += 1
+        if connection.early_pings > connection.context.max_pings_before_connect:
+            raise ProtocolViolation("too many PINGs before CONNECT (maxPingsBeforeConnect)")
     connection.send(replies.PONG)
 
 
