@@ -136,7 +136,7 @@ class Life:
     def bury(self) -> None:
         """Let go of what Python holds of it; nothing that happens now can be seen by anybody."""
         self.is_over = True
-        self.disk._is_off = True
+        self.disk.is_off = True
         asyncio._set_running_loop(None)
         while tasks := asyncio.all_tasks(self.loop):
             for task in tasks:

@@ -23,6 +23,7 @@ from pybroker.storage.checkpoint_table import CheckpointTable, CursorChange, Tab
 from pybroker.storage.cursor_shelf import CursorShelf, ShelvedCursor
 from pybroker.storage.disk import Disk, lacks_room
 from pybroker.storage.journal import Journal, JournalMark
+from pybroker.storage.journal_end import JournalEndFile
 from pybroker.storage.journal_files import JournalFiles
 from pybroker.storage.live_ledger import LedgerState, LiveLedger
 from pybroker.storage.options import LocalStoreOptions
@@ -49,6 +50,7 @@ class Checkpointer:
         table: CheckpointTable,
         journal: Journal,
         files: JournalFiles,
+        journal_end: JournalEndFile,
         ledgers: dict[int, LiveLedger],
         shelf: CursorShelf,
         options: LocalStoreOptions,
@@ -64,6 +66,7 @@ class Checkpointer:
         self._table = table
         self._journal = journal
         self._files = files
+        self._journal_end = journal_end
         self._ledgers = ledgers
         self._shelf = shelf
         self._options = options
@@ -299,6 +302,7 @@ class Checkpointer:
     def _work(self, job: CheckpointJob) -> dict[int, Moved]:
         """In the thread."""
         moved = run_checkpoint(self._disk, self._directory, self._table, job)
+        self._journal_end.committed(self._table.commit_count, job.change.facts["sequence"])
         self._space.measure()
         return moved
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import sqlite3
 import sys
@@ -128,6 +129,28 @@ class DiskFile:
         self.close()
 
 
+class MappedFile:
+    """A small file whose bytes are memory: writing them is no call of the system, and a process that is killed has written them."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        """Takes the descriptor of a file of that size. Raises OSError."""
+        self._descriptor = descriptor
+        self._bytes = mmap.mmap(descriptor, size)
+
+    def write(self, data: bytes, offset: int) -> None:
+        self._bytes[offset : offset + len(data)] = data
+
+    def sync(self) -> None:
+        """What was written so far is on the device."""
+        if sys.platform != "linux":
+            self._bytes.flush()  # elsewhere a sync of the file does not take mapped pages along
+        DiskFile(self._descriptor).sync()
+
+    def close(self) -> None:
+        self._bytes.close()
+        os.close(self._descriptor)
+
+
 class SpaceFigures(NamedTuple):
     """How large a file system is, and how much of it this process may still use."""
 
@@ -144,6 +167,22 @@ class Disk:
 
     def open_for_read(self, path: Path) -> DiskFile:
         return DiskFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def open_mapped(self, path: Path, size: int) -> MappedFile:
+        """Open a file as memory; one of another size is made anew, of zeros that are on the device, under its name."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            if os.fstat(descriptor).st_size != size:
+                file = DiskFile(descriptor)
+                file.truncate(0)
+                # Written and not only as long: a page without a block would need room when it is touched.
+                file.write_at((bytes(size),), 0, durable=False)
+                file.sync()
+                self.sync_directory(path.parent)
+            return MappedFile(descriptor, size)
+        except BaseException:
+            os.close(descriptor)
+            raise
 
     def open_direct(self, path: Path) -> DirectFile | None:
         """For writes past the page cache (see `direct_io.py`); None where the file system has no such thing."""

@@ -22,7 +22,7 @@ from random import Random
 from typing import Any, NoReturn
 
 from pybroker.storage.direct_io import ALIGNMENT, DirectFile, DirectWriter
-from pybroker.storage.disk import Disk, DiskFile, FileSystemSync, Pieces, SpaceFigures, lacks_room
+from pybroker.storage.disk import Disk, DiskFile, FileSystemSync, MappedFile, Pieces, SpaceFigures, lacks_room
 
 # Operation and file name; raises to make the operation fail.
 FaultPlan = Callable[[str, str], None]
@@ -79,11 +79,11 @@ class FaultDisk(Disk):
         self._durable_names: dict[Path, _Content] = {}
         self._pending_names: list[tuple[Path, _Content | None]] = []
         self._databases: dict[Path, bytes] = {}
-        self._is_off = False
+        self.is_off = False
 
     def cut_power(self, kept_bytes: int | None = None) -> NoReturn:
         """To be called by a plan: this operation does not return, and no later one does anything."""
-        self._is_off = True
+        self.is_off = True
         raise PowerLoss(kept_bytes)
 
     def step(self, operation: str, path: Path) -> None:
@@ -96,7 +96,7 @@ class FaultDisk(Disk):
 
     def require_power(self) -> None:
         """Raises PowerLoss once the machine is off."""
-        if self._is_off:
+        if self.is_off:
             raise PowerLoss
 
     def require_space(self, growth_bytes: int) -> None:
@@ -109,7 +109,7 @@ class FaultDisk(Disk):
 
     def after_kill(self) -> FaultDisk:
         """The disk as the next process finds it: everything that was written, synced or not."""
-        self._is_off = True
+        self.is_off = True
         with self._lock:
             other = FaultDisk(writes_direct=self._writes_direct, capacity_bytes=self.capacity_bytes)
             other._names = dict(self._names)
@@ -120,7 +120,7 @@ class FaultDisk(Disk):
 
     def after_power_loss(self, random: Random) -> FaultDisk:
         """The disk as the next start of the machine finds it."""
-        self._is_off = True
+        self.is_off = True
         with self._lock:
             names = dict(self._durable_names)
             # A journalling file system keeps the order of what it does to a directory.
@@ -170,6 +170,15 @@ class FaultDisk(Disk):
         self.step("open", path)
         with self._lock:
             return FaultDirectFile(FaultFile(self, path, self._names[path], self._lock))
+
+    def open_mapped(self, path: Path, size: int) -> MappedFile:
+        with self.open_for_write(path) as file:
+            if file.size() != size:
+                file.truncate(0)
+                file.write_at((bytes(size),), 0, durable=False)
+                file.sync()
+                self.sync_directory(path.parent)
+        return FaultMappedFile(FaultFile(self, path, self._names[path], self._lock))
 
     def direct_writer(self) -> DirectWriter:
         return FaultDirectWriter()
@@ -276,6 +285,13 @@ class FaultFile(DiskFile):
             _write(self._content.cached, offset, data)
             self._content.pending.append((offset, data, durable))
 
+    def put_in_memory(self, offset: int, data: bytes) -> None:
+        """Without an operation of the disk; nothing happens any more once the machine is off."""
+        with self._lock:
+            if not self._disk.is_off:
+                _write(self._content.cached, offset, data)
+                self._content.pending.append((offset, data, False))
+
     def allocate(self, size: int) -> None:
         self._disk.step("write", self._path)
         with self._lock:
@@ -311,6 +327,22 @@ class FaultFile(DiskFile):
             self._disk.require_space(size - len(self._content.cached))
             _truncate(self._content.cached, size)
             self._content.pending.append((-1, size.to_bytes(8, "little"), False))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class FaultMappedFile(MappedFile):
+    """Memory of a FaultDisk: writing it is no operation that fails, and what is not synced a crash may lose, or tear."""
+
+    def __init__(self, file: FaultFile) -> None:
+        self._file = file
+
+    def write(self, data: bytes, offset: int) -> None:
+        self._file.put_in_memory(offset, data)
+
+    def sync(self) -> None:
+        self._file.sync()
 
     def close(self) -> None:
         """Nothing is held."""

@@ -26,6 +26,7 @@ from typing import TypeVar
 
 from pybroker.errors import StorageFull, StoreError
 from pybroker.storage.disk import lacks_room
+from pybroker.storage.journal_end import JournalEndFile
 from pybroker.storage.journal_files import JournalFile, JournalFiles
 from pybroker.storage.layout.journal import (
     BATCH_ALIGNMENT,
@@ -112,6 +113,7 @@ class JournalSetup:
     """What a journal is made of, whoever writes it. `completed` hears of each batch on the loop, `on_fatal` of the end."""
 
     files: JournalFiles
+    end: JournalEndFile
     next_sequence: int
     stats: StoreStats
     completed: Callable[[JournalBatch], None]
@@ -125,6 +127,7 @@ class Journal:
 
     def __init__(self, setup: JournalSetup) -> None:
         self._files = setup.files
+        self._end_file = setup.end
         self._next_sequence = setup.next_sequence
         self._stats = setup.stats
         self._completed = setup.completed
@@ -264,6 +267,8 @@ class Journal:
         file.offset = align(file.offset + batch.size_bytes)
         file.last_sequence = self._next_sequence
         self._next_sequence += 1
+        if self._sync_data:
+            self._end_file.noted(self._next_sequence, file.header.generation, file.offset)
 
     def _file_with_room(self, size_bytes: int) -> JournalFile:
         if self._needs_next_file(size_bytes):

@@ -75,6 +75,7 @@ class LocalStore(LedgerStore, CursorStore):
         options = space.options
         self._space = space
         self._files = opened.files
+        self._journal_end = opened.journal_end
         self._on_fatal = on_fatal
         self._disk = disk
         self._stats = stats
@@ -99,6 +100,7 @@ class LocalStore(LedgerStore, CursorStore):
         self._is_closed = False
         setup = JournalSetup(
             files=opened.files,
+            end=opened.journal_end,
             next_sequence=opened.facts.sequence,
             stats=stats,
             completed=self._batch_completed,
@@ -113,6 +115,7 @@ class LocalStore(LedgerStore, CursorStore):
             opened.table,
             self._journal,
             opened.files,
+            opened.journal_end,
             self._ledgers,
             self._shelf,
             options,
@@ -463,6 +466,7 @@ class LocalStore(LedgerStore, CursorStore):
         await self._space.close()
         await self._journal.close(is_covered=is_covered)
         await self._reads.close()
+        self._journal_end.close()
         self._table.close()
 
     def _check_open(self) -> None:

@@ -4,10 +4,11 @@ Pure. What must always hold: a batch counts only when every batch before it, fro
 what does not count is either a torn tail, which was never receipted, or damage, which is told and never skipped.
 
     what is behind the last whole batch of a file         synced journal            journal without sync
-    old bytes, zeros, a torn batch                        torn tail: cut            torn tail: cut
+    old bytes, zeros, a torn batch                        torn tail: cut, and told  the same
     damage that the checkpoint covers wholly              passed over, and told     the same
     a torn batch, then a valid one of this use            damage: refuse            cut: that write never reached the disk
     a later file that does not go on where this stops     damage: refuse            cut: everything behind is dropped
+    less than `journal.end` says was durable              damage: refuse            damage: refuse
 """
 
 from __future__ import annotations
@@ -26,16 +27,24 @@ from pybroker.storage.layout.journal import (
     FileHeader,
     LedgerRecord,
     RecordType,
+    batch_bytes_said,
     batch_prefix,
     decode_batch_header,
     decode_file_header,
     decode_records,
 )
+from pybroker.storage.layout.journal_end import JournalEnd
 from pybroker.storage.layout.segment import LedgerExtent
 
 
 class DamagedJournal(StoreError):
     """The journal lacks what was receipted: the store does not start, so that nothing is lost silently."""
+
+    def __init__(self, text: str, file_name: str = "", offset: int | None = None) -> None:
+        """The text names file and offset, too."""
+        super().__init__(text)
+        self.file_name = file_name
+        self.offset = offset
 
 
 @dataclass(slots=True)
@@ -47,6 +56,7 @@ class ScannedFile:
     end_offset: int
     later_offset: int | None  # of a valid batch of this use behind bytes that are none
     covered_damage: list[int] = field(default_factory=list)  # offsets
+    torn_bytes: int = 0  # of a batch of this use that begins at `end_offset` and does not hold
 
 
 def scan_file(data: bytes | bytearray, generation: int, covered_sequence: int = 0) -> ScannedFile:
@@ -68,7 +78,8 @@ def scan_file(data: bytes | bytearray, generation: int, covered_sequence: int = 
             later = None if later_offset is None else decode_batch_header(view, later_offset, header)
             # What is missing in between lies below the sequence number of the later one.
             if later is None or later.sequence > covered_sequence:
-                return ScannedFile(header, batches, offset, later_offset, covered_damage)
+                torn_bytes = batch_bytes_said(view, offset, header)
+                return ScannedFile(header, batches, offset, later_offset, covered_damage, torn_bytes)
             covered_damage.append(offset)
             batch = later
         batches.append(batch)
@@ -85,18 +96,34 @@ def _find_later_batch(data: bytes | bytearray, view: memoryview, offset: int, he
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class CutTail:
+    """Bytes behind the last batch that counts, which are not replayed."""
+
+    file_name: str
+    offset: int
+    size_bytes: int
+    sequence: int  # of the first batch that was in them
+    reason: str
+
+
 class BatchOrder:
-    """Decides, file after file, which batches count."""
+    """Decides, file after file, which batches count; at the end whether those are all that were durable."""
 
     def __init__(self, next_sequence: int, *, is_synced: bool) -> None:
         self.next_sequence = next_sequence
+        self.cut_tails: list[CutTail] = []
         self._is_synced = is_synced
         self._is_cut = False
+        self._end_file = ""
+        self._end_offset = 0
 
     def live_batches(self, file_name: str, scanned: ScannedFile) -> list[BatchHeader]:
         """The batches of this file that the checkpoint does not cover. Raises DamagedJournal."""
         if self._is_cut:
             return []
+        if scanned.batches or scanned.torn_bytes or not self._end_file:
+            self._end_file, self._end_offset = file_name, scanned.end_offset
         live = [batch for batch in scanned.batches if batch.sequence >= self.next_sequence]
         if live and live[0].sequence != self.next_sequence:
             self._stop(file_name, FILE_HEADER_BYTES, f"batches before {live[0].sequence} are missing")
@@ -105,15 +132,39 @@ class BatchOrder:
             self.next_sequence = live[-1].sequence + 1
         if scanned.later_offset is not None:
             reason = f"no whole batch here, but one at offset {scanned.later_offset}"
-            self._stop(file_name, scanned.end_offset, reason)
+            self._stop(file_name, scanned.end_offset, reason, scanned.later_offset - scanned.end_offset)
+        elif scanned.torn_bytes:
+            reason = "the last batch is torn"
+            self.cut_tails.append(
+                CutTail(file_name, scanned.end_offset, scanned.torn_bytes, self.next_sequence, reason)
+            )
         return live
 
-    def _stop(self, file_name: str, offset: int, reason: str) -> None:
+    def check_end(self, end: JournalEnd | None, file_names: Mapping[int, str]) -> None:
+        """Raise DamagedJournal if the journal was durable further than it goes now; `file_names` are those that are there."""
+        if end is None or end.next_sequence <= self.next_sequence:
+            return
+        name = f"{end.generation:020d}.journal"
+        offset = None
+        if end.generation and end.generation not in file_names:
+            file_name, what = name, "is missing"
+        elif self._end_file:
+            file_name, offset = self._end_file, self._end_offset
+            what = f"is damaged at offset {offset}: no whole batch {self.next_sequence} here"
+        else:
+            file_name, what = "the journal", f"is damaged: batch {self.next_sequence} is missing"
+        upto = f" in {name}, which reached to offset {end.end_offset}" if end.generation else ""
+        advice = "Put the journal files and checkpoint.db of the same moment back"
+        text = f"{file_name} {what}; batches up to {end.next_sequence - 1} were durable{upto}. {advice}"
+        raise DamagedJournal(text, file_name, offset)
+
+    def _stop(self, file_name: str, offset: int, reason: str, size_bytes: int = 0) -> None:
         """Nothing behind this counts, and with a synced journal that cannot be."""
         if self._is_synced:
             expected = f"batch {self.next_sequence} was expected"
             raise DamagedJournal(f"{file_name} is damaged at offset {offset}: {reason}; {expected}")
         self._is_cut = True
+        self.cut_tails.append(CutTail(file_name, offset, size_bytes, self.next_sequence, reason))
 
 
 @dataclass(slots=True)

@@ -24,8 +24,10 @@ from pybroker.storage.checkpoint import CheckpointJob, LedgerWork, run_checkpoin
 from pybroker.storage.checkpoint_table import CheckpointTable, CursorChange, Facts, TableChange
 from pybroker.storage.cursor_shelf import CursorShelf
 from pybroker.storage.disk import Disk
+from pybroker.storage.journal_end import JournalEndFile, read_journal_end
 from pybroker.storage.journal_files import JOURNAL_SUFFIX, JournalFiles, file_number, parse_journal_file_name
 from pybroker.storage.layout.fields import LayoutError
+from pybroker.storage.layout.journal_end import JournalEnd
 from pybroker.storage.layout.segment import EMPTY_EXTENT, LedgerExtent, SegmentIndex
 from pybroker.storage.recovery import (
     BatchOrder,
@@ -66,6 +68,7 @@ class OpenedStore:
     facts: Facts
     extents: dict[int, LedgerExtent]  # of ledgers that earlier runs left open
     files: JournalFiles
+    journal_end: JournalEndFile
     reserved_ledger_ids: range
 
 
@@ -86,7 +89,13 @@ def open_store(
         generations = {generation: name for name in names if (generation := parse_journal_file_name(name)) is not None}
         # Whatever the clean mark says: a table that lost its last commits may show the mark of an earlier stop.
         covered_sequence = facts.sequence
-        extents = _replay(disk, directories, table, facts, extents, generations, stats, is_synced=is_synced)
+        end = read_journal_end(disk, directories.journal)
+        if end is not None and facts.commit < end.commit:
+            note = "its last transactions are lost; what they said is looked for in the journal"
+            logs.error(
+                "checkpoint.commits_lost", file=directories.table.name, commits=end.commit - facts.commit, note=note
+            )
+        extents = _replay(disk, directories, table, facts, extents, generations, end, stats, is_synced=is_synced)
         if facts.is_clean and facts.sequence != covered_sequence:
             logs.error(
                 "checkpoint.clean_mark_wrong",
@@ -96,6 +105,8 @@ def open_store(
             )
         known = (number for name in names if (number := file_number(name)) is not None)
         facts.first_generation = max(facts.first_generation, *(number + 1 for number in known), 1)
+        facts.commit = max(facts.commit, 0 if end is None else end.commit)
+        table.commit_count = facts.commit
         if is_synced:
             _check_segment_ends(disk, directories.ledgers, extents)
         facts.ledger_id = max(facts.ledger_id, first_free_ledger_id(segments, extents))
@@ -104,6 +115,8 @@ def open_store(
         facts.is_clean = 0
         # From this commit on the old journal files mean nothing, and may be used again.
         table.commit(TableChange(asdict(facts)))
+        # Before an old file is used again: from now on a table that is older than this commit is found out.
+        journal_end = JournalEndFile(disk, directories.journal, JournalEnd(facts.sequence, 0, 0, table.commit_count))
         file_bytes = space.options.journal_file_bytes
         files = JournalFiles(disk, directories.journal, file_bytes, facts.first_generation, space)
         files.adopt(names)
@@ -111,7 +124,7 @@ def open_store(
         table.close()
         raise
     stats.recovery_s = perf_counter() - start_s
-    return OpenedStore(table, facts, extents, files, reserved)
+    return OpenedStore(table, facts, extents, files, journal_end, reserved)
 
 
 def segment_sizes(sizes: Mapping[str, int]) -> dict[int, int]:
@@ -149,11 +162,12 @@ def _replay(
     facts: Facts,
     extents: Mapping[int, LedgerExtent],
     generations: Mapping[int, str],
+    end: JournalEnd | None,
     stats: StoreStats,
     *,
     is_synced: bool,
 ) -> dict[int, LedgerExtent]:
-    """Move everything of the journal to its place; returns the extents afterwards.
+    """Move everything of the journal to its place; returns the extents afterwards. Raises DamagedJournal.
 
     A thread stores one file while the next one is read and applied here: half of each is waiting for the device.
     """
@@ -181,6 +195,18 @@ def _replay(
                 storing = thread.submit(store.store, asdict(facts), replay.take())
         if storing is not None:
             storing.result()
+    order.check_end(end, generations)
+    for cut in order.cut_tails:
+        is_known = end is not None and end.next_sequence == cut.sequence
+        stats.journal_cut_bytes += cut.size_bytes
+        logs.warning(
+            "journal.tail_cut",
+            file=cut.file_name,
+            offset=cut.offset,
+            bytes=cut.size_bytes,
+            reason=cut.reason,
+            note="it was not receipted" if is_known else "that nothing of it was receipted is not proved",
+        )
     stats.recovered_entries = replay.entry_count
     stats.recovered_bytes = replay.size_bytes
     stats.dropped_entries_of_deleted_ledgers = replay.dropped_entry_count

@@ -34,6 +34,7 @@ class StoreStats:
     damaged_segments: int = 0  # files of which a part other than an entry was found damaged
     recovered_entries: int = 0
     recovered_bytes: int = 0
+    journal_cut_bytes: int = 0  # of the journal's torn end, at the start
     dropped_entries_of_deleted_ledgers: int = 0
     recovery_s: float = 0.0
 

@@ -14,6 +14,7 @@ from typing import Any
 from pybroker.errors import StoreError
 from pybroker.storage.checkpoint_table import TABLE_VERSION, Facts, missing_facts, row_checksum
 from pybroker.storage.cursor_shelf import CursorShelf, merge
+from pybroker.storage.journal_end import read_journal_end
 from pybroker.storage.layout.fields import LayoutError
 from pybroker.storage.layout.journal import (
     AppendRecord,
@@ -172,6 +173,25 @@ class StoredState:
                 records = self._apply(name, view, batch)
                 yield LiveBatch(name, batch, records)
             self._advance(len(data))
+        self._check_journal_end(order)
+
+    def _check_journal_end(self, order: BatchOrder) -> None:
+        """As a start does: whether the journal goes as far as it was durable, and what of its end is cut."""
+        directory = self._files.directories.journal
+        end = read_journal_end(self._files.disk, directory) if self._are_facts_known else None
+        if end is not None and self.facts.commit < end.commit:
+            lost = end.commit - self.facts.commit
+            self._report(
+                Finding(self._files.directories.table.name, None, "", f"its last {lost} transactions are lost")
+            )
+        try:
+            order.check_end(end, self._files.journal_names())
+        except DamagedJournal as error:
+            self._report(Finding(error.file_name, error.offset, "", str(error)))
+            return
+        for cut in order.cut_tails:
+            reason = f"{cut.reason}: a start cuts {cut.size_bytes} bytes"
+            self._report(Finding(cut.file_name, cut.offset, "", reason, is_damage=False))
 
     def _apply(self, name: str, view: memoryview, batch: BatchHeader) -> list[JournalItem]:
         records: list[JournalItem] = []

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.storage.stores import SMALL, Listener, Owner, read_all
 
 from pybroker.storage.local_store import LocalStore
+from pybroker.storage.recovery import DamagedJournal
 
 FIRST = [b"first %d" % number for number in range(50)]
 SECOND = [b"second %d" % number for number in range(300)]
@@ -39,7 +40,7 @@ class Killed:
         self.ledgers: dict[int, list[bytes]] = {}
         self.cursor = b""
 
-    async def make(self, root: Path, checkpoints: int) -> None:
+    async def make(self, root: Path, checkpoints: int, filling: bytes = b"") -> None:
         running = root / "running"
         owner = Owner()
         store = await opened(running)
@@ -52,11 +53,11 @@ class Killed:
         store = await opened(running)
         store.attach("c", owner)
         ledger_id = await store.create_ledger()
-        self.ledgers[ledger_id] = SECOND
+        second = self.ledgers[ledger_id] = [payload + filling for payload in SECOND]
         parts = checkpoints + 1
         for part in range(parts):
-            start, end = len(SECOND) * part // parts, len(SECOND) * (part + 1) // parts
-            listener.append(store, ledger_id, start, SECOND[start:end])
+            start, end = len(second) * part // parts, len(second) * (part + 1) // parts
+            listener.append(store, ledger_id, start, second[start:end])
             await acknowledge(store, "c", owner, b"2")
             if part < checkpoints:
                 assert await store._checkpointer.run()
@@ -116,3 +117,47 @@ async def test_a_stop_in_order_leaves_no_log_and_no_journal_to_read(tmp_path: Pa
     await store.close()
     assert not (tmp_path / LOG).exists() or not (tmp_path / LOG).stat().st_size
     assert [path.name for path in (tmp_path / "journal").glob("0*.journal")] == []
+
+
+@pytest.mark.parametrize("damage", [flip_in_first_frame, flip_in_header, remove, cut])
+@pytest.mark.parametrize("checkpoints", [1, 3])
+async def test_lost_transactions_are_made_up_for_by_the_journal_as_long_as_it_has_them(
+    checkpoints: int, damage: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    killed = Killed(tmp_path / "killed")
+    await killed.make(tmp_path, checkpoints)
+    damage(killed.directory / LOG)
+    await killed.check()
+    assert "checkpoint.commits_lost" in caplog.messages
+
+
+@pytest.mark.parametrize("damage", [flip_in_first_frame, remove])
+async def test_a_table_that_is_older_than_the_journal_is_refused(
+    damage: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """Journal files that the lost transactions covered have been used again."""
+    killed = Killed(tmp_path / "killed")
+    await killed.make(tmp_path, checkpoints=3, filling=bytes(1000))
+    damage(killed.directory / LOG)
+    for _ in range(2):
+        with pytest.raises(
+            DamagedJournal, match=r"\d+.journal is damaged at offset 4096: batches before \d+ are missing"
+        ):
+            await killed.check()
+
+
+async def test_a_table_that_is_older_than_an_empty_journal_is_refused(tmp_path: Path) -> None:
+    """Killed, started, and killed at once: the second start has moved everything to its place and voided the journal."""
+    killed = Killed(tmp_path / "killed")
+    await killed.make(tmp_path, checkpoints=0)
+    before = {path: path.read_bytes() for path in killed.directory.glob("checkpoint.db*")}
+    store = await opened(killed.directory)
+    twice = tmp_path / "twice"
+    shutil.copytree(killed.directory, twice)
+    await store.close()
+    for path in twice.glob("checkpoint.db*"):
+        path.unlink()
+    for path, data in before.items():
+        (twice / path.name).write_bytes(data)
+    with pytest.raises(DamagedJournal, match=r"batches up to \d+ were durable.*of the same moment back"):
+        await opened(twice)

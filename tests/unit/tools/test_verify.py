@@ -131,10 +131,33 @@ def test_damage_is_told_by_file_offset_and_position(stopped: Path, capsys: pytes
     assert lines[1].endswith("1 damaged places")
 
 
-def test_a_torn_batch_at_the_end_of_the_journal_is_no_damage(killed: Path, live_journal: tuple[Path, int, int]) -> None:
+def test_a_receipted_batch_at_the_end_of_the_journal_is_damage_and_a_torn_one_is_not(
+    killed: Path, live_journal: tuple[Path, int, int]
+) -> None:
     path = killed / "journal" / live_journal[0].name
     with flipped(path, live_journal[2] + 40):
-        assert damages(killed) == []
+        (finding,) = damages(killed)
+        assert (finding.file, finding.offset) == (path.name, live_journal[2])
+        assert "no whole batch" in finding.reason
+        (killed / "journal" / "journal.end").unlink()  # without it nobody knows that it was receipted
+        (finding,) = verify(killed)
+        assert (finding.file, finding.offset, finding.is_damage) == (path.name, live_journal[2], False)
+        assert "a start cuts" in finding.reason
+
+
+def test_a_missing_or_shorter_journal_file_is_damage(killed: Path, live_journal: tuple[Path, int, int]) -> None:
+    path = killed / "journal" / live_journal[0].name
+    data = path.read_bytes()
+    path.write_bytes(data[: live_journal[2] + 100])
+    (finding,) = damages(killed)
+    assert (finding.file, finding.offset) == (path.name, live_journal[2])
+    path.write_bytes(data[: live_journal[1]])
+    (finding,) = damages(killed)
+    assert (finding.file, finding.offset) == (path.name, live_journal[1])
+    path.unlink()
+    found = damages(killed)
+    assert (found[0].file, found[0].offset) == (path.name, None)
+    assert "is missing" in found[0].reason
 
 
 def test_a_missing_segment_is_damage(stopped: Path, killed: Path) -> None:

@@ -191,6 +191,15 @@ def decode_batch_header(data: memoryview, offset: int, file: FileHeader) -> Batc
     return BatchHeader(generation, sequence, record_count, body_offset, length)
 
 
+def batch_bytes_said(data: memoryview, offset: int, file: FileHeader) -> int:
+    """How many bytes there are of a batch of this use that begins at `offset`, whole or not; 0 when none begins there."""
+    prefix = batch_prefix(file)
+    if data[offset : offset + len(prefix)] != prefix or offset + BATCH_HEADER_BYTES > len(data):
+        return 0
+    length = int(_BATCH_HEADER.unpack_from(data, offset)[5])
+    return min(BATCH_HEADER_BYTES + length, len(data) - offset)
+
+
 def encode_append(
     parts: list[bytes | array[int]],
     ledger_id: int,
