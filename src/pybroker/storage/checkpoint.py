@@ -16,6 +16,7 @@ from pathlib import Path
 from pybroker.storage.checkpoint_table import CheckpointTable, TableChange
 from pybroker.storage.disk import Disk
 from pybroker.storage.layout.segment import LedgerExtent, SegmentIndex
+from pybroker.storage.segment_leftovers import Leftovers
 from pybroker.storage.segments import SegmentWriter, segment_path
 
 # From here on one sync of the whole file system is cheaper than one for each file.
@@ -42,7 +43,7 @@ class CheckpointJob:
     change: TableChange
     works: list[LedgerWork] = field(default_factory=list)
     deleted_ledgers: list[int] = field(default_factory=list)
-    may_cut_entries: bool = False  # a journal without sync may have lost what is in a file already
+    leftovers: Leftovers = Leftovers.REFUSE
     syncs_slices: bool = True  # False when nobody appends meanwhile: one sync of a file is faster than many
     written_bytes: int = 0
 
@@ -124,7 +125,7 @@ def _write_ledger(disk: Disk, path: Path, work: LedgerWork, job: CheckpointJob, 
             work.extent,
             work.index.copy(),
             syncs_slices=must_sync and job.syncs_slices,
-            may_cut_entries=job.may_cut_entries,
+            leftovers=job.leftovers,
         )
         if work.payloads:
             writer.write(work.payloads, work.message_counts)

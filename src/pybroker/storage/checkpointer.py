@@ -27,6 +27,7 @@ from pybroker.storage.journal_end import JournalEndFile
 from pybroker.storage.journal_files import JournalFiles
 from pybroker.storage.live_ledger import LedgerState, LiveLedger
 from pybroker.storage.options import LocalStoreOptions
+from pybroker.storage.segment_leftovers import Leftovers
 from pybroker.storage.space import StorageSpace
 from pybroker.storage.stats import StoreStats
 from pybroker.tasks import TaskOwner
@@ -253,7 +254,8 @@ class Checkpointer:
                 works.append(LedgerWork(ledger.ledger_id, ledger.extent, ledger.index, payloads, counts, is_sealed))
             else:
                 ledger.writing = None
-        return CheckpointJob(change, works, deleted, may_cut_entries=not self._options.sync_data)
+        leftovers = Leftovers.REFUSE if self._options.sync_data else Leftovers.CUT
+        return CheckpointJob(change, works, deleted, leftovers)
 
     async def _snapshot_cursors(self) -> list[CursorChange]:
         """What the table shall get of each changed cursor; taken at leisure, because records are numbered."""

@@ -8,6 +8,7 @@ The first byte that is no whole entry ends the look: a write that was cut off ha
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -20,10 +21,6 @@ from pybroker.storage.layout.segment import SEGMENT_HEADER_BYTES, Block, LedgerE
 _READ_BYTES = 1 << 20
 
 
-class UnknownEntries(StoreError):
-    """A segment file holds entries that neither its extent nor the journal has."""
-
-
 class HeldEntry(NamedTuple):
     """An entry behind the extent, whole."""
 
@@ -33,14 +30,34 @@ class HeldEntry(NamedTuple):
     payload: bytes
 
 
+class UnknownEntries(StoreError):
+    """A segment file holds entries that neither its extent nor the journal has."""
+
+    def __init__(self, ledger_id: int, held: HeldEntry) -> None:
+        super().__init__(
+            f"{ledger_id:020d}.ledger is damaged at offset {held.offset}: {unknown_entry(held)}. It is not cut off: "
+            "checkpoint.db or journal files are lost, or of another time; put those of the same moment back"
+        )
+
+
+class Leftovers(Enum):
+    """What a writer does with entries behind the extent that are not those it writes."""
+
+    REFUSE = "refuse"
+    CUT = "cut"  # and tell: a journal without sync may have lost them to a power cut
+    CHECKED = "checked"  # the journal has them, in a part that comes later
+
+
 def held_entries(file: DiskFile, extent: LedgerExtent) -> Iterator[HeldEntry]:
     """The whole entries behind `extent`, up to the first byte that is none."""
     size = file.size()
     offset = extent.end_offset or SEGMENT_HEADER_BYTES
     while offset < size and (block := _block_at(file, offset)) is not None:
         offset += block.payload_offset
+        payloads, start = file.read_at(block.payload_bytes, offset), 0
         for number, length in enumerate(block.lengths):
-            payload = file.read_at(length, offset)
+            payload = payloads[start : start + length]
+            start += length
             if len(payload) != length or crc32c(payload) != block.checksums[number]:
                 return
             yield HeldEntry(block.ledger_id, block.first_entry_id + number, offset, payload)
@@ -54,10 +71,7 @@ def check_leftovers(
     for held in held_entries(file, extent):
         index = held.entry_id - extent.entry_count
         if held.ledger_id != ledger_id or not 0 <= index < len(payloads) or payloads[index] != held.payload:
-            raise UnknownEntries(
-                f"{ledger_id:020d}.ledger is damaged at offset {held.offset}: {unknown_entry(held)}. It is not cut off: "
-                "checkpoint.db or journal files are lost, or of another time; put those of the same moment back"
-            )
+            raise UnknownEntries(ledger_id, held)
 
 
 def unknown_entry(held: HeldEntry) -> str:

@@ -22,7 +22,7 @@ from pybroker.storage.layout.segment import (
     encode_segment_header,
     split_into_blocks,
 )
-from pybroker.storage.segment_leftovers import UnknownEntries, check_leftovers
+from pybroker.storage.segment_leftovers import Leftovers, UnknownEntries, check_leftovers
 
 _SUFFIX = ".ledger"
 # A write of this size keeps neither the disk nor the interpreter from the journal for long.
@@ -55,15 +55,14 @@ class SegmentWriter:
         index: SegmentIndex,
         *,
         syncs_slices: bool,
-        may_cut_entries: bool = False,
+        leftovers: Leftovers = Leftovers.REFUSE,
     ) -> None:
-        """`may_cut_entries`: entries behind the extent that are not written again may go, as a journal without sync lost them."""
         self._file = file
         self._ledger_id = ledger_id
         self.extent = extent
         self.index = index
         self._syncs_slices = syncs_slices
-        self._may_cut_entries = may_cut_entries
+        self._leftovers = leftovers
         self._is_begun = False
 
     def write(self, payloads: Sequence[bytes | memoryview], message_counts: Sequence[int]) -> None:
@@ -116,12 +115,12 @@ class SegmentWriter:
         if size < end_offset:
             # Zeros take the place of what is gone: readers are told of damage there, and all else is kept.
             logs.error("segment.cut", ledger_id=self._ledger_id, size_bytes=size, committed_bytes=end_offset)
-        elif size > end_offset:
+        elif size > end_offset and self._leftovers is not Leftovers.CHECKED:
             # What lies behind was never committed: a crash came between write and commit.
             try:
                 check_leftovers(self._file, self._ledger_id, self.extent, payloads)
             except UnknownEntries as error:
-                if not self._may_cut_entries:
+                if self._leftovers is Leftovers.REFUSE:
                     raise
                 logs.warning("segment.entries_cut", ledger_id=self._ledger_id, reason=str(error))
         if size != end_offset:

@@ -27,6 +27,7 @@ from pybroker.storage.disk import Disk
 from pybroker.storage.journal_end import JournalEndFile, read_journal_end
 from pybroker.storage.journal_files import JOURNAL_SUFFIX, JournalFiles, file_number, parse_journal_file_name
 from pybroker.storage.layout.fields import LayoutError
+from pybroker.storage.layout.journal import RecordType, ledger_changes
 from pybroker.storage.layout.journal_end import JournalEnd
 from pybroker.storage.layout.segment import EMPTY_EXTENT, LedgerExtent, SegmentIndex
 from pybroker.storage.recovery import (
@@ -36,7 +37,7 @@ from pybroker.storage.recovery import (
     Replayed,
     scan_file,
 )
-from pybroker.storage.segment_leftovers import check_leftovers
+from pybroker.storage.segment_leftovers import Leftovers, UnknownEntries, held_entries
 from pybroker.storage.segments import parse_segment_name, segment_path
 from pybroker.storage.space import StorageSpace
 from pybroker.storage.stats import StoreStats
@@ -95,6 +96,12 @@ def open_store(
             logs.error(
                 "checkpoint.commits_lost", file=directories.table.name, commits=end.commit - facts.commit, note=note
             )
+        try:
+            _check_leftovers(disk, directories, facts, extents, segments, generations, is_synced=is_synced)
+        except UnknownEntries as error:
+            if is_synced:
+                raise
+            logs.warning("segment.entries_cut", reason=str(error))  # a power cut may have taken them from the journal
         extents = _replay(disk, directories, table, facts, extents, generations, end, stats, is_synced=is_synced)
         if facts.is_clean and facts.sequence != covered_sequence:
             logs.error(
@@ -107,8 +114,6 @@ def open_store(
         facts.first_generation = max(facts.first_generation, *(number + 1 for number in known), 1)
         facts.commit = max(facts.commit, 0 if end is None else end.commit)
         table.commit_count = facts.commit
-        if is_synced:
-            _check_segment_ends(disk, directories.ledgers, extents)
         facts.ledger_id = max(facts.ledger_id, first_free_ledger_id(segments, extents))
         reserved = range(facts.ledger_id, facts.ledger_id + LEDGER_ID_BLOCK)
         facts.ledger_id = reserved.stop
@@ -146,13 +151,55 @@ def first_free_ledger_id(segments: Mapping[int, int], extents: Mapping[int, Ledg
     return max((0, *segments, *extents)) + 1
 
 
-def _check_segment_ends(disk: Disk, directory: Path, extents: Mapping[int, LedgerExtent]) -> None:
-    """Raise UnknownEntries if an open ledger's file holds more than is committed now that everything is in its place."""
-    sizes = segment_sizes(disk.file_sizes(directory))
-    for ledger_id, extent in extents.items():
-        if sizes.get(ledger_id, 0) > extent.end_offset:
-            with disk.open_for_read(segment_path(directory, ledger_id)) as file:
-                check_leftovers(file, ledger_id, extent)
+def _check_leftovers(
+    disk: Disk,
+    directories: StoreDirectories,
+    facts: Facts,
+    extents: Mapping[int, LedgerExtent],
+    segments: Mapping[int, int],
+    generations: Mapping[int, str],
+    *,
+    is_synced: bool,
+) -> None:
+    """Raise UnknownEntries if a segment file holds an entry that neither its extent nor the journal has, before anything changes.
+
+    Only after a crash in a checkpoint there is something to look at; then the journal is read once more.
+    """
+    newest = max(extents, default=0)
+    suspects = [
+        ledger_id
+        for ledger_id, size in segments.items()
+        if (size > extents[ledger_id].end_offset if ledger_id in extents else ledger_id > newest)
+    ]
+    if not suspects:
+        return
+    order = BatchOrder(facts.sequence, is_synced=is_synced)
+    known = dict(extents)
+    ends = {ledger_id: extent.entry_count for ledger_id, extent in extents.items()}
+    for generation, name in sorted(generations.items()):
+        if generation < facts.first_generation:
+            continue
+        data = _read_file(disk, directories.journal / name, bytearray())
+        try:
+            live = order.live_batches(name, scan_file(data, generation, order.next_sequence))
+        except (LayoutError, DamagedJournal):
+            return  # the replay tells it
+        for batch in live:
+            body = memoryview(data)[batch.body_offset : batch.body_offset + batch.body_length]
+            for record_type, ledger_id, end_entry_id in ledger_changes(body):
+                if record_type is RecordType.APPEND:
+                    ends[ledger_id] = end_entry_id
+                elif record_type is RecordType.LEDGER_CREATED:
+                    known[ledger_id], ends[ledger_id] = EMPTY_EXTENT, 0
+                else:
+                    known.pop(ledger_id, None)
+    for ledger_id in suspects:
+        if (extent := known.get(ledger_id)) is None:
+            continue  # sealed or deleted: nobody writes to it
+        with disk.open_for_read(segment_path(directories.ledgers, ledger_id)) as file:
+            for held in held_entries(file, extent):
+                if held.ledger_id != ledger_id or held.entry_id >= ends[ledger_id]:
+                    raise UnknownEntries(ledger_id, held)
 
 
 def _replay(
@@ -173,7 +220,7 @@ def _replay(
     """
     order = BatchOrder(facts.sequence, is_synced=is_synced)
     replay = Replay(extents)
-    store = _ReplayStore(disk, directories, table, extents, is_synced=is_synced)
+    store = _ReplayStore(disk, directories, table, extents)
     live_generations = sorted(number for number in generations if number >= facts.first_generation)
     for generation in live_generations:
         disk.expect_read(directories.journal / generations[generation])
@@ -232,16 +279,9 @@ class _ReplayStore:
     """Puts what was replayed into its place; used by one thread at a time."""
 
     def __init__(
-        self,
-        disk: Disk,
-        directories: StoreDirectories,
-        table: CheckpointTable,
-        extents: Mapping[int, LedgerExtent],
-        *,
-        is_synced: bool,
+        self, disk: Disk, directories: StoreDirectories, table: CheckpointTable, extents: Mapping[int, LedgerExtent]
     ) -> None:
         self._disk = disk
-        self._is_synced = is_synced
         self._directory = directories.ledgers
         self._table = table
         self.extents = dict(extents)  # as committed
@@ -274,7 +314,7 @@ class _ReplayStore:
             for ledger_id, ledger in replayed.ledgers.items()
         ]
         job = CheckpointJob(change, works, sorted(replayed.deleted_ledgers), syncs_slices=False)
-        job.may_cut_entries = not self._is_synced
+        job.leftovers = Leftovers.CHECKED
         for ledger_id, moved in run_checkpoint(self._disk, self._directory, self._table, job).items():
             self.extents[ledger_id] = moved.extent
 

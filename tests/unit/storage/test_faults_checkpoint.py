@@ -94,6 +94,20 @@ async def test_what_a_cut_off_segment_write_has_left_is_written_over() -> None:
     await again.store.close()
 
 
+async def test_a_crash_in_a_checkpoint_over_several_journal_files_loses_nothing() -> None:
+    """Of what the segment holds behind its extent the replay of each file brings a part."""
+    it = await world()
+    ledger_id = await it.store.create_ledger()
+    payloads = [b"%d" % number * 5000 for number in range(60)]
+    for number, payload in enumerate(payloads):
+        await it.append(ledger_id, number, payload)
+    it.disk.plan = fails(errno.EIO, "commit")
+    assert not await it.store._checkpointer.run()
+    again = await it.again(Random(4))
+    assert await read_all(again.store, ledger_id) == payloads
+    await again.store.close()
+
+
 async def test_a_read_error_of_what_a_crash_has_left_in_a_segment_loses_nothing() -> None:
     it = await world()
     ledger_id = await filled(it)

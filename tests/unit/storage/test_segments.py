@@ -23,7 +23,7 @@ from pybroker.storage.layout.segment import (
     split_into_blocks,
 )
 from pybroker.storage.ledger_store import EntryRun, LedgerTotals
-from pybroker.storage.segment_leftovers import UnknownEntries
+from pybroker.storage.segment_leftovers import Leftovers, UnknownEntries
 from pybroker.storage.segment_reader import (
     DamagedSegment,
     LoadedSegment,
@@ -46,13 +46,11 @@ class Segment:
         self.extent = EMPTY_EXTENT
         self.index = SegmentIndex()
         self.payloads: list[bytes] = []
-        self.may_cut_entries = False
+        self.leftovers = Leftovers.REFUSE
 
     def write(self, payloads: list[bytes], *, seals: bool = False) -> None:
         with self.disk.open_for_write(PATH) as file:
-            writer = SegmentWriter(
-                file, 5, self.extent, self.index, syncs_slices=True, may_cut_entries=self.may_cut_entries
-            )
+            writer = SegmentWriter(file, 5, self.extent, self.index, syncs_slices=True, leftovers=self.leftovers)
             if payloads:
                 writer.write(payloads, [len(self.payloads) + number + 1 for number in range(len(payloads))])
             if seals:
@@ -178,7 +176,7 @@ def test_entries_that_are_not_written_again_are_not_cut_off(committed: int, agai
     with pytest.raises(UnknownEntries, match=rf"entry 5:{committed + 49 if again == 'fewer' else committed} is there"):
         segment.write(payloads, seals=True)
     assert segment.disk.read_whole(PATH.name) == before
-    segment.may_cut_entries = True
+    segment.leftovers = Leftovers.CUT
     segment.write(payloads, seals=True)
     assert segment.load().place.extent.entry_count == committed + len(payloads)
 

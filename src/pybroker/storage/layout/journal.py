@@ -258,6 +258,20 @@ def decode_records(body: memoryview) -> Iterator[AppendRecord | LedgerRecord | C
             yield _decode_cursor(record_type, body[start:offset])
 
 
+def ledger_changes(body: memoryview) -> Iterator[tuple[RecordType, int, int]]:
+    """Type, ledger and, for entries, the id behind the last one, of each record about a ledger; nothing else is looked at."""
+    offset = 0
+    while offset + _RECORD_HEADER.size <= len(body):
+        number, length = _RECORD_HEADER.unpack_from(body, offset)
+        offset += _RECORD_HEADER.size
+        if number == RecordType.APPEND and length >= _APPEND_FIXED.size:
+            ledger_id, first_entry_id, count = _APPEND_FIXED.unpack_from(body, offset)
+            yield RecordType.APPEND, ledger_id, first_entry_id + count
+        elif number in _LEDGER_TYPES and length == _LEDGER_ID.size:
+            yield _TYPES[number], *_LEDGER_ID.unpack_from(body, offset), 0
+        offset += length
+
+
 def _decode_append(data: memoryview, start: int, end: int) -> AppendRecord:
     columns_offset = start + _APPEND_FIXED.size
     if columns_offset > end:
