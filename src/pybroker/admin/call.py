@@ -103,7 +103,7 @@ class Call:
         try:
             return NamespaceName.parse(f"{self.name('tenant')}/{self.name('namespace')}")
         except InvalidTopicName as error:
-            raise AdminError(412, f"Invalid namespace name: {error}") from error
+            raise AdminError(412, "Namespace name is not valid") from error
 
     def topic_name(self) -> TopicName:
         """`{domain}/{tenant}/{namespace}/{topic}` of the path; 412 when invalid."""
@@ -111,7 +111,7 @@ class Call:
         try:
             return TopicName.parse(f"{self.domain()}://{'/'.join(names)}")
         except InvalidTopicName as error:
-            raise AdminError(412, f"Invalid topic name: {error}") from error
+            raise AdminError(412, f"Topic name is not valid: {error}") from error
 
     def domain(self) -> str:
         """`{domain}` of the path; 404 for anything but the two that exist."""
@@ -119,6 +119,11 @@ class Call:
         if domain not in DOMAINS:
             raise AdminError(404, f"No topics of domain {domain!r}: use {' or '.join(DOMAINS)}")
         return domain
+
+    @property
+    def is_of_topic(self) -> bool:
+        """Whether the path names a topic."""
+        return "topic" in self.scope["path_params"]
 
     def integer(self, key: str) -> int:
         """The path segment `key` as a number of 64 bits; 404 for anything else: no such path."""

@@ -13,7 +13,7 @@ from functools import partial
 
 from pybroker.admin.call import Call
 from pybroker.admin.partitions import topics_of
-from pybroker.admin.routes.namespaces import existing_namespace
+from pybroker.admin.routes.namespaces import namespace_of_topics
 from pybroker.broker.open_topic import on_open_topic
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.subscription_base import SubscriptionBase
@@ -32,7 +32,7 @@ async def existing_topic(call: Call, name: TopicName | None = None) -> Topic:
 async def existing_any_topic(call: Call, name: TopicName | None = None) -> TopicBase:
     """The same, whether it is persistent or not."""
     name = name or call.topic_name()
-    existing_namespace(call, name.namespace)
+    namespace_of_topics(call, name.namespace)
     if call.broker.partitioned.get(name) is not None:
         raise TopicNotFound(f"Topic {name} not found: it is partitioned, use one of its partitions")
     return await call.broker.any_topic(name, may_create=False)
@@ -73,7 +73,7 @@ def require_persistent(call: Call, what: str, status: int = 405) -> None:
     name = call.topic_name()
     if name.is_persistent:
         return
-    existing_namespace(call, name.namespace)
+    namespace_of_topics(call, name.namespace)
     if call.broker.loaded_topic(name) is None and call.broker.partitioned.get(name) is None:
         raise TopicNotFound(f"Topic {name} not found")
     raise AdminError(status, f"{what} on a non-persistent topic is not allowed")

@@ -106,15 +106,16 @@ def _limit(
     applied: Callable[[EffectivePolicies], Any] | None,
     *,
     topic_nothing: object = REFUSED,
+    topic_refusal: str = "",
 ) -> PlainPolicy:
-    """A number that is 0 for no limit; both levels by path and field."""
+    """A number that is 0 for no limit; both levels by path and field, and what a negative one of a topic is answered."""
     shown = None if applied is not None else NO_CONTENT
     return PlainPolicy(
         Integer,
         Level(*namespace, nothing=REFUSED),
         Level(*topic, nothing=topic_nothing, unset=shown),
         applied,
-        check=at_least_zero(topic[0]),
+        check=at_least_zero(f"{namespace[0]} must be 0 or more", topic_refusal or f"{topic[0]} must be 0 or more"),
     )
 
 
@@ -170,6 +171,7 @@ LIMITS = (
         ("maxConsumersPerSubscription", "max_consumers_per_subscription"),
         ("maxConsumersPerSubscription", "maxConsumersPerSubscription"),
         None,
+        topic_refusal="Invalid value for maxConsumersPerSubscription",
     ),
     _limit(
         ("maxSubscriptionsPerTopic", "max_subscriptions_per_topic"),
@@ -181,18 +183,20 @@ LIMITS = (
         ("maxUnackedMessagesOnConsumer", "maxUnackedMessagesOnConsumer"),
         lambda effective: effective.max_unacked_per_consumer,
         topic_nothing=None,
+        topic_refusal="maxUnackedNum must be 0 or more",
     ),
     _limit(
         ("maxUnackedMessagesPerSubscription", "max_unacked_messages_per_subscription"),
         ("maxUnackedMessagesOnSubscription", "maxUnackedMessagesOnSubscription"),
         lambda effective: effective.max_unacked_per_subscription,
         topic_nothing=None,
+        topic_refusal="maxUnackedNum must be 0 or more",
     ),
     PlainPolicy(
         Integer,
         Level("maxTopicsPerNamespace", "max_topics_per_namespace", nothing=REFUSED, unset=0),
         None,
-        check=at_least_zero("maxTopicsPerNamespace"),
+        check=at_least_zero("maxTopicsPerNamespace must be 0 or more"),
     ),
     PlainPolicy(
         Integer,
@@ -208,14 +212,14 @@ LIFE = (
         Level("messageTTL", "message_ttl_in_seconds", nothing=REFUSED),
         Level("messageTTL", "messageTTLInSeconds", is_in_query=True),
         lambda effective: effective.message_ttl_s,
-        check=at_least_zero("messageTTL"),
+        check=at_least_zero("Invalid value for message TTL, message TTL must >= 0", "Invalid value for message TTL"),
     ),
     PlainPolicy(
         Integer,
         Level("subscriptionExpirationTime", "subscription_expiration_time_minutes", nothing=REFUSED),
         Level("subscriptionExpirationTime", "subscriptionExpirationTimeMinutes", is_in_query=True),
         lambda effective: effective.subscription_expiration_minutes,
-        check=at_least_zero("subscriptionExpirationTime"),
+        check=at_least_zero("Invalid value for subscription expiration time"),
     ),
     PlainPolicy(
         InactiveTopicPolicies,
@@ -247,7 +251,7 @@ LIFE = (
         Level("compactionThreshold", "compaction_threshold", nothing=REFUSED, set_method="PUT"),
         Level("compactionThreshold", "compactionThreshold", nothing=REFUSED),
         lambda effective: effective.compaction_threshold,
-        check=at_least_zero("compactionThreshold"),
+        check=at_least_zero("compactionThreshold must be 0 or more", "Invalid value for compactionThreshold"),
     ),
     PlainPolicy(
         OffloadPolicies,
@@ -303,7 +307,7 @@ DELIVERY = (
         Integer,
         Level("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds", can_be_unset=False),
         Level("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds"),
-        check=at_least_zero("deduplicationSnapshotInterval"),
+        check=at_least_zero("interval must be greater than or equal to 0", "interval must be 0 or more"),
     ),
     PlainPolicy(
         list[str],

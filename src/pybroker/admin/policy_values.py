@@ -58,12 +58,12 @@ OldSchemaStrategy: TypeAlias = Literal[
 SubscriptionType: TypeAlias = Literal["Exclusive", "Shared", "Failover", "Key_Shared"]
 
 
-def at_least_zero(name: str) -> Callable[[Call, int], None]:
-    """A check of a number that cannot be negative."""
+def at_least_zero(of_namespace: str, of_topic: str = "") -> Callable[[Call, int], None]:
+    """A check of a number that cannot be negative; with what Pulsar answers at either level."""
 
-    def check(_: Call, value: int) -> None:
+    def check(call: Call, value: int) -> None:
         if value < 0:
-            raise AdminError(412, f"{name} must be 0 or more")
+            raise AdminError(412, of_topic if of_topic and call.is_of_topic else of_namespace)
 
     return check
 
@@ -73,7 +73,7 @@ def check_message_size(call: Call, size_bytes: int) -> None:
     if not 0 <= size_bytes <= call.config.max_message_size:
         raise AdminError(
             412,
-            f"maxMessageSize of a topic must be 0 or more, and no more than the broker's {call.config.max_message_size}",
+            "topic-level maxMessageSize must be greater than or equal to 0 and must be smaller than that in the broker-level",
         )
 
 
@@ -82,12 +82,11 @@ def check_persistence(_: Call, persistence: PersistencePolicies) -> None:
     ensemble, written = persistence.bookkeeperEnsemble, persistence.bookkeeperWriteQuorum
     acknowledged = persistence.bookkeeperAckQuorum
     if not 0 < ensemble <= MAX_ENSEMBLE:
-        raise AdminError(400, f"bookkeeperEnsemble must be 1 to {MAX_ENSEMBLE}")
+        raise AdminError(400, f"Bookkeeper-Ensemble must be <= {MAX_ENSEMBLE} and > 0.")
     if not ensemble >= written >= acknowledged > 0:
+        # In these words Pulsar says what does not hold; its last number must be above 0 as well.
         raise AdminError(
-            400,
-            f"bookkeeperEnsemble ({ensemble}) >= bookkeeperWriteQuorum ({written}) >= "
-            f"bookkeeperAckQuorum ({acknowledged}) > 0 must hold",
+            400, f"Bookkeeper Ensemble ({ensemble}) >= WriteQuorum ({written}) >= AckQuorum ({acknowledged})"
         )
 
 
@@ -97,20 +96,26 @@ def check_topic_creation(call: Call, override: AutoTopicCreationOverride) -> Non
     if not override.allowAutoTopicCreation:
         return
     if override.topicType not in {PARTITIONED, NON_PARTITIONED}:
-        raise AdminError(412, f"Invalid autoTopicCreation: unknown topicType {override.topicType!r}")
+        raise _bad_topic_creation(f"Unknown topic type [{override.topicType or 'null'}]")
     if override.topicType == NON_PARTITIONED and count is not None:
-        raise AdminError(412, "Invalid autoTopicCreation: defaultNumPartitions is for topicType partitioned")
-    if override.topicType == PARTITIONED and (count is None or count <= 0):
-        raise AdminError(412, "Invalid autoTopicCreation: topicType partitioned needs defaultNumPartitions above 0")
+        raise _bad_topic_creation("[defaultNumPartitions] is not allowed to be set when the type is non-partition.")
+    if override.topicType == PARTITIONED and count is None:
+        raise _bad_topic_creation("[defaultNumPartitions] cannot be null when the type is partitioned.")
+    if override.topicType == PARTITIONED and count is not None and count < 1:
+        raise _bad_topic_creation("[defaultNumPartitions] cannot be less than 1 for partition type.")
     if count is not None and 0 < most < count:
         raise AdminError(406, f"defaultNumPartitions is more than maxNumPartitionsPerPartitionedTopic ({most})")
+
+
+def _bad_topic_creation(detail: str) -> AdminError:
+    return AdminError(412, f"Invalid configuration for autoTopicCreationOverride. the detail is {detail}")
 
 
 def check_entry_filters(call: Call, filters: EntryFilters) -> None:
     """Only filters that the broker has loaded can be named."""
     names = split_names(filters.entryFilterNames)
     if not names:
-        raise AdminError(400, "entryFilterNames can't be empty: delete the policy instead")
+        raise AdminError(400, "entryFilterNames can't be empty. To remove entry filters use the remove method.")
     for name in names:
         if not call.broker.entry_filters.has(name):
             raise AdminError(400, f"Entry filter {name!r} not found")

@@ -47,7 +47,7 @@ class NamespaceDeletion:
     async def _delete(self, namespace: NamespaceName, force: bool) -> None:
         service = self._service
         if service.resources.namespace(namespace) is None:
-            raise AdminError(_NOT_FOUND, f"Namespace {namespace} does not exist")
+            raise AdminError(_NOT_FOUND, f"Namespace {namespace} does not exist.")
         if force and not service.config.force_delete_namespace_allowed:
             raise AdminError(405, "Broker doesn't allow forced deletion of namespaces (forceDeleteNamespaceAllowed)")
         try:

@@ -194,7 +194,7 @@ class BrokerService(PolicyListener, ResourceGroupListener):
     def require_namespace(self, namespace: NamespaceName) -> None:
         """Raises TopicNotFound when the namespace does not exist."""
         if self.resources.namespace(namespace) is None and not self.health.is_own(namespace):
-            raise TopicNotFound(f"Namespace {namespace} does not exist: create it first")
+            raise TopicNotFound("Namespace not found")
 
     # --- topics ------------------------------------------------------------------------------------------------------
 

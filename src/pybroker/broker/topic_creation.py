@@ -79,7 +79,7 @@ class TopicCreation:
         if (policies is not None and not policies.deleted) or service.health.is_own(namespace):
             return
         if policies is None:
-            raise TopicNotFound(f"Namespace {namespace} does not exist: create it first")
+            raise TopicNotFound("Namespace not found")
         if service.namespace_deletion.is_under_way(namespace):
             raise TopicChanging(f"Namespace {namespace} is being deleted, try again")
         raise TopicNotFound(f"Namespace {namespace} is to be deleted")

@@ -122,7 +122,7 @@ class Resources:
         """Create or replace a cluster. Refused: 412 for a name that is none."""
         async with self._writing:
             if not is_valid_entity(name):
-                raise AdminError(412, f"Cluster name is not valid: {name!r}")
+                raise AdminError(412, "Cluster name is not valid")
             await self._store.put(paths.cluster(name), documents.encode(data))
             self._clusters[name] = data
 
@@ -130,7 +130,7 @@ class Resources:
         """Refused: 404 when missing, 412 while namespaces live in it."""
         async with self._writing:
             if name not in self._clusters:
-                raise AdminError(404, f"Cluster {name} does not exist")
+                raise AdminError(404, "Cluster does not exist")
             for tenant in self._namespaces.values():
                 for namespace, policies in tenant.items():
                     if name in policies.replication_clusters:
@@ -143,7 +143,7 @@ class Resources:
         limit; 409 when it exists."""
         async with self._writing:
             if not is_valid_entity(name):
-                raise AdminError(412, f"Tenant name is not valid: {name!r}")
+                raise AdminError(412, "Tenant name is not valid")
             self._require_known_clusters(info)
             if name in self._tenants:
                 raise AdminError(409, f"Tenant {name} already exists")
@@ -156,7 +156,7 @@ class Resources:
         """Replace a tenant's document. Refused: 404 when missing, 412 for clusters that are missing or unknown."""
         async with self._writing:
             if name not in self._tenants:
-                raise AdminError(404, f"Tenant {name} does not exist")
+                raise AdminError(404, "Tenant does not exist")
             self._require_known_clusters(info)
             await self._store.put(paths.tenant(name), documents.encode(info))
             self._tenants[name] = info
@@ -165,7 +165,7 @@ class Resources:
         """Refused: 404 when missing, 409 while it has namespaces."""
         async with self._writing:
             if name not in self._tenants:
-                raise AdminError(404, f"Tenant {name} does not exist")
+                raise AdminError(404, "Tenant does not exist")
             if self._namespaces.get(name):
                 raise AdminError(409, f"Tenant {name} still has namespaces")
             await self._store.delete(paths.tenant(name))
@@ -179,10 +179,10 @@ class Resources:
         """
         async with self._writing:
             if not is_valid_entity(namespace.local_name):
-                raise AdminError(412, f"Namespace name is not valid: {str(namespace)!r}")
+                raise AdminError(412, "Namespace name is not valid")
             tenant = self._tenants.get(namespace.tenant)
             if tenant is None:
-                raise AdminError(404, f"Tenant {namespace.tenant} does not exist")
+                raise AdminError(404, "Tenant does not exist")
             if self.namespace(namespace) is not None:
                 raise AdminError(409, f"Namespace {namespace} already exists")
             if 0 < limit <= len(self._namespaces.get(namespace.tenant, ())):
@@ -224,7 +224,7 @@ class Resources:
             found = await self._store.get(path)
             if found is None:
                 self._forget(namespace)
-                raise AdminError(404, f"Namespace {namespace} does not exist")
+                raise AdminError(404, "Namespace does not exist")
             policies = _decoded(path, found.value, NamespacePolicies)
             change(policies)
             try:
@@ -239,7 +239,7 @@ class Resources:
         """Drop the policies. Refused: 404 when missing."""
         async with self._writing:
             if not await self._store.delete(paths.policies(namespace)):
-                raise AdminError(404, f"Namespace {namespace} does not exist")
+                raise AdminError(404, "Namespace does not exist")
             self._forget(namespace)
             await self._store.delete_tree(paths.resource_quotas(namespace))
             await self._store.delete(paths.local_policies(namespace))
@@ -302,7 +302,7 @@ class Resources:
         path = paths.local_policies(namespace)
         async with self._writing:
             if self.namespace(namespace) is None:
-                raise AdminError(404, f"Namespace {namespace} does not exist")
+                raise AdminError(404, "Namespace does not exist")
             found = await self._store.get(path)
             policies = LocalPolicies() if found is None else _decoded(path, found.value, LocalPolicies)
             change(policies)
@@ -318,10 +318,10 @@ class Resources:
 
     def _require_known_clusters(self, info: TenantInfo) -> None:
         if not info.allowedClusters:
-            raise AdminError(412, "Clusters can not be empty")
+            raise AdminError(412, "Clusters cannot be empty or blank")
         unknown = sorted(set(info.allowedClusters) - self._clusters.keys())
         if unknown:
-            raise AdminError(412, f"Clusters do not exist: {', '.join(unknown)}")
+            raise AdminError(412, "Clusters do not exist")
 
     async def _create(self, path: str, value: bytes, conflict: str) -> None:
         try:

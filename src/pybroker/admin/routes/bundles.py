@@ -47,7 +47,7 @@ def routes() -> list[Route]:
 async def unload_namespace(call: Call) -> Response:
     """Close all topics of the namespace; clients come back by themselves."""
     namespace = administered_namespace(call)
-    existing_namespace(call, namespace)
+    existing_namespace(call, namespace, "Namespace not found")
     await _unload(call, namespace, None)
     return no_content()
 

@@ -95,7 +95,7 @@ async def set_peers(call: Call) -> Response:
 def _existing_cluster(call: Call, name: str) -> ClusterData:
     data = call.resources.cluster(name)
     if data is None:
-        raise AdminError(404, f"Cluster does not exist: {name}")
+        raise AdminError(404, "Cluster does not exist")
     return data
 
 

@@ -152,4 +152,4 @@ async def _message(call: Call, topic: Topic, position: Position) -> Response:
 
 
 def _not_found() -> AdminError:
-    return AdminError(404, "Message not found")
+    return AdminError(404, "Message id not found")

@@ -48,6 +48,7 @@ async def set_retention(call: Call) -> Response:
             raise AdminError(412, "Retention Quota must exceed configured backlog quota for namespace.")
         policies.retention_policies = retention
 
+    existing_namespace(call, namespace, "Namespace policies does not exist")
     await call.resources.update_namespace(namespace, change)
     return no_content()
 

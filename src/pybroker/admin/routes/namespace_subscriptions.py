@@ -16,7 +16,7 @@ from starlette.routing import Route
 from pybroker.admin.call import Call, no_content, route
 from pybroker.admin.existing import persistent
 from pybroker.admin.routes.bundles import positions_in
-from pybroker.admin.routes.namespaces import NAMESPACE, administered_namespace, existing_namespace
+from pybroker.admin.routes.namespaces import NAMESPACE, administered_namespace, namespace_of_topics
 from pybroker.broker import cursor_moves
 from pybroker.broker.open_topic import on_open_topic
 from pybroker.broker.subscription_registry import BEING_CHANGED, BEING_DELETED
@@ -104,7 +104,7 @@ async def _on_topics(call: Call, action: Callable[[Topic], Awaitable[None]]) -> 
 
 async def _names(call: Call) -> list[str]:
     namespace = administered_namespace(call)
-    boundaries = existing_namespace(call, namespace).bundles.boundaries
+    boundaries = namespace_of_topics(call, namespace).bundles.boundaries
     names = await call.broker.directory.list(namespace, PERSISTENT)
     if "bundle" not in call.scope["path_params"]:
         return names

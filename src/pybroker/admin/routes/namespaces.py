@@ -38,7 +38,7 @@ def routes() -> list[Route]:
 async def list_namespaces(call: Call) -> Response:
     tenant = call.name("tenant")
     call.require_tenant_admin(tenant)
-    existing_tenant(call, tenant)
+    existing_tenant(call, tenant, "Tenant not found")
     return json_response(sorted(str(namespace) for namespace in call.resources.namespaces(tenant)))
 
 
@@ -99,6 +99,7 @@ async def grant(call: Call) -> Response:
     def change(policies: NamespacePolicies) -> None:
         policies.auth_policies.namespace_auth[role] = actions
 
+    existing_namespace(call, namespace, "Topic's namespace does not exist")
     await call.resources.update_namespace(namespace, change)
     return no_content()
 
@@ -153,9 +154,16 @@ def administered_namespace(call: Call) -> NamespaceName:
     return namespace
 
 
-def existing_namespace(call: Call, namespace: NamespaceName) -> NamespacePolicies:
+def existing_namespace(
+    call: Call, namespace: NamespaceName, refusal: str = "Namespace does not exist"
+) -> NamespacePolicies:
     """The namespace's policies; 404 when it does not exist."""
     policies = call.resources.namespace(namespace)
     if policies is None:
-        raise AdminError(404, f"Namespace does not exist: {namespace}")
+        raise AdminError(404, refusal)
     return policies
+
+
+def namespace_of_topics(call: Call, namespace: NamespaceName) -> NamespacePolicies:
+    """The same, in the words in which Pulsar answers what is done with topics."""
+    return existing_namespace(call, namespace, "Namespace not found")

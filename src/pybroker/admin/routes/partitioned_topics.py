@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.call import Call, json_response, no_content, route
-from pybroker.admin.routes.namespaces import existing_namespace
+from pybroker.admin.routes.namespaces import existing_namespace, namespace_of_topics
 from pybroker.admin.routes.topics import BASE, TOPIC, creatable_topic
 from pybroker.errors import AdminError, NotAllowedError
 from pybroker.metadata.partitioned_topics import PartitionedTopicMetadata
@@ -75,7 +75,7 @@ async def update_partitions(call: Call) -> Response:
     """The new total. Clients find out by themselves; the subscriptions of the first partition are on the new ones before."""
     name = call.topic_name()
     call.require_namespace_admin(name.namespace)
-    existing_namespace(call, name.namespace)
+    namespace_of_topics(call, name.namespace)
     partitions = await call.json(int)
     if call.broker.partitioned.get(name) is not None and partitions > 0:
         _require_sane(call, partitions)

@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from pybroker.admin.call import Call, json_response, no_content, route
 from pybroker.admin.routes.namespaces import BASE
+from pybroker.admin.routes.tenants import existing_tenant
 from pybroker.admin.routes.topic_policies import TOPIC, topic_exists
 from pybroker.errors import AdminError, InvalidTopicName, TopicNotFound
 from pybroker.model.names import TopicName
@@ -118,7 +119,7 @@ async def _topics_of_one_namespace(call: Call, texts: Sequence[str]) -> list[Top
     try:
         topics = [TopicName.parse(text) for text in texts]
     except InvalidTopicName as error:
-        raise AdminError(412, f"Invalid topic name: {error}") from error
+        raise AdminError(412, f"Topic name is not valid: {error}") from error
     if len({topic.namespace for topic in topics}) != 1:
         raise AdminError(400, "The namespace should be the same")
     return [await _changeable(call, topic) for topic in topics]
@@ -127,6 +128,7 @@ async def _topics_of_one_namespace(call: Call, texts: Sequence[str]) -> list[Top
 async def _changeable(call: Call, topic: TopicName) -> TopicName:
     """`topic`, for whoever administers it; it exists, or need not."""
     call.require_topic_admin(topic)
+    existing_tenant(call, topic.tenant)
     may_be_missing = call.config.allow_acl_changes_on_non_existent_topics
     has_namespace = call.resources.namespace(topic.namespace) is not None
     if not has_namespace or not (may_be_missing or await topic_exists(call, topic)):

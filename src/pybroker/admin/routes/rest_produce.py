@@ -29,7 +29,7 @@ from pybroker.admin.rest_message import (
     schema_of,
     whole_number,
 )
-from pybroker.admin.routes.namespaces import existing_namespace
+from pybroker.admin.routes.namespaces import namespace_of_topics
 from pybroker.broker.backlog_quota import require_within_quota
 from pybroker.broker.internal_producer import EntryPublish
 from pybroker.broker.producer_access import AccessMode
@@ -103,7 +103,7 @@ class RestProduceRoutes:
         """Publish messages to one partition."""
         name = call.topic_name()
         call.require_produce(name)
-        existing_namespace(call, name.namespace)
+        namespace_of_topics(call, name.namespace)
         partition = call.integer("partition")
         partitioned = call.broker.partitioned.get(name)
         if partitioned is None or not 0 <= partition < partitioned.partitions:
@@ -112,7 +112,7 @@ class RestProduceRoutes:
 
 
 async def _published(call: Call, topic_of: Callable[[RestMessage], TopicName]) -> Response:
-    existing_namespace(call, call.topic_name().namespace)
+    namespace_of_topics(call, call.topic_name().namespace)
     request = await call.json(RestMessages)
     names = [topic_of(message) for message in request.messages]
     topics = {name: await _topic(call, name) for name in dict.fromkeys(names)}

@@ -147,7 +147,7 @@ def _topic(call: Call) -> TopicName:
     try:
         return TopicName.parse(f"{PERSISTENT}://{'/'.join(names)}")
     except InvalidTopicName as error:
-        raise AdminError(412, f"Invalid topic name: {error}") from error
+        raise AdminError(412, f"Topic name is not valid: {error}") from error
 
 
 def _readable_topic(call: Call) -> TopicName:

@@ -21,7 +21,7 @@ from pybroker.admin.existing import (
 from pybroker.admin.message_id import ResetCursorData
 from pybroker.admin.partitions import require_not_partitioned, topics_of
 from pybroker.admin.routes.cursors import SUBSCRIPTION
-from pybroker.admin.routes.namespaces import existing_namespace
+from pybroker.admin.routes.namespaces import namespace_of_topics
 from pybroker.admin.routes.topic_policies import TOPIC
 from pybroker.broker.backlog_analysis import analyze_backlog
 from pybroker.broker.open_topic import on_open_topic
@@ -63,7 +63,7 @@ async def create_subscription(call: Call) -> Response:
     call.require_consume(name, subscription)
     if not name.is_persistent:
         raise AdminError(400, "Create subscription on non-persistent topic can only be done through client")
-    existing_namespace(call, name.namespace)
+    namespace_of_topics(call, name.namespace)
     start = await call.optional_place()
     made = [await _create_on(call, each, subscription, start) for each in topics_of(call, name)]
     if not any(made):

@@ -42,28 +42,30 @@ async def create_tenant(call: Call) -> Response:
 async def update_tenant(call: Call) -> Response:
     tenant = call.name("tenant")
     call.require_tenant_admin(tenant)
-    await call.resources.update_tenant(tenant, await _tenant_info(call))
+    info = await _tenant_info(call)
+    existing_tenant(call, tenant, f"Tenant {tenant} not found")
+    await call.resources.update_tenant(tenant, info)
     return no_content()
 
 
 async def delete_tenant(call: Call) -> Response:
     tenant = call.name("tenant")
     call.require_tenant_admin(tenant)
+    existing_tenant(call, tenant, "Tenant doesn't exist")
     if call.flag("force"):
         if not call.config.force_delete_tenant_allowed:
             raise AdminError(405, "Broker doesn't allow forced deletion of tenants (forceDeleteTenantAllowed)")
-        existing_tenant(call, tenant)
         for namespace in call.resources.namespaces(tenant):
             await call.broker.delete_namespace(namespace, force=True)
     await call.resources.delete_tenant(tenant)
     return no_content()
 
 
-def existing_tenant(call: Call, tenant: str) -> TenantInfo:
+def existing_tenant(call: Call, tenant: str, refusal: str = "Tenant does not exist") -> TenantInfo:
     """The tenant's document; 404 when there is none."""
     info = call.resources.tenant(tenant)
     if info is None:
-        raise AdminError(404, f"Tenant does not exist: {tenant}")
+        raise AdminError(404, refusal)
     return info
 
 
@@ -72,6 +74,6 @@ async def _tenant_info(call: Call) -> TenantInfo:
     if info is None:
         raise AdminError(412, "TenantInfo is null: the body names adminRoles and allowedClusters")
     if any(role != role.strip() for role in info.adminRoles):
-        raise AdminError(412, f"AdminRoles contains whitespace in the beginning or end: {info.adminRoles}")
+        raise AdminError(412, "AdminRoles contains whitespace in the beginning or end.")
     # Both are sets, shown in order.
     return TenantInfo(sorted(set(info.adminRoles)), sorted(set(info.allowedClusters)))

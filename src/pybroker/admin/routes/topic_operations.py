@@ -14,7 +14,7 @@ from pybroker.admin.internal_info import backlog_summary, internal_info
 from pybroker.admin.message_id import MessageId, ResetCursorData, message_id
 from pybroker.admin.non_persistent_stats import any_internal_stats
 from pybroker.admin.partitions import require_not_partitioned, topics_of
-from pybroker.admin.routes.namespaces import existing_namespace
+from pybroker.admin.routes.namespaces import namespace_of_topics
 from pybroker.admin.routes.topic_policies import TOPIC
 from pybroker.broker.topic import Topic
 from pybroker.errors import AdminError, TopicNotFound
@@ -49,7 +49,7 @@ async def unload(call: Call) -> Response:
     """
     name = call.topic_name()
     call.require_topic_admin(name)
-    existing_namespace(call, name.namespace)
+    namespace_of_topics(call, name.namespace)
     topics = topics_of(call, name)
     missing = [each for each in topics if not await _unloaded(call, each)]
     # A partition that is not persistent is there only while somebody uses it; its topic is there nevertheless.

@@ -15,7 +15,7 @@ from pybroker.admin.policy_values import (
     checked_retention,
     quota_type,
 )
-from pybroker.admin.routes.namespaces import existing_namespace
+from pybroker.admin.routes.namespaces import namespace_of_topics
 from pybroker.broker.backlog import is_quota_above_retention
 from pybroker.errors import AdminError, InvalidTopicName, TopicNotFound
 from pybroker.model.effective_policies import EffectivePolicies
@@ -177,7 +177,7 @@ async def set_shadow_topics(call: Call) -> Response:
         try:
             shadow = TopicName.parse(text)
         except InvalidTopicName as error:
-            raise AdminError(412, f"Invalid topic name: {error}") from error
+            raise AdminError(412, f"Topic name is not valid: {error}") from error
         if not shadow.is_persistent:
             raise AdminError(412, "Only persistent topic can be set as shadow topic")
         if not await topic_exists(call, shadow):
@@ -247,7 +247,7 @@ async def policies_topic(call: Call) -> TopicName:
     """The topic of the path, which exists and may have policies of its own; partitions have those of all of them."""
     topic = _topic(call)
     if topic.partition_index >= 0:
-        raise AdminError(412, f"Not allowed to set/get topic policy for a partition: use {topic.partitioned_name}")
+        raise AdminError(412, "Not allowed to set/get topic policy for a partition")
     if not await topic_exists(call, topic):
         raise TopicNotFound(f"Topic {topic} not found")
     return topic
@@ -261,7 +261,7 @@ async def topic_exists(call: Call, topic: TopicName) -> bool:
 def _topic(call: Call) -> TopicName:
     topic = call.topic_name()
     call.require_namespace_admin(topic.namespace)
-    existing_namespace(call, topic.namespace)
+    namespace_of_topics(call, topic.namespace)
     if not call.config.topic_level_policies_enabled:
         raise AdminError(405, "Topic level policies are disabled (topicLevelPoliciesEnabled)")
     return topic

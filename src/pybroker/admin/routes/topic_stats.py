@@ -17,7 +17,7 @@ from pybroker.admin.non_persistent_stats import NonPersistentRequest, any_intern
 from pybroker.admin.partitioned_stats import partitioned_stats
 from pybroker.admin.partitions import topics_of
 from pybroker.admin.routes.brokers import broker_id
-from pybroker.admin.routes.namespaces import existing_namespace
+from pybroker.admin.routes.namespaces import namespace_of_topics
 from pybroker.admin.routes.topic_policies import TOPIC
 from pybroker.admin.topic_stats import Document, Measured, StatsRequest, Steps, topic_stats
 from pybroker.broker.backlog import estimated_bytes_behind
@@ -96,7 +96,7 @@ def _partitioned(call: Call) -> tuple[TopicName, Document]:
     """The partitioned topic of the path, and what is said of it; 404 when it is none."""
     name = call.topic_name()
     call.require_lookup(name)
-    existing_namespace(call, name.namespace)
+    namespace_of_topics(call, name.namespace)
     if PARTITION_MARK in name.local_name:
         raise AdminError(412, f"Partitioned Topic Name should not contain '{PARTITION_MARK}'")
     metadata = call.broker.partitioned.get(name)

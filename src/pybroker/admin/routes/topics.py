@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from pybroker.admin.call import Call, json_response, no_content, route
 from pybroker.admin.routes.bundles import positions_in
-from pybroker.admin.routes.namespaces import existing_namespace
+from pybroker.admin.routes.namespaces import existing_namespace, namespace_of_topics
 from pybroker.cluster.bundles import bundles_of, checked_bundle
 from pybroker.errors import AdminError, NotAllowedError, TopicNotFound
 from pybroker.metadata.partitioned_topics import PartitionedTopicMetadata
@@ -78,7 +78,7 @@ async def delete_topic(call: Call) -> Response:
     except TopicNotFound:
         if name.is_persistent:
             raise
-        existing_namespace(call, name.namespace)  # One that is not loaded is as good as deleted.
+        namespace_of_topics(call, name.namespace)  # One that is not loaded is as good as deleted.
     return no_content()
 
 
@@ -86,7 +86,7 @@ async def get_properties(call: Call) -> Response:
     name = call.topic_name()
     call.require_lookup(name)
     _require_persistent(name)
-    existing_namespace(call, name.namespace)
+    namespace_of_topics(call, name.namespace)
     metadata = call.broker.partitioned.get(name)
     if metadata is not None:
         return json_response(metadata.properties or {})
@@ -110,7 +110,7 @@ def _changeable_topic(call: Call) -> TopicName:
     name = call.topic_name()
     call.require_topic_admin(name)
     _require_persistent(name)
-    existing_namespace(call, name.namespace)
+    namespace_of_topics(call, name.namespace)
     return name
 
 
