@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from pybroker.clock import Clock
 
 TLS_HANDSHAKE_TIMEOUT_S = 10.0
-ACCEPT_BACKLOG = 1024
 CLOSE_DEADLINE_S = 5.0
 LOOKS_PER_TIMEOUT = 4
 
@@ -157,12 +156,12 @@ class HttpServer:
         problems: list[str] = []
         if config.web_service_port is not None:
             try:
-                self._plain_socket = _bind(address, config.web_service_port)
+                self._plain_socket = _bind(address, config.web_service_port, config.http_server_accept_queue_size)
             except OSError as error:
                 problems += CannotListen.on(address, config.web_service_port, "webServicePort", error).problems
         if config.web_service_port_tls is not None:
             try:
-                self._tls_socket = _bind(address, config.web_service_port_tls)
+                self._tls_socket = _bind(address, config.web_service_port_tls, config.http_server_accept_queue_size)
             except OSError as error:
                 problems += CannotListen.on(address, config.web_service_port_tls, "webServicePortTls", error).problems
         if problems:
@@ -248,7 +247,7 @@ class HttpServer:
             lambda: HttpProtocol(config, connections),
             sock=bound,
             ssl=tls_context,
-            backlog=ACCEPT_BACKLOG,
+            backlog=self._config.http_server_accept_queue_size,
             ssl_handshake_timeout=None if tls_context is None else TLS_HANDSHAKE_TIMEOUT_S,
         )
         self._servers.append(server)
@@ -260,10 +259,10 @@ class HttpServer:
         self._plain_socket = self._tls_socket = None
 
 
-def _bind(address: str, port: int) -> socket.socket:
+def _bind(address: str, port: int, accept_queue_size: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        bound = socket.create_server((address.strip("[]"), port), family=family, backlog=ACCEPT_BACKLOG)
+        bound = socket.create_server((address.strip("[]"), port), family=family, backlog=accept_queue_size)
     except OSError as error:
         # Without what `create_server` adds to the system's words: the address, which whoever tells of it names anyway.
         number = error.errno or 0

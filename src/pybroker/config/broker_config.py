@@ -45,6 +45,7 @@ class BrokerConfig:
     max_message_size: int
     max_messages_in_batch: int
     max_fields_in_command: int
+    broker_service_accept_queue_size: int
     broker_max_connections: int
     broker_max_connections_per_ip: int
     max_connections_before_connect: int
@@ -69,6 +70,7 @@ class BrokerConfig:
     pulsar_channel_pause_receiving_requests_if_unwritable: bool
     client_library_version_check_enabled: bool
     prefer_later_versions: bool
+    http_server_accept_queue_size: int
     max_http_server_connections: int
     max_http_server_connections_per_ip: int
     http_header_timeout_ms: int
@@ -387,6 +389,7 @@ class BrokerConfig:
         max_message_size: int = 5242880,
         max_messages_in_batch: int = 250000,
         max_fields_in_command: int = 10000,
+        broker_service_accept_queue_size: int = 8192,
         broker_max_connections: int = 0,
         broker_max_connections_per_ip: int = 10000,
         max_connections_before_connect: int = 4096,
@@ -411,6 +414,7 @@ class BrokerConfig:
         pulsar_channel_pause_receiving_requests_if_unwritable: bool = False,
         client_library_version_check_enabled: bool = False,
         prefer_later_versions: bool = False,
+        http_server_accept_queue_size: int = 8192,
         max_http_server_connections: int = 2048,
         max_http_server_connections_per_ip: int = 512,
         http_header_timeout_ms: int = 10000,
@@ -728,6 +732,7 @@ class BrokerConfig:
         assign(self, "max_message_size", max_message_size)
         assign(self, "max_messages_in_batch", max_messages_in_batch)
         assign(self, "max_fields_in_command", max_fields_in_command)
+        assign(self, "broker_service_accept_queue_size", broker_service_accept_queue_size)
         assign(self, "broker_max_connections", broker_max_connections)
         assign(self, "broker_max_connections_per_ip", broker_max_connections_per_ip)
         assign(self, "max_connections_before_connect", max_connections_before_connect)
@@ -752,6 +757,7 @@ class BrokerConfig:
         assign(self, "pulsar_channel_pause_receiving_requests_if_unwritable", pulsar_channel_pause_receiving_requests_if_unwritable)
         assign(self, "client_library_version_check_enabled", client_library_version_check_enabled)
         assign(self, "prefer_later_versions", prefer_later_versions)
+        assign(self, "http_server_accept_queue_size", http_server_accept_queue_size)
         assign(self, "max_http_server_connections", max_http_server_connections)
         assign(self, "max_http_server_connections_per_ip", max_http_server_connections_per_ip)
         assign(self, "http_header_timeout_ms", http_header_timeout_ms)
@@ -1076,6 +1082,7 @@ _KEYS: Final = (
     KeyInfo("maxMessageSize", "max_message_size", ValueType.INT, 5242880, "Largest message in bytes, told to clients when they connect. A frame may be 10240 bytes longer; a larger one closes its connection.", minimum=1),
     KeyInfo("maxMessagesInBatch", "max_messages_in_batch", ValueType.INT, 250000, "Most messages that one entry, a batch, may say it holds; one that says more, or more than its size can hold, is answered with NotAllowedError. Acknowledgements of a batch are read no further than this.", minimum=1, maximum=2147483647),
     KeyInfo("maxFieldsInCommand", "max_fields_in_command", ValueType.INT, 10000, "Most fields that a command of over 16 KiB may have, those of the messages in it included; ids in ACK and REDELIVER_UNACKNOWLEDGED_MESSAGES do not count. One with more is answered with NotAllowedError.", minimum=100),
+    KeyInfo("brokerServiceAcceptQueueSize", "broker_service_accept_queue_size", ValueType.INT, 8192, "Connections that the system may hold until the broker accepts them, as when many clients come back at once. Beyond it, or beyond the system's own limit (net.core.somaxconn), clients try again after a second.", minimum=1),
     KeyInfo("brokerMaxConnections", "broker_max_connections", ValueType.INT, 0, "Connections at once; further ones are refused. 0: no limit.", minimum=0),
     KeyInfo("brokerMaxConnectionsPerIp", "broker_max_connections_per_ip", ValueType.INT, 10000, "Connections at once from one client address, the loopback address too. 0: no limit.", minimum=0),
     KeyInfo("maxConnectionsBeforeConnect", "max_connections_before_connect", ValueType.INT, 4096, "Connections at once that have not said CONNECT yet. Of more, the one that has waited longest is closed. 0: no limit.", minimum=0),
@@ -1100,6 +1107,7 @@ _KEYS: Final = (
     KeyInfo("pulsarChannelPauseReceivingRequestsIfUnwritable", "pulsar_channel_pause_receiving_requests_if_unwritable", ValueType.BOOL, False, "Stop reading from a client that does not read its answers.", supported=False),
     KeyInfo("clientLibraryVersionCheckEnabled", "client_library_version_check_enabled", ValueType.BOOL, False, "Refuse old client libraries at the HTTP lookup.", dynamic=True, supported=False),
     KeyInfo("preferLaterVersions", "prefer_later_versions", ValueType.BOOL, False, "Prefer brokers of a later version when bundles are placed.", dynamic=True, supported=False),
+    KeyInfo("httpServerAcceptQueueSize", "http_server_accept_queue_size", ValueType.INT, 8192, "HTTP connections that the system may hold until the broker accepts them, as when many clients come back at once. Beyond it, or beyond the system's own limit (net.core.somaxconn), clients try again after a second.", minimum=1),
     KeyInfo("maxHttpServerConnections", "max_http_server_connections", ValueType.INT, 2048, "HTTP connections at once.", minimum=1),
     KeyInfo("maxHttpServerConnectionsPerIp", "max_http_server_connections_per_ip", ValueType.INT, 512, "HTTP connections at once from one client address, the loopback address too. At this limit, and at that of all connections, the one that has waited longest without having sent a whole request makes way for the newcomer; without such a one the newcomer is answered 503. 0: no limit.", minimum=0),
     KeyInfo("httpHeaderTimeoutMs", "http_header_timeout_ms", ValueType.INT, 10000, "Longest time, in milliseconds, in which the head of an HTTP request has to arrive; then the connection is closed.", minimum=1),

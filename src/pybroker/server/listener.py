@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pybroker.server.command_table import CommandTable
 
 RECEIVE_BUFFER_BYTES = 64 * 1024
-ACCEPT_BACKLOG = 1024
 KEEP_ALIVE_SLICES = 10
 CLOSE_GRACE_S = 2.0
 REFUSALS_TOLD_EVERY_S = 10.0
@@ -193,6 +192,7 @@ class Listener:
         self.port_tls: int | None = None
         self._sockets: list[tuple[socket.socket, ssl.SSLContext | None]] = []
         self._servers: list[asyncio.Server] = []
+        self._accept_queue_size = context.broker.config.broker_service_accept_queue_size
 
     def bind(self, host: str, port: int | None, port_tls: int | None, tls: ssl.SSLContext | None) -> None:
         """Bind the ports without serving them yet. Raises CannotListen, which names all that cannot be bound."""
@@ -213,7 +213,7 @@ class Listener:
             raise CannotListen(*problems)
 
     def _bind_one(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
-        bound = _bind(host, port)
+        bound = _bind(host, port, self._accept_queue_size)
         self._sockets.append((bound, tls))
         number: int = bound.getsockname()[1]
         return number
@@ -225,7 +225,7 @@ class Listener:
                 lambda: Connection(self.context),
                 sock=bound,
                 ssl=tls,
-                backlog=ACCEPT_BACKLOG,
+                backlog=self._accept_queue_size,
                 ssl_handshake_timeout=self.context.connect_timeout_s if tls is not None else None,
             )
             self._servers.append(server)
@@ -281,7 +281,7 @@ class Listener:
             connection.abort("the broker is stopping")
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int, accept_queue_size: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -289,7 +289,7 @@ def _bind(host: str, port: int) -> socket.socket:
         # For the connections that are accepted: asyncio's own loop leaves Nagle's algorithm on for sockets it did not make.
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         bound.bind((host, port))
-        bound.listen(ACCEPT_BACKLOG)
+        bound.listen(accept_queue_size)
         bound.setblocking(False)
     except OSError:
         bound.close()

@@ -1,0 +1,51 @@
+"""Connections that wait to be accepted: how many the system is told to hold."""
+
+import socket
+import struct
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.memory_broker import memory_broker
+from tests.unit.admin.fake_broker import served
+
+from pybroker.server.command_table import command_table
+from pybroker.server.listener import Listener, ServerContext
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+
+
+def accept_queue_size(listening: socket.socket) -> int:
+    """Of a listening socket; Linux gives it as `tcpi_sacked`."""
+    information = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 32)
+    size: int = struct.unpack_from("=I", information, 8 + 5 * 4)[0]
+    return size
+
+
+async def test_the_binary_protocol_holds_as_many_as_its_key_says() -> None:
+    async with memory_broker(broker_service_accept_queue_size=77) as broker:
+        listener = Listener(ServerContext(broker.service, command_table()))
+        listener.bind("127.0.0.1", 0, None, None)
+        try:
+            assert accept_queue_size(listener._sockets[0][0]) == 77
+            await listener.start()
+            assert accept_queue_size(listener._sockets[0][0]) == 77
+        finally:
+            await listener.close()
+
+
+async def test_http_holds_as_many_as_its_key_says() -> None:
+    async with served(http_server_accept_queue_size=78) as http:
+        listening = http.server._plain_socket
+        assert listening is not None
+        assert accept_queue_size(listening) == 78
+
+
+def systems_limit() -> int:
+    return int(Path("/proc/sys/net/core/somaxconn").read_text())
+
+
+async def test_by_default_it_is_the_systems_limit_that_counts() -> None:
+    async with served() as http:
+        assert http.server._plain_socket is not None
+        assert accept_queue_size(http.server._plain_socket) == min(systems_limit(), 8192)
