@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gzip
 import socket
+import threading
 import zlib
 from collections.abc import AsyncIterator, Iterator
 
@@ -13,6 +14,7 @@ import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
 from tests.unit.admin.fake_broker import Served, served
 
+from pybroker.admin import call
 from pybroker.admin.metrics import shared_page
 from pybroker.admin.metrics.page import MetricsPage
 from pybroker.admin.metrics.shared_page import WrittenPage
@@ -231,6 +233,40 @@ async def test_large_bodies_have_a_total_and_wait_in_the_socket() -> None:
         assert (await reader.read()).startswith(b"HTTP/1.1 404")
         writer.close()
         await until(lambda: requests.taken == 0)
+
+
+async def put_tenant(http: Served, body: bytes) -> int:
+    head = b"PUT /admin/v2/tenants/acme HTTP/1.1\r\nhost: h\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(
+        body
+    )
+    return int((await exchange(http.server.port, head + body)).split()[1])
+
+
+async def test_a_document_has_a_size_and_more_in_it_than_brackets() -> None:
+    body = b'{"adminRoles": [], "allowedClusters": ["standalone"], "x": %s}'
+    async with served(max_http_document_bytes=50_000) as http:
+        declared = b"PUT /admin/v2/tenants/acme HTTP/1.1\r\nhost: h\r\ncontent-length: 50001\r\n\r\n"
+        assert (await exchange(http.server.port, declared)).startswith(b"HTTP/1.1 413")
+        assert await put_tenant(http, body % (b"[" + b"[]," * 1100 + b"1]")) == 400
+        assert await put_tenant(http, body % (b"[" + b'"[]"' + b',{"a": [1, 2]}' * 2000 + b"]")) == 204
+
+
+async def test_large_documents_are_read_in_a_thread_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bool] = []
+    decoded = call.Call._decoded
+
+    def noting(self: call.Call, body: bytes, body_type: type[object]) -> object:
+        read.append(threading.current_thread() is threading.main_thread())
+        return decoded(self, body, body_type)
+
+    monkeypatch.setattr(call.Call, "_decoded", noting)
+    body = b'{"adminRoles": [], "allowedClusters": ["standalone"]}'
+    async with served() as http:
+        assert await put_tenant(http, body) == 204
+        statuses = await asyncio.gather(*(put_tenant(http, body.ljust(50_000)) for _ in range(5)))
+        assert statuses == [409] * 5
+        assert http.server.limits.documents.taken == 0
+    assert read == [True] + [False] * 5
 
 
 # --- connections -------------------------------------------------------------------------------------------------------

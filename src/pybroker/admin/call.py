@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 
 MAX_DIGITS = 64
 """Of a number in a path or a query."""
+QUICK_DOCUMENT_BYTES = 4096
+"""Larger ones take over a millisecond at worst."""
+FREE_VALUES = 1000
+SMALLEST_VALUE_BYTES = 5
+"""On average, of what stands in brackets, beyond the first `FREE_VALUES`: an empty list of 3 bytes takes 60 in memory."""
 
 # Keys of the ASGI scope that `application.py` fills before a handler runs.
 BROKER_KEY = "pybroker.broker"
@@ -156,13 +161,18 @@ class Call:
         """Whether a query parameter says `true`; anything else, or nothing, means false."""
         return (self.query(key) or "").lower() == "true"
 
-    async def body(self) -> bytes:
-        """The whole body, within the limits on its size and on the time that it may take."""
-        limit = self.config.max_http_request_body_bytes
+    async def body(self, *, is_content: bool = True) -> bytes:
+        """The whole body, within the limits on its size and on the time that it may take.
+
+        `is_content`: messages or a schema, which may be larger than a document about something.
+        """
+        key, limit = "maxHttpRequestBodyBytes", self.config.max_http_request_body_bytes
+        if not is_content and self.config.max_http_document_bytes < limit:
+            key, limit = "maxHttpDocumentBytes", self.config.max_http_document_bytes
         declared = self.headers.get("content-length", "0")
         # A declared length is refused before a byte of it is read; a chunked body is counted as it comes.
         if declared.isdigit() and int(declared) > limit:
-            raise _body_too_large(limit)
+            raise AdminError(413, f"The body is larger than {key} ({limit})")
         body = bytearray()
         has_room = False
         timeout_s = self.config.http_body_timeout_ms / 1000
@@ -177,7 +187,7 @@ class Call:
                         raise ClientGone
                     body += message.get("body", b"")
                     if len(body) > limit:
-                        raise _body_too_large(limit)
+                        raise AdminError(413, f"The body is larger than {key} ({limit})")
                     if not message.get("more_body", False):
                         return bytes(body)
                     if len(body) > SMALL_BYTES and not has_room:  # in chunks: nobody knows how many will come
@@ -186,19 +196,29 @@ class Call:
         except TimeoutError as error:
             raise AdminError(408, f"The body did not arrive within {timeout_s:g} s") from error
 
-    async def optional_json(self, body_type: type[T]) -> T | None:
-        """The body as `body_type`, None when there is no body or it is `null`."""
-        return self._decoded(await self.body(), body_type)
+    async def optional_json(self, body_type: type[T], *, is_content: bool = False) -> T | None:
+        """The body as `body_type`, None when there is no body or it is `null`; `is_content` as for `body`."""
+        return await self._document(await self.body(is_content=is_content), body_type)
+
+    async def _document(self, body: bytes, body_type: type[T]) -> T | None:
+        """JSON as `body_type`, None for nothing and for `null`; a large one is read in a thread. Raises BadBody."""
+        if len(body) <= QUICK_DOCUMENT_BYTES:
+            return self._decoded(body, body_type)
+        async with self.share.of_documents():
+            return await asyncio.to_thread(self._decoded, body, body_type)
 
     def _decoded(self, body: bytes, body_type: type[T]) -> T | None:
         """JSON as `body_type`, None for nothing and for `null`. Raises BadBody."""
         if not body.strip():
             return None
+        opened = body.count(b"[") + body.count(b"{")
+        if opened > FREE_VALUES and len(body) < opened * SMALLEST_VALUE_BYTES:
+            raise BadBody("the JSON is little but brackets")
         try:
             given = msgspec.json.decode(body)
             if given is None:
                 return None
-            value = policies.decode(body, body_type)
+            value = policies.converted(given, body_type)
             if self.config.http_requests_fail_on_unknown_properties_enabled:
                 _refuse_unknown_fields(given, value)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -210,21 +230,23 @@ class Call:
 
     async def text(self) -> str:
         """The body as a text: a JSON string, or, as the Java admin client sends it, the bare text; empty without a body."""
-        body = (await self.body()).strip()
+        body = (await self.body(is_content=False)).strip()
         try:
             return msgspec.json.decode(body, type=str) if body.startswith(b'"') else body.decode()
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadBody(str(error)) from error
 
-    async def json(self, body_type: type[T]) -> T:
+    async def json(self, body_type: type[T], *, is_content: bool = False) -> T:
         """The body as `body_type`; 400 when there is none."""
-        return _required(await self.optional_json(body_type))
+        return _required(await self.optional_json(body_type, is_content=is_content))
 
     async def optional_place(self) -> ResetCursorData | None:
         """The message id in the body, or one of the strings `earliest` and `latest`; None without a body."""
-        body = await self.body()
+        body = await self.body(is_content=False)
         end = _ENDS.get(body.strip())
-        return self._decoded(body, ResetCursorData) if end is None else ResetCursorData(end.ledger_id, end.entry_id)
+        if end is not None:
+            return ResetCursorData(end.ledger_id, end.entry_id)
+        return await self._document(body, ResetCursorData)
 
     async def place(self) -> Position:
         """The same; 400 when there is none."""
@@ -357,10 +379,6 @@ def _integer(text: str) -> int | None:
     except ValueError:
         return None
     return number if -(1 << 63) <= number < 1 << 63 else None
-
-
-def _body_too_large(limit_bytes: int) -> AdminError:
-    return AdminError(413, f"The body is larger than maxHttpRequestBodyBytes ({limit_bytes})")
 
 
 def _refuse_unknown_fields(given: Any, value: object) -> None:

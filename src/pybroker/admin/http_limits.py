@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from pybroker.errors import AdminError
@@ -25,6 +26,7 @@ class HttpLimits:
         # Bodies wait in the socket. An answer that waits is in memory already, so one for which there is no room is refused.
         self.requests = Permits(config.http_max_request_bytes, pending)
         self.responses = Permits(config.http_max_response_bytes, 0)
+        self.documents = Permits(1, pending)  # Threads of one interpreter: more at once make none faster.
         self.views = Permits(config.http_max_viewed_message_bytes, pending)
 
 
@@ -46,6 +48,15 @@ class Share:
     async def of_views(self, size_bytes: int) -> None:
         """Room for messages to look at. Raises AdminError 503."""
         await self._hold(self.limits.views, size_bytes, "httpMaxViewedMessageBytes")
+
+    @asynccontextmanager
+    async def of_documents(self) -> AsyncIterator[None]:
+        """The turn to read a large document, until the context ends. Raises AdminError 503."""
+        try:
+            async with self.limits.documents.held(1, self.limits.timeout_s):
+                yield
+        except NoPermit as error:
+            raise AdminError(503, f"The broker is busy with other documents: {error}", RETRY_AFTER_S) from error
 
     async def _hold(self, permits: Permits, size_bytes: int, key: str) -> None:
         try:

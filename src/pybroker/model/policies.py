@@ -358,7 +358,12 @@ def decode(data: bytes, kind: type[T]) -> T:
     Raises msgspec.DecodeError when `data` is no JSON, and its subclass ValidationError, with a text for the user,
     when a property has the wrong type.
     """
-    return msgspec.convert(_without_nulls(msgspec.json.decode(data)), kind, strict=False)
+    return converted(msgspec.json.decode(data), kind)
+
+
+def converted(document: Any, kind: type[T]) -> T:
+    """The same of JSON that has been read."""
+    return msgspec.convert(_without_nulls(document), kind, strict=False)
 
 
 def copy_of(policies: NamespacePolicies) -> NamespacePolicies:

@@ -113,7 +113,7 @@ class RestProduceRoutes:
 
 async def _published(call: Call, topic_of: Callable[[RestMessage], TopicName]) -> Response:
     namespace_of_topics(call, call.topic_name().namespace)
-    request = await call.json(RestMessages)
+    request = await call.json(RestMessages, is_content=True)
     names = [topic_of(message) for message in request.messages]
     topics = {name: await _topic(call, name) for name in dict.fromkeys(names)}
     making = await _making(call, request, list(topics.values()))
