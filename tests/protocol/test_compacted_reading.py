@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -13,6 +14,7 @@ from pybroker.broker.topic import Topic
 from pybroker.broker.topic_compaction import COMPACTION_SUBSCRIPTION
 from pybroker.managed_ledger.factory import LedgerLimits
 from pybroker.model.position import EARLIEST, Position
+from pybroker.storage.ledger_store import EntryRun
 
 NAME = "persistent://public/default/t"
 PATH = "/persistent/public/default/t"
@@ -165,3 +167,115 @@ async def test_without_a_view_reading_compacted_is_plain_reading(broker: MemoryB
     peer = RecordingPeer()
     reader(topic.registry.non_durable("r", EARLIEST), peer, is_compacted=True).flow(100)
     assert await delivered(broker, peer, 3) == positions
+
+
+# --- the view is given up while it is made ---------------------------------------------------------------------------------
+
+
+async def three_ledgers(broker: MemoryBroker, topic: Topic) -> None:
+    """Each full of messages of one key."""
+    for key in ("a", "b", "c"):
+        await broker.publish(topic, 4, keys=[key])
+    assert len(topic.ledger.ledgers.ledger_ids()) >= 3
+
+
+class HeldReads:
+    """Holds what a compaction reads until it is told to go on."""
+
+    def __init__(self, topic: Topic, monkeypatch: pytest.MonkeyPatch, passing: int) -> None:
+        """The first `passing` reads go through."""
+        self.go_on = asyncio.Event()
+        self.held = 0
+        read = topic.ledger.read
+
+        async def held_read(position: Position, max_entries: int, max_bytes: int) -> EntryRun:
+            nonlocal passing
+            passing -= 1
+            if passing < 0:
+                self.held += 1
+                await self.go_on.wait()
+            return await read(position, max_entries, max_bytes)
+
+        monkeypatch.setattr(topic.ledger, "read", held_read)
+
+
+@pytest.mark.parametrize("passing", range(4))
+async def test_a_truncation_ends_a_compaction_and_nothing_of_before_comes_back(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, passing: int
+) -> None:
+    topic = await broker.topic(NAME)
+    await topic.subscription("s", True, True, {})
+    await three_ledgers(broker, topic)
+    reads = HeldReads(topic, monkeypatch, passing)
+    topic.compaction.start()
+    await broker.until(lambda: bool(reads.held))
+    truncating = asyncio.ensure_future(broker.rest("DELETE", f"{PATH}/truncate"))
+    await broker.until(lambda: topic.ledger.compacted_drops > 0)
+    reads.go_on.set()
+    assert (await truncating).status == 204
+    await broker.until(lambda: topic.compaction.status != "RUNNING")
+    assert topic.ledger.compacted is None
+    assert topic.compaction.status == "NOT_RUN"
+    assert topic.compaction.counters.failed == 0
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    positions = await broker.publish(topic, 3, keys=["a"])
+    await compact(broker, topic)
+    peer = RecordingPeer()
+    reader(topic.registry.non_durable("r", EARLIEST), peer, is_compacted=True).flow(100)
+    assert await delivered(broker, peer, 1) == positions[2:]
+
+
+async def test_a_compaction_that_begins_while_a_topic_is_truncated_waits_for_its_end(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await broker.topic(NAME)
+    await topic.subscription("s", True, True, {})
+    await three_ledgers(broker, topic)
+    truncate, go_on = topic.ledger.truncate, asyncio.Event()
+
+    async def held_truncate(kept_cursors: tuple[str, ...]) -> None:
+        await go_on.wait()
+        await truncate(kept_cursors)
+
+    monkeypatch.setattr(topic.ledger, "truncate", held_truncate)
+    truncating = asyncio.ensure_future(topic.truncate())
+    await broker.until(lambda: topic.ledger.compacted_drops == 1)
+    topic.compaction.start()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert topic.ledger.compacted is None
+    go_on.set()
+    await truncating
+    await broker.until(lambda: topic.compaction.status != "RUNNING")
+    # All that is left is what was in the ledger that is written to.
+    assert topic.compaction.status == "SUCCESS"
+    assert topic.ledger.compacted is None or topic.ledger.compacted.entries <= 1
+
+
+async def test_an_unload_during_a_compaction_is_no_fault(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = await broker.topic(NAME)
+    await broker.publish(topic, 12, keys=["a"])
+    reads = HeldReads(topic, monkeypatch, 1)
+    topic.compaction.start()
+    await broker.until(lambda: bool(reads.held))
+    await broker.service.unload(topic)
+    assert topic.compaction.counters.failed == 0
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_the_end_of_the_compactors_subscription_ends_a_compaction(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await broker.topic(NAME)
+    await broker.publish(topic, 12, keys=["a"])
+    reads = HeldReads(topic, monkeypatch, 1)
+    topic.compaction.start()
+    await broker.until(lambda: bool(reads.held))
+    assert (await broker.rest("DELETE", f"{PATH}/subscription/{COMPACTION_SUBSCRIPTION}")).status == 204
+    reads.go_on.set()
+    await broker.until(lambda: topic.compaction.status != "RUNNING")
+    assert topic.compaction.status == "NOT_RUN"
+    assert topic.ledger.compacted is None
+    assert not topic.subscriptions

@@ -194,6 +194,8 @@ class SubscriptionRegistry:
         subscription.is_closed = True
         subscription.close_consumers()
         self._forget(subscription)
+        if name == COMPACTION_SUBSCRIPTION:
+            topic.ledger.compacted_drops += 1  # What is being compacted may be trimmed soon.
         try:
             await topic.service.ledgers.delete_cursor(topic.ledger, cursor)
         except StoreError:

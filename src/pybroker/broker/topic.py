@@ -299,9 +299,10 @@ class Topic(TopicBase, ManagedLedgerListener):
 
     async def truncate(self) -> None:
         """Drop what is stored, but for what is in the ledger that is written to: that is only skipped. Raises StoreError."""
-        await self.compaction.drop()
-        await self.deduplication.snapshot()  # The entries that say what it holds go.
-        await self.ledger.truncate(kept_cursors=(DEDUPLICATION_CURSOR,))
+        # Or a compaction would read what goes, and bring it back in its view.
+        async with self.compaction.dropped():
+            await self.deduplication.snapshot()  # The entries that say what it holds go.
+            await self.ledger.truncate(kept_cursors=(DEDUPLICATION_CURSOR,))
         for subscription in self.subscriptions.values():
             subscription.moved_up()
 

@@ -9,6 +9,8 @@ Invariants: at most one compaction of a topic runs; it is over, and what it wrot
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -66,6 +68,7 @@ class TopicCompaction:
         self.status = CompactionStatus.NOT_RUN
         self.last_error = ""
         self.counters = CompactionCounters()
+        self._alone = asyncio.Lock()
         self._looking = asyncio.Lock()
         self._last_index_of = (-1, -1)  # the ledger of the view, and what was found in its last entry
 
@@ -89,15 +92,18 @@ class TopicCompaction:
             keeps_messages_without_key=config.topic_compaction_retain_null_key,
             read_timeout_s=config.broker_service_compaction_phase_one_loop_time_in_seconds,
         )
-        error = "it was broken off"
+        error, is_fault, drops = "it was broken off", False, topic.ledger.compacted_drops
         try:
-            async with service.compaction_slot:
+            async with service.compaction_slot, self._alone:
+                drops = topic.ledger.compacted_drops
                 await self._compact(compactor)
             error = ""
         except (BrokerError, StoreError, TimeoutError) as failure:
             error = str(failure) or type(failure).__name__
+            is_fault = not topic.is_fenced and topic.ledger.compacted_drops == drops
         finally:
-            self._count(compactor.progress, int(service.clock.monotonic_ms() - started_ms), error)
+            took_ms = int(service.clock.monotonic_ms() - started_ms)
+            self._count(compactor.progress, took_ms, error, is_fault=is_fault)
 
     async def _compact(self, compactor: Compactor) -> None:
         topic = self._topic
@@ -114,7 +120,8 @@ class TopicCompaction:
         if subscription is not None:
             await subscription.cursor.expire_to(end)
 
-    def _count(self, progress: Progress, took_ms: int, error: str) -> None:
+    def _count(self, progress: Progress, took_ms: int, error: str, *, is_fault: bool) -> None:
+        """`error` is no fault when somebody wanted the topic closed, or the view dropped."""
         counters, now_ms = self.counters, self._topic.service.clock.wall_ms()
         counters.removed_messages += progress.removed_messages
         counters.read_bytes += progress.read_bytes
@@ -124,7 +131,10 @@ class TopicCompaction:
             counters.write_latency_ms.add(latency_ms)
         counters.last_removed_messages, counters.last_duration_ms = progress.removed_messages, took_ms
         self.last_error = error
-        if error:
+        if error and not is_fault:
+            self.status = CompactionStatus.NOT_RUN
+            logs.info("compaction.given_up", topic=self._topic.name, took_ms=took_ms, reason=error)
+        elif error:
             self.status = CompactionStatus.ERROR
             counters.failed += 1
             counters.last_failed_ms = now_ms
@@ -161,6 +171,13 @@ class TopicCompaction:
     async def drop(self) -> None:
         """Give up the view, and the one that is being made. Raises StoreError."""
         await self._topic.ledger.drop_compacted()
+
+    @asynccontextmanager
+    async def dropped(self) -> AsyncIterator[None]:
+        """Within this there is no view, and none is being made. Raises StoreError."""
+        await self.drop()
+        async with self._alone:
+            yield
 
     async def last_message(self) -> tuple[Position, int] | None:
         """As the topic's, for those who read compacted; None when the last entry stands behind the view. Raises StoreError."""

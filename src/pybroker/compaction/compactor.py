@@ -18,7 +18,7 @@ from pybroker.compaction.messages import opening_cost
 from pybroker.compaction.stored_entry import CompactedEntry, encode_stored
 from pybroker.compaction.survivors import Survivors
 from pybroker.compaction.view import read_view
-from pybroker.errors import StoreError
+from pybroker.errors import LedgerFenced, StoreError
 from pybroker.managed_ledger.info import CompactedInfo
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.model.position import Position
@@ -66,14 +66,17 @@ class Compactor:
         self._survivors = Survivors(keeps_messages_without_key=keeps_messages_without_key)
         self.progress = Progress()
         self._slice_ends_ms = 0.0
+        self._drops = 0  # of the view, when this began
 
     async def run(self, end: Position) -> None:
-        """Compact everything up to and including `end`, an entry that exists. Raises StoreError."""
+        """Compact everything up to and including `end`, an entry that exists. Raises StoreError, also soon after the view, and
+        with it what this would make, was dropped."""
+        self._drops = self._ledger.compacted_drops
         before = self._ledger.compacted
         await self._each(before, end, self._survivors.note)
         self.progress.key_count = self._survivors.key_count
         self.progress.removed_messages = self._survivors.removed_messages
-        ledger_id = await self._ledger.begin_compacted()
+        ledger_id = await self._ledger.begin_compacted(self._drops)
         try:
             writer = _Writer(self._store, self._clock, ledger_id, self.progress)
             await self._write(before, end, writer)
@@ -140,6 +143,8 @@ class Compactor:
         ]
 
     def _count(self, entries: list[CompactedEntry]) -> None:
+        if self._ledger.compacted_drops != self._drops:
+            raise LedgerFenced("the compacted view was dropped meanwhile")
         self.progress.read_entries += len(entries)
         self.progress.read_bytes += sum(len(entry.payload) for entry in entries)
 

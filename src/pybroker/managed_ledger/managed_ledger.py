@@ -84,6 +84,8 @@ class ManagedLedger(AppendListener):
         self.trimmed_ledger_ids: list[int] = []
         self.compacted: CompactedInfo | None = None
         """What is left of the entries up to its horizon, for those who read compacted."""
+        self.compacted_drops = 0
+        """How often that was given up: a compaction that began before may not become the view any more."""
         self.unfinished_ledger_ids: list[int] = []
         """Being written by a compaction; stored as ledgers to be deleted, which they are after a crash."""
         self.is_deleted = False
@@ -426,11 +428,12 @@ class ManagedLedger(AppendListener):
 
     # --- the compacted view ------------------------------------------------------------------------------------------
 
-    async def begin_compacted(self) -> int:
-        """Make a ledger that is to become the compacted view. Raises StoreError."""
+    async def begin_compacted(self, drops: int) -> int:
+        """Make a ledger that is to become the compacted view, unless that was dropped since there were `drops`. Raises
+        StoreError."""
         async with self._changing:
-            if self.is_closed:
-                raise LedgerFenced(f"{self.name} is closed")
+            if self.is_closed or self.compacted_drops != drops:
+                raise LedgerFenced(f"{self.name} was closed, or its compacted view dropped, meanwhile")
             ledger_id = await self._store.create_ledger()
             self.unfinished_ledger_ids.append(ledger_id)
             try:
@@ -455,6 +458,7 @@ class ManagedLedger(AppendListener):
 
     async def drop_compacted(self) -> None:
         """Forget the compacted view, and what is being written as the next one. Raises StoreError."""
+        self.compacted_drops += 1
         async with self._changing:
             for ledger_id in list(self.unfinished_ledger_ids):
                 self.discard_compacted(ledger_id)

@@ -256,8 +256,8 @@ async def test_a_view_that_is_dropped_meanwhile_is_not_replaced() -> None:
         compactor = world.compactor()
         begin = world.ledger.begin_compacted
 
-        async def begin_and_act() -> int:
-            ledger_id = await begin()
+        async def begin_and_act(drops: int) -> int:
+            ledger_id = await begin(drops)
             await act()
             return ledger_id
 

@@ -37,7 +37,7 @@ async def test_what_was_made_since_the_start_is_not_looked_at(stack: Stack) -> N
 
 async def test_a_ledger_that_is_to_become_a_view_is_named_while_it_is_written(stack: Stack) -> None:
     managed = await stack.open()
-    view = await managed.begin_compacted()
+    view = await managed.begin_compacted(0)
     await stack.crash()
     stored = await stack.store.list_ledgers()
     assert view in stored
