@@ -9,8 +9,10 @@ import pulsar
 import pytest
 from tests.clients.conftest import new_client
 from tests.support.broker_process import BrokerProcess
+from tests.support.credentials import CertificateAuthority
 from tests.support.raw_client import RawClient, Type
 from tests.support.rest import Answer, call
+from tests.support.secured import tls_settings
 
 TOPIC = "persistent://public/default/t"
 REST_LOOKUP = "/lookup/v2/topic/persistent/public/default/t"
@@ -88,6 +90,20 @@ def test_an_unknown_listener_is_told_with_the_names_there_are(broker: BrokerProc
     for text in (refused["message"], by_rest.json["reason"]):
         assert str(text).startswith("the broker do not have nowhere listener")
         assert "inside, outside, elsewhere" in str(text)
+
+
+def test_a_tls_client_without_listener_name_gets_an_address_that_another_listener_has(tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path)
+    broker = BrokerProcess(tmp_path, tls_settings(authority))
+    broker.ready = {"broker_port": free_port(), "broker_port_tls": free_port()}
+    plain, tls = broker.ready["broker_port"], broker.ready["broker_port_tls"]
+    broker.settings["advertisedListeners"] = f"plain:pulsar://127.0.0.1:{plain},secure:pulsar+ssl://localhost:{tls}"
+    with broker.running():
+        assert look_up(broker)["brokerServiceUrl"] == f"pulsar://127.0.0.1:{plain}"
+        url = f"pulsar+ssl://localhost:{tls}"
+        client = new_client(url, tls_trust_certs_file_path=str(authority.certificate_path))
+        client.create_producer(TOPIC).send(b"by way of the other listener")
+        client.close()
 
 
 # The official client sends the name of its listener by the binary protocol only, which is why these two have no twin by HTTP.

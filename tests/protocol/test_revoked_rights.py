@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
 
+from pybroker.broker.producer import Producer
+from pybroker.broker.producer_access import AccessMode
 from pybroker.errors import AuthorizationError
 from pybroker.model.names import NamespaceName
 from pybroker.model.policies import AuthAction, NamespacePolicies, SubscriptionAuthMode
@@ -66,6 +68,23 @@ async def test_a_right_that_went_while_a_client_waited_for_the_topic_counts_no_m
         with pytest.raises(AuthorizationError):
             await broker.consumer(topic, "s", peer)
         assert not topic.producers
+
+
+async def test_who_waits_for_its_turn_and_loses_the_right_is_told_at_once() -> None:
+    async with memory_broker(**SECURED) as broker:
+        await grant(broker, {"first": BOTH, "second": BOTH, "third": BOTH})
+        topic, peers = await broker.topic(NAME), [RecordingPeer(role=role) for role in ("first", "second", "third")]
+        for number, peer in enumerate(peers):
+            mode = AccessMode.WAIT_FOR_EXCLUSIVE
+            producer = Producer(topic, number, str(peer.role), False, 0, peer, {}, broker.clock.now_ms, False, mode)
+            await topic.producer_places.enter(producer)
+        assert topic.producer_places.waiting_count == 2
+        await grant(broker, {"first": BOTH, "third": BOTH})
+        assert [type(error) for error in peers[1].refused_producers] == [AuthorizationError]
+        assert (topic.producer_places.waiting_count, list(topic.producers)) == (1, ["first"])
+        await grant(broker, {"third": BOTH})  # The next one in line is the one that still may.
+        await broker.until(lambda: peers[2].ready_producers == ["third"])
+        assert list(topic.producers) == ["third"]
 
 
 async def test_without_authorization_nobody_is_closed() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pybroker import logs
 from pybroker.broker import topic_limits
 from pybroker.broker.producer_access import AccessMode, ProducerAccess, Standing
-from pybroker.errors import BrokerError, PersistenceError, ProducerBusy, ProducerFenced, StoreError
+from pybroker.errors import AuthorizationError, BrokerError, PersistenceError, ProducerBusy, ProducerFenced, StoreError
 
 if TYPE_CHECKING:
     from pybroker.broker.producer import Producer
@@ -181,6 +181,17 @@ class ProducerPlaces:
                 producer.close_from_broker()
             else:
                 self._refuse(producer, refusal)
+
+    def refuse_who_may_not(self) -> None:
+        """Refuse those that wait for exclusive access, or are about to have it, and may not produce any more."""
+        holder = self._access.holder
+        is_claimant = holder is not None and self.attached.get(holder.name) is not holder
+        for producer in (*self._access.waiting, *([holder] if holder is not None and is_claimant else [])):
+            try:
+                self._topic.service.authorization.require_produce(self._topic.name, producer.peer.role)
+            except AuthorizationError as error:
+                producer.detach()
+                self._refuse(producer, error)
 
     def _fence_out(self, producer: Producer) -> None:
         """`producer` must not publish any more. Its client is not told, or it would come back at once: its next SEND tells it."""

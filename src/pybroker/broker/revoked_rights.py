@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 
 def disconnect_who_may_not(topic: TopicBase, authorization: AuthorizationService) -> None:
-    """Close the producers and consumers of `topic` that would be refused if they came now."""
+    """Close the producers and consumers of `topic` that would be refused if they came now, and those that wait to be one."""
     if not authorization.enabled:
         return
+    topic.producer_places.refuse_who_may_not()
     for producer in list(topic.producers.values()):
         _check_producer(topic, producer, authorization)
     for subscription in list(topic.subscriptions.values()):
