@@ -21,6 +21,11 @@ PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "by
 NAMED = frozenset({"record", "enum", "fixed"})
 _ORDERS = frozenset({"ascending", "descending", "ignore"})
 _MAX_FIXED_BYTES = 2**31 - 1
+MAX_NAME_LENGTH = 1024
+"""Of a name with its namespace: each reference to it may repeat it."""
+_PLACE_HEAD = 80
+_PLACE_TAIL = 120
+"""So much of a place is told: there is one for each type and field, and each would repeat those around it."""
 # Keys with a meaning of their own; all others are properties, which are part of what a schema is.
 _TYPE_KEYS = frozenset(
     {"type", "name", "namespace", "doc", "aliases", "fields", "items", "values", "size", "symbols"},
@@ -102,8 +107,8 @@ class _Parser:
 
     def __init__(self) -> None:
         self._named: dict[str, AvroType] = {}
-        # References to names that come later in the text: list and index to put the type in, full name, place.
-        self._open_references: list[tuple[list[AvroType], int, str, str]] = []
+        # References to names that come later in the text: list and index to put the type in, namespace, name, place.
+        self._open_references: list[tuple[list[AvroType], int, str, str, str]] = []
         self._unions: list[tuple[AvroType, str]] = []
 
     def attach(self, into: list[AvroType], value: JsonValue, namespace: str, where: str) -> None:
@@ -117,10 +122,11 @@ class _Parser:
             raise InvalidSchema(f"{where}: a type is a string, an array or an object, not {canonical_json(value)[:40]}")
 
     def finish(self) -> None:
-        for into, index, name, where in self._open_references:
-            if name not in self._named:
-                raise InvalidSchema(f"{where}: unknown type {name!r}")
-            into[index] = self._named[name]
+        for into, index, namespace, name, where in self._open_references:
+            full_name = _in_namespace(name, namespace)
+            if full_name not in self._named:
+                raise InvalidSchema(f"{where}: unknown type {full_name!r}")
+            into[index] = self._named[full_name]
         for union, where in self._unions:
             seen: set[str] = set()
             for branch in union.children:
@@ -133,10 +139,11 @@ class _Parser:
         if name in PRIMITIVES:
             into.append(AvroType(name, properties=properties))
             return
-        full_name = name if "." in name or not namespace else f"{namespace}.{name}"
-        known = self._named.get(full_name) or self._named.get(name)
+        if len(name) > MAX_NAME_LENGTH:
+            raise InvalidSchema(f"{where}: a name of {len(name)} characters, {MAX_NAME_LENGTH} are the most")
+        known = self._named.get(_in_namespace(name, namespace)) or self._named.get(name)
         if known is None:
-            self._open_references.append((into, len(into), full_name, where))
+            self._open_references.append((into, len(into), namespace, name, where))
         into.append(known or AvroType("unresolved"))
 
     def _attach_union(self, into: list[AvroType], value: list[JsonValue], namespace: str, where: str) -> None:
@@ -146,7 +153,7 @@ class _Parser:
         for index, branch in enumerate(value):
             if isinstance(branch, list):
                 raise InvalidSchema(f"{where}: a union stands directly inside a union")
-            self.attach(union.children, branch, namespace, f"{where}|{index}")
+            self.attach(union.children, branch, namespace, _place(f"{where}|{index}"))
 
     def _attach_object(self, into: list[AvroType], value: dict[str, JsonValue], namespace: str, where: str) -> None:
         kind = value.get("type")
@@ -159,7 +166,7 @@ class _Parser:
                 raise InvalidSchema(f"{where}: the {kind} has no `{key}`")
             container = AvroType(kind, properties=properties)
             into.append(container)
-            self.attach(container.children, value[key], namespace, where + mark)
+            self.attach(container.children, value[key], namespace, _place(where + mark))
         elif kind in {"record", "error", "enum", "fixed"}:
             into.append(self._define(kind.replace("error", "record"), value, namespace, where))
         else:
@@ -200,7 +207,7 @@ class _Parser:
             name = entry.get("name")
             if not isinstance(name, str) or not _is_name(name):
                 raise InvalidSchema(f"{where}: illegal field name {canonical_json(name)[:60]} in record {record.name}")
-            place = f"{where}.{name}"
+            place = _place(f"{where}.{name}")
             if name in fields:
                 raise InvalidSchema(f"{place}: the field is there twice")
             if "type" not in entry:
@@ -214,6 +221,14 @@ class _Parser:
             )
             self.attach(record.children, entry["type"], namespace, place)
         record.fields = tuple(fields.values())
+
+
+def _place(where: str) -> str:
+    return where if len(where) <= _PLACE_HEAD + _PLACE_TAIL else f"{where[:_PLACE_HEAD]}...{where[-_PLACE_TAIL:]}"
+
+
+def _in_namespace(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
 def _properties(value: dict[str, JsonValue], reserved: frozenset[str]) -> str:
@@ -242,6 +257,8 @@ def _full_name(value: dict[str, JsonValue], namespace: str, where: str) -> str:
 
 def _checked_name(name: str, space: str, where: str) -> str:
     full_name = f"{space}.{name}" if space else name
+    if len(full_name) > MAX_NAME_LENGTH:
+        raise InvalidSchema(f"{where}: a name of {len(full_name)} characters, {MAX_NAME_LENGTH} are the most")
     if not all(_is_name(part) for part in full_name.split(".")):
         raise InvalidSchema(f"{where}: illegal name {full_name[:80]!r}")
     if full_name in PRIMITIVES:
@@ -305,22 +322,25 @@ def canonical_text(root: AvroType) -> str:
 
     Names, types, fields in their order with default and sort order, symbols, sizes and properties (logical types among
     them) count; documentation, aliases, the default of an enum and how the JSON is written do not. A named type is
-    written out where it comes first. The walk has its own stack: references may chain further than Python's reaches.
+    written out where it comes first, and has a number after that: its name, and properties of any length, stand there
+    once. The walk has its own stack: references may chain further than Python's reaches.
     """
     parts: list[str] = []
-    written: set[int] = set()
+    written: dict[int, int] = {}
     waiting: list[AvroType | str] = [root]
     while waiting:
         item = waiting.pop()
         if isinstance(item, str):
             parts.append(item)
             continue
+        number = written.get(id(item))
+        if number is not None:
+            parts.append(f"({item.kind} #{number})")
+            continue
         parts.append(f"({item.kind} {item.name}{item.properties}")
         waiting.append(")")
-        if id(item) in written:
-            continue
         if item.kind in NAMED:
-            written.add(id(item))
+            written[id(item)] = len(written)
         if item.kind == "enum":
             parts.append(" " + " ".join(item.symbols))
         elif item.kind == "fixed":

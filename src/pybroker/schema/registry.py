@@ -13,8 +13,10 @@ Whether somebody may register, and by which rule a new schema must fit, is for t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -32,6 +34,9 @@ from pybroker.schema.identity import schema_digest
 from pybroker.schema.schema_data import Incompatible, SchemaData, SchemaType
 from pybroker.schema.validation import validate
 
+THREAD_BYTES = 16 * 1024
+"""Schemas that are larger together are parsed and compared in a thread, one request after the other: a megabyte takes seconds."""
+_Result = TypeVar("_Result")
 CACHE_LIMIT_BYTES = 16 * 1024 * 1024
 _WRITE_ATTEMPTS = 5  # where others write too
 
@@ -60,6 +65,7 @@ class SchemaRegistry:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._writing: set[str] = set()
         self._stale: set[str] = set()  # what others have changed meanwhile
+        self._large = asyncio.Semaphore(1)
         self.counters: dict[NamespaceName, SchemaCounters] = {}
         """Of namespaces whose schemas somebody has asked for."""
         store.watch(paths.SCHEMAS, self._changed)
@@ -79,21 +85,22 @@ class SchemaRegistry:
 
     async def version_of(self, topic: TopicName, schema: SchemaData) -> int | None:
         """The version that the same schema has, None when it has none."""
-        found = (await self.history(topic)).with_digest(schema_digest(schema))
+        digest = await self._in_proportion([schema], lambda: schema_digest(schema))
+        found = (await self.history(topic)).with_digest(digest)
         return None if found is None else found.version
 
     # --- check -------------------------------------------------------------------------------------------------------
 
     async def check(self, topic: TopicName, schema: SchemaData, strategy: str) -> None:
         """Whether `schema` could be registered now. Raises InvalidSchema, Incompatible."""
-        validate(schema)
-        self._check(topic, strategy, (await self.history(topic)).versions, schema)
+        await self._in_proportion([schema], lambda: validate(schema))
+        await self._check(topic, strategy, (await self.history(topic)).versions, schema)
 
     async def check_consumer(self, topic: TopicName, schema: SchemaData, strategy: str) -> None:
         """Whether who expects `schema` can read what is in the topic. Raises InvalidSchema, Incompatible."""
         if strategy == CompatibilityStrategy.ALWAYS_COMPATIBLE:
             return
-        validate(schema)
+        await self._in_proportion([schema], lambda: validate(schema))
         versions = (await self.history(topic)).versions
         if not versions or strategy == CompatibilityStrategy.ALWAYS_INCOMPATIBLE:
             self._counters(topic).incompatible += 1
@@ -103,27 +110,36 @@ class SchemaRegistry:
                 else f"the topic is in use without a schema, so messages need not fit the {schema.type.name} schema"
             )
         if strategy in _CHECKED_AGAINST_ALL:
-            self._check(topic, strategy, versions, schema)
+            await self._check(topic, strategy, versions, schema)
         else:
-            self._check(topic, CompatibilityStrategy.BACKWARD, versions[-1:], schema)
+            await self._check(topic, CompatibilityStrategy.BACKWARD, versions[-1:], schema)
 
-    def _check(self, topic: TopicName, strategy: str, existing: Sequence[StoredSchema], schema: SchemaData) -> None:
+    async def _check(
+        self, topic: TopicName, strategy: str, existing: Sequence[StoredSchema], schema: SchemaData
+    ) -> None:
         if not existing:
             return
         counters = self._counters(topic)
+        older = [each.schema for each in existing]
         try:
-            check(CompatibilityStrategy(strategy), [each.schema for each in existing], schema)
+            await self._in_proportion([*older, schema], lambda: check(CompatibilityStrategy(strategy), older, schema))
         except Incompatible:
             counters.incompatible += 1
             raise
         counters.compatible += 1
 
+    async def _in_proportion(self, schemas: Sequence[SchemaData], act: Callable[[], _Result]) -> _Result:
+        """Call `act`, which goes through all of `schemas`; where it takes long, the loop goes on meanwhile."""
+        if sum(len(schema.data) for schema in schemas) < THREAD_BYTES:
+            return act()
+        async with self._large:
+            return await asyncio.to_thread(act)
+
     # --- change ------------------------------------------------------------------------------------------------------
 
     async def register(self, topic: TopicName, schema: SchemaData, strategy: str) -> int:
         """The version of `schema`, a new one unless it has one. Raises InvalidSchema, Incompatible."""
-        validate(schema)
-        digest = schema_digest(schema)
+        digest = await self._in_proportion([schema], lambda: _validated_digest(schema))
         path = paths.schema(topic)
         known = self._cache.get(path)
         if known is not None and (found := known.with_digest(digest)) is not None:
@@ -135,7 +151,7 @@ class SchemaRegistry:
                     history = await self._history(path)
                     if (found := history.with_digest(digest)) is not None:
                         return found.version
-                    self._check(topic, strategy, history.versions, schema)
+                    await self._check(topic, strategy, history.versions, schema)
                     added = StoredSchema(history.next_version, schema, self._clock.wall_ms(), digest)
                     document = _Document(schema.type.name, added.timestamp_ms, schema.data, schema.properties)
                     if await self._append(path, history.next_version, document):
@@ -193,7 +209,8 @@ class SchemaRegistry:
             if value is None or (document := _decoded(path, name, value.value)).deleted:
                 break
             schema = SchemaData(SchemaType[document.type], document.data, document.properties)
-            versions.append(StoredSchema(int(name), schema, document.timestamp_ms, schema_digest(schema)))
+            digest = await self._in_proportion([schema], partial(schema_digest, schema))
+            versions.append(StoredSchema(int(name), schema, document.timestamp_ms, digest))
         history = History(tuple(reversed(versions)), int(names[-1]) + 1 if names else 0)
         self._keep(path, history)
         return history
@@ -245,6 +262,12 @@ class SchemaRegistry:
             operation.failures += 1
             raise
         operation.took_ms.add(self._clock.monotonic_ms() - started_ms)
+
+
+def _validated_digest(schema: SchemaData) -> bytes:
+    """Raises InvalidSchema."""
+    validate(schema)
+    return schema_digest(schema)
 
 
 def _decoded(path: str, name: str, value: bytes) -> _Document:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 from tests.support.schemas import NEEDS_MORE, V1, V2, avro
@@ -13,7 +14,7 @@ from pybroker.metadata import paths
 from pybroker.metadata.memory import MemoryMetadataStore
 from pybroker.metadata.store import ANY_VERSION
 from pybroker.model.names import NamespaceName, TopicName
-from pybroker.schema.registry import SchemaRegistry
+from pybroker.schema.registry import THREAD_BYTES, SchemaRegistry
 from pybroker.schema.schema_data import Incompatible, InvalidSchema, SchemaData, SchemaType
 
 ORDERS = TopicName.parse("orders")
@@ -220,3 +221,25 @@ async def test_operations_and_verdicts_are_counted_by_namespace(store: FailingSt
     assert (counters.compatible, counters.incompatible) == (1, 1)
     assert [each.took_ms.count for each in (counters.put, counters.get, counters.delete)] == [1, 2, 1]
     assert (counters.delete.failures, counters.put.failures) == (1, 0)
+
+
+class WatchedBytes(bytes):
+    """Knows which threads read it."""
+
+    def __init__(self, _data: bytes) -> None:
+        self.threads: set[int] = set()
+
+    def decode(self, *arguments: str, **settings: str) -> str:
+        self.threads.add(threading.get_ident())
+        return super().decode(*arguments, **settings)
+
+
+async def test_a_large_definition_is_read_and_compared_in_a_thread(registry: SchemaRegistry) -> None:
+    for size, is_in_thread in ((100, False), (2 * THREAD_BYTES, True)):
+        topic = TopicName.parse(f"of-{size}")
+        text = b'{"type":"record","name":"R","doc":"%s","fields":[%s]}'
+        await registry.register(topic, SchemaData(SchemaType.AVRO, text % (b"d" * size, b"")), "FULL")
+        data = WatchedBytes(text % (b"d" * size, b'{"name":"a","type":"int","default":1}'))
+        await registry.check(topic, SchemaData(SchemaType.AVRO, data), "FULL")
+        assert data.threads
+        assert (threading.get_ident() in data.threads) is not is_in_thread

@@ -1,7 +1,9 @@
 """What each type demands of its definition, and that hostile definitions are refused in bounded time and stack."""
 
 import base64
+import contextlib
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -24,6 +26,31 @@ from pybroker.schema.validation import validate
 from pybroker.wire import pulsar_api_pb2 as pb
 
 EMPTY_RECORD = b'{"type":"record","name":"R","fields":[]}'
+
+
+MANY, LONG = 3_000, "n" * 300_000
+LONG_AND_MANY: dict[str, Any] = {
+    "property": {
+        "type": "record",
+        "name": "R",
+        "note": LONG,
+        "fields": [{"name": f"f{index}", "type": "R"} for index in range(MANY)],
+    },
+    "place": {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {
+                "name": LONG,
+                "type": {
+                    "type": "record",
+                    "name": "S",
+                    "fields": [{"name": f"f{index}", "type": f"u{index}"} for index in range(MANY)],
+                },
+            }
+        ],
+    },
+}
 
 
 def refusal(schema: SchemaData) -> str:
@@ -227,9 +254,25 @@ class TestHostileDefinitions:
         schema_digest(schema)
 
     def test_a_refusal_quotes_no_more_than_a_thousand_characters(self) -> None:
-        reason = refusal(avro({"type": "record", "name": "R" * 500_000}))
-        assert len(reason) < 1200
-        assert reason.endswith("has no array `fields`")
+        for name in ("R" * 500_000, "R" * 1000):
+            assert len(refusal(avro({"type": "record", "name": name}))) < 1200
+        assert (
+            len(refusal(avro({"type": "record", "name": "R", "fields": [{"name": "f" * 9000, "type": "no"}]}))) < 1200
+        )
+
+    @pytest.mark.parametrize("name", ["property", "place"])
+    def test_nothing_long_is_repeated_for_each_that_is_short(self, name: str) -> None:
+        """Thousands of references to, or inside of, something long: gigabytes, if each had its own."""
+        definition, memory = LONG_AND_MANY[name], 0
+        tracemalloc.start()
+        try:
+            with contextlib.suppress(InvalidSchema):
+                validate(avro(definition))
+            schema_digest(avro(definition))
+            memory = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert memory < 100 * 1024 * 1024
 
     def test_a_long_chain_of_references_needs_no_stack(self) -> None:
         def chain(leaf: str, length: int = 5000) -> SchemaData:
