@@ -32,6 +32,7 @@ from pybroker.garbage import GarbagePolicy
 from pybroker.managed_ledger.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import LedgerLimits, ManagedLedgerFactory
 from pybroker.managed_ledger.leftovers import delete_leftovers
+from pybroker.metadata import paths
 from pybroker.metadata.measured import MeasuredMetadataStore
 from pybroker.metadata.memory import MemoryMetadataStore
 from pybroker.metadata.resources import Resources
@@ -159,6 +160,7 @@ class Broker:
             raise ConfigError(f"clusterName or bootstrapNamespaces cannot be used: {error}") from error
         ledger_store, cursor_store = await self._open_storage()
         earlier_ledger_ids = await ledger_store.list_ledgers()
+        await self._require_names(metadata, ledger_store, earlier_ledger_ids)
         ledgers = ManagedLedgerFactory(
             ledger_store,
             cursor_store,
@@ -213,9 +215,22 @@ class Broker:
         if self.config.metadata_store == "memory":
             store = MemoryMetadataStore()
         else:
-            store = await SqliteMetadataStore.open(self._directory / "metadata.db", self._disk.open_database)
+            store = await SqliteMetadataStore.open(
+                self._directory / "metadata.db", self._disk.open_database, self._directory / "metadata.end"
+            )
         self._closers.append(store.close)
         return MeasuredMetadataStore(store, self.clock)
+
+    async def _require_names(self, metadata: MetadataStore, store: LedgerStore, ledger_ids: list[int]) -> None:
+        """Entries of which no topic is known show that the metadata is not that of these ledgers. Raises StartError."""
+        if self.config.metadata_store == "memory" or await metadata.children(paths.MANAGED_LEDGERS):
+            return
+        for ledger_id in ledger_ids:
+            if (await store.recover(ledger_id)).entry_count:
+                raise StartError(
+                    f"{self._directory} holds ledgers with entries, and its metadata.db names no topic: put the right metadata.db"
+                    " back (with its -wal), or use --data with another directory; `pybroker ledger verify` says what is there"
+                )
 
     async def _open_storage(self) -> tuple[LedgerStore, CursorStore]:
         config = self.config

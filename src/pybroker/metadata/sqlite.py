@@ -1,7 +1,8 @@
 """MetadataStore in one SQLite file: the default of a single broker.
 
-Layout: table `metadata(path, value, version)`, keyed by path, in WAL mode with `synchronous=FULL`, so that a commit
-that returned survives power loss. `user_version` holds the layout's version; a newer one is refused.
+Layout: the tables of `sqlite_table.py`, in WAL mode with `synchronous=FULL`, so that a commit that returned survives power
+loss. `user_version` holds the layout's version; a newer one is refused, an older one is converted. A start reads everything once
+and refuses what is not what was stored; a value is checked again whenever it is read.
 
 Operation: the loop queues operations; one thread, the only one that ever touches the connection, runs all that is
 queued as one transaction and so pays one disk flush for a burst of puts. Operations take effect in the order in which
@@ -9,7 +10,9 @@ they were called.
 
 What must hold: no answer is given before the transaction that holds it is committed; when the commit fails, every
 operation of the batch fails and none of it took effect. A version mismatch fails only the operation that met it.
-Failure: without space an operation fails with StorageFull, and the next one is tried as ever.
+Failure: without space an operation fails with StorageFull, and the next one is tried as ever. A commit that fails otherwise may
+have reached the log: before the next transaction, an empty one is written over it, so that what was refused is never in force
+after a crash.
 """
 
 from __future__ import annotations
@@ -18,15 +21,17 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pybroker.errors import BadVersionError, StorageFull, StoreError
+from pybroker.errors import StorageFull, StoreError
+from pybroker.metadata.commit_mark import CommitMark
 from pybroker.metadata.memory import require_version
+from pybroker.metadata.sqlite_table import Totals, is_empty, prepare, require_whole, row_checksum, save_totals
 from pybroker.metadata.store import ANY_VERSION, MetadataStore, Versioned, Watch
 from pybroker.metadata.watches import Watches, prefix_below
 
-LAYOUT_VERSION = 1
 MAX_BATCH_OPERATIONS = 1000
 
 
@@ -43,7 +48,90 @@ class _Outcome(NamedTuple):
     changed: Sequence[str] = ()
 
 
-_Work = Callable[[sqlite3.Connection], _Outcome]
+class _Table:
+    """The connection and what is known of its tables. Belongs to the thread."""
+
+    def __init__(self, connection: sqlite3.Connection, totals: Totals, mark: CommitMark | None) -> None:
+        self.connection = connection
+        self.totals = totals  # with what the transaction under way has changed
+        self._stored = replace(totals)
+        self._mark = mark
+        self._must_undo = False
+
+    def begin(self) -> None:
+        if self._must_undo:
+            self._undo()
+        self.connection.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        self.totals.commits += 1
+        save_totals(self.connection, self.totals)
+        self._must_undo = True  # until it is known what has become of it
+        self.connection.execute("COMMIT")
+        self._committed()
+
+    def roll_back(self) -> None:
+        if self.connection.in_transaction:
+            self.connection.execute("ROLLBACK")
+        self.totals = replace(self._stored)
+        if self._must_undo:
+            try:
+                self._undo()
+            except sqlite3.Error:
+                return  # `begin` tries again
+
+    def row(self, path: str) -> Versioned | None:
+        """Raises StoreError when it is damaged."""
+        row = self.connection.execute(
+            "SELECT value, version, checksum FROM metadata WHERE path = ?", (path,)
+        ).fetchone()
+        if row is None:
+            return None
+        require_whole(path, *row)
+        return Versioned(*row[:2])
+
+    def put(self, path: str, value: bytes, version: int) -> None:
+        self._forget(path)
+        checksum = row_checksum(path, value, version)
+        self.connection.execute("REPLACE INTO metadata VALUES (?, ?, ?, ?)", (path, value, version, checksum))
+        self.totals.added(checksum)
+
+    def delete(self, path: str) -> None:
+        self._forget(path)
+        self.connection.execute("DELETE FROM metadata WHERE path = ?", (path,))
+
+    def close(self) -> None:
+        self.connection.close()
+        if self._mark is not None:
+            self._mark.close()
+
+    def _forget(self, path: str) -> None:
+        row = self.connection.execute("SELECT checksum FROM metadata WHERE path = ?", (path,)).fetchone()
+        if row is not None:
+            self.totals.removed(row[0])
+
+    def _undo(self) -> None:
+        """Commit nothing in the place of what was refused. Raises sqlite3.Error."""
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            self.totals.commits += 1
+            save_totals(self.connection, self.totals)
+            self.connection.execute("COMMIT")
+        except BaseException:
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+            self.totals = replace(self._stored)
+            raise
+        self._committed()
+
+    def _committed(self) -> None:
+        self._must_undo = False
+        self._stored = replace(self.totals)
+        if self._mark is not None:
+            self._mark.write(self.totals.commits)
+
+
+_Work = Callable[[_Table], _Outcome]
 
 
 class _Operation(NamedTuple):
@@ -57,9 +145,9 @@ class _Operation(NamedTuple):
 class SqliteMetadataStore(MetadataStore):
     """Made by `open`; owns the thread and the connection until `close`."""
 
-    def __init__(self, connection: sqlite3.Connection, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, table: _Table, thread: ThreadPoolExecutor) -> None:
         self._loop = asyncio.get_running_loop()
-        self._connection = connection
+        self._table = table
         self._thread = thread
         self._watches = Watches()
         self._queue: list[_Operation] = []
@@ -68,25 +156,26 @@ class SqliteMetadataStore(MetadataStore):
         self._closing: asyncio.Future[None] | None = None
 
     @staticmethod
-    async def open(path: Path, open_database: OpenDatabase | None = None) -> SqliteMetadataStore:
-        """Open or create the file at `path`, whose directory exists. Raises StoreError.
+    async def open(
+        path: Path, open_database: OpenDatabase | None = None, mark: Path | None = None
+    ) -> SqliteMetadataStore:
+        """Open or create the file at `path`, whose directory exists. Raises StoreError, also for what is damaged.
 
-        Tests give `open_database`, for a file that fails when it is told to.
+        `mark` is the file of `CommitMark`. Tests give `open_database`, for a file that fails when it is told to.
         """
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
         try:
-            connection = await asyncio.get_running_loop().run_in_executor(
-                thread, _connect, path, open_database or _open_file
+            table = await asyncio.get_running_loop().run_in_executor(
+                thread, _open_table, path, open_database or _open_file, mark
             )
         except BaseException:
             thread.shutdown(wait=False)
             raise
-        return SqliteMetadataStore(connection, thread)
+        return SqliteMetadataStore(table, thread)
 
     async def get(self, path: str) -> Versioned | None:
-        def work(connection: sqlite3.Connection) -> _Outcome:
-            row = connection.execute("SELECT value, version FROM metadata WHERE path = ?", (path,)).fetchone()
-            return _Outcome(Versioned(*row) if row else None)
+        def work(table: _Table) -> _Outcome:
+            return _Outcome(table.row(path))
 
         found: Versioned | None = await self._submit(work, writes=False)
         return found
@@ -96,23 +185,23 @@ class SqliteMetadataStore(MetadataStore):
         assert not path.endswith("/"), path
         kept = bytes(value)  # The caller may reuse its buffer before the thread gets here.
 
-        def work(connection: sqlite3.Connection) -> _Outcome:
-            present = _version(connection, path)
+        def work(table: _Table) -> _Outcome:
+            present = _version(table.connection, path)
             require_version(path, present, expected_version)
             version = 0 if present is None else present + 1
-            connection.execute("REPLACE INTO metadata (path, value, version) VALUES (?, ?, ?)", (path, kept, version))
+            table.put(path, kept, version)
             return _Outcome(version, (path,))
 
         version: int = await self._submit(work, writes=True)
         return version
 
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> bool:
-        def work(connection: sqlite3.Connection) -> _Outcome:
-            present = _version(connection, path)
+        def work(table: _Table) -> _Outcome:
+            present = _version(table.connection, path)
             require_version(path, present, expected_version)
             if present is None:
                 return _Outcome(False)
-            connection.execute("DELETE FROM metadata WHERE path = ?", (path,))
+            table.delete(path)
             return _Outcome(True, (path,))
 
         existed: bool = await self._submit(work, writes=True)
@@ -121,9 +210,9 @@ class SqliteMetadataStore(MetadataStore):
     async def children(self, path: str) -> list[str]:
         prefix = prefix_below(path)
 
-        def work(connection: sqlite3.Connection) -> _Outcome:
+        def work(table: _Table) -> _Outcome:
             # The set is made inside SQLite, which lets go of the interpreter meanwhile: 100,000 topics may lie below.
-            rows = connection.execute(
+            rows = table.connection.execute(
                 "SELECT DISTINCT substr(path, :skip, instr(substr(path, :skip) || '/', '/') - 1) FROM metadata"
                 " WHERE path >= :first AND path < :end",
                 {"skip": len(prefix) + 1, "first": prefix, "end": _end_of(prefix)},
@@ -136,12 +225,14 @@ class SqliteMetadataStore(MetadataStore):
     async def delete_tree(self, path: str) -> int:
         prefix = prefix_below(path)
 
-        def work(connection: sqlite3.Connection) -> _Outcome:
-            rows = connection.execute(
-                "DELETE FROM metadata WHERE path = ? OR (path >= ? AND path < ?) RETURNING path",
+        def work(table: _Table) -> _Outcome:
+            rows = table.connection.execute(
+                "DELETE FROM metadata WHERE path = ? OR (path >= ? AND path < ?) RETURNING path, checksum",
                 (path, prefix, _end_of(prefix)),
             ).fetchall()
-            return _Outcome(len(rows), [name for (name,) in rows])
+            for _, checksum in rows:
+                table.totals.removed(checksum)
+            return _Outcome(len(rows), [name for name, _ in rows])
 
         count: int = await self._submit(work, writes=True)
         return count
@@ -175,10 +266,10 @@ class SqliteMetadataStore(MetadataStore):
         if self._queue:
             self._running = self._queue[:MAX_BATCH_OPERATIONS]
             del self._queue[:MAX_BATCH_OPERATIONS]
-            batch = self._loop.run_in_executor(self._thread, _run_batch, self._connection, self._running)
+            batch = self._loop.run_in_executor(self._thread, _run_batch, self._table, self._running)
             batch.add_done_callback(self._batch_done)
         elif self._closing is not None:
-            closed = self._loop.run_in_executor(self._thread, self._connection.close)
+            closed = self._loop.run_in_executor(self._thread, self._table.close)
             closed.add_done_callback(self._connection_closed)
 
     def _batch_done(self, batch: asyncio.Future[list[_Outcome | Exception]]) -> None:
@@ -212,56 +303,58 @@ def _open_file(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, isolation_level=None)
 
 
-def _connect(path: Path, open_database: OpenDatabase) -> sqlite3.Connection:
+def _open_table(path: Path, open_database: OpenDatabase, mark_path: Path | None) -> _Table:
     try:
+        mark = None if mark_path is None else CommitMark(mark_path)
         connection = open_database(path)
         try:
-            _prepare(connection)
+            _set_up(connection)
+            answered = 0 if mark is None else mark.read()
+            if is_empty(connection):
+                _require_as_far_as(answered, Totals(), mark_path)  # before it is made into a new one
+            totals = prepare(connection)
+            _require_as_far_as(answered, totals, mark_path)
         except BaseException:
             connection.close()
             raise
-    except (sqlite3.Error, StoreError) as error:
+    except (sqlite3.Error, StoreError, OSError) as error:
         raise StoreError(f"the metadata store {path} cannot be opened: {error}") from error
-    return connection
+    return _Table(connection, totals, mark)
 
 
-def _prepare(connection: sqlite3.Connection) -> None:
+def _require_as_far_as(answered: int, totals: Totals, mark_path: Path | None) -> None:
+    if totals.commits < answered:
+        raise StoreError(
+            f"it holds {totals.commits} changes of {answered} that were answered: its log (-wal) is damaged or missing, or it is an"
+            f" older copy. Put the right files back; to go on without what is lost, remove {mark_path}"
+        )
+
+
+def _set_up(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     # Only macOS knows these two: there, a plain flush leaves the data in the drive's own cache.
     connection.execute("PRAGMA fullfsync = ON")
     connection.execute("PRAGMA checkpoint_fullfsync = ON")
-    (found,) = connection.execute("PRAGMA user_version").fetchone()
-    if found > LAYOUT_VERSION:
-        raise StoreError(f"it has layout {found}, and this version reads {LAYOUT_VERSION} at most")
-    if found == 0:
-        connection.executescript(
-            "BEGIN IMMEDIATE;"
-            "CREATE TABLE metadata"
-            " (path TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID;"
-            f"PRAGMA user_version = {LAYOUT_VERSION};"
-            "COMMIT;"
-        )
 
 
-def _run_batch(connection: sqlite3.Connection, operations: list[_Operation]) -> list[_Outcome | Exception]:
+def _run_batch(table: _Table, operations: list[_Operation]) -> list[_Outcome | Exception]:
     """In the thread: run the operations in order, as one transaction when one of them writes."""
     try:
         transaction = any(operation.writes for operation in operations)
         if transaction:
-            connection.execute("BEGIN IMMEDIATE")
+            table.begin()
         outcomes: list[_Outcome | Exception] = []
         for operation in operations:
             try:
-                outcomes.append(operation.work(connection))
-            except BadVersionError as error:  # Raised before the operation wrote anything.
+                outcomes.append(operation.work(table))
+            except StoreError as error:  # A version, or a damaged value: raised before the operation wrote anything.
                 outcomes.append(error)
         if transaction:
-            connection.execute("COMMIT")
+            table.commit()
         return outcomes
     except BaseException as error:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
+        table.roll_back()
         if isinstance(error, sqlite3.Error):
             is_full = getattr(error, "sqlite_errorcode", None) in _NO_SPACE_CODES
             raise (StorageFull if is_full else StoreError)(f"the metadata store failed: {error}") from error

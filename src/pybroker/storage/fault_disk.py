@@ -242,7 +242,7 @@ class FaultDisk(Disk):
         )
         if path in self._databases:
             connection.deserialize(self._databases[path])
-        connection.bind(self, path)
+        connection.bind(self, path, self._databases.get(path))
         return connection
 
     def committed(self, path: Path, database: bytes) -> None:
@@ -411,9 +411,12 @@ class _FaultConnection(sqlite3.Connection):
     _disk: FaultDisk | None = None
     _path = Path()
 
-    def bind(self, disk: FaultDisk, path: Path) -> None:
+    _content: bytes | None = None  # as this connection knows it
+
+    def bind(self, disk: FaultDisk, path: Path, content: bytes | None) -> None:
         self._disk = disk
         self._path = path
+        self._content = content
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         if self._disk is None:
@@ -424,8 +427,16 @@ class _FaultConnection(sqlite3.Connection):
             return super().execute(sql, parameters)
         self._step(self._disk, "commit")
         cursor = super().execute(sql, parameters)
-        self._disk.committed(self._path, self.serialize())
-        self._step(self._disk, "committed")
+        content = self.serialize()
+        self._disk.committed(self._path, content)
+        try:
+            self._step(self._disk, "committed")
+        except sqlite3.Error:
+            # As when the log's sync fails: SQLite takes it for undone, and whoever opens the file next finds it committed.
+            if self._content is not None:
+                self.deserialize(self._content)
+            raise
+        self._content = content
         return cursor
 
     def _step(self, disk: FaultDisk, operation: str) -> None:

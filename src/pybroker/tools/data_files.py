@@ -27,6 +27,7 @@ from pybroker.storage.segments import parse_segment_name
 from pybroker.storage.start_up import StoreDirectories, describe_files
 
 METADATA_FILE = "metadata.db"
+METADATA_MARK = "metadata.end"
 LOG_SUFFIX = "-wal"
 
 
@@ -111,6 +112,8 @@ def opened(directory: Path) -> Iterator[DataFiles]:
                     for suffix in ("", LOG_SUFFIX):
                         if (directory / (name + suffix)).exists():
                             shutil.copyfile(directory / (name + suffix), Path(copies) / (name + suffix))
+                if (directory / METADATA_MARK).exists():
+                    shutil.copyfile(directory / METADATA_MARK, Path(copies) / METADATA_MARK)
             except OSError as error:
                 raise NotUsable(f"the databases cannot be copied: {error}") from error
             yield DataFiles(directory, Path(copies))
@@ -129,7 +132,7 @@ def _by_number(directory: Path, parse: Callable[[str], int | None]) -> dict[int,
 
 async def _load_values(path: Path) -> list[tuple[str, bytes]]:
     """Every managed ledger's path and document."""
-    store = await SqliteMetadataStore.open(path)
+    store = await SqliteMetadataStore.open(path, mark=path.with_name(METADATA_MARK))
     try:
         return [document async for document in managed_ledger_documents(store)]
     finally:

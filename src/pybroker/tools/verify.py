@@ -31,7 +31,7 @@ from pybroker.storage.layout.segment import (
 from pybroker.storage.ledger_store import LedgerSummary
 from pybroker.storage.segment_leftovers import held_entries, unknown_entry
 from pybroker.storage.segment_reader import BlockWalk, FoundBlock, Gap, load_sealed
-from pybroker.tools.data_files import METADATA_FILE, DataFiles, NotUsable, TopicLedgers, opened
+from pybroker.tools.data_files import METADATA_FILE, METADATA_MARK, DataFiles, NotUsable, TopicLedgers, opened
 from pybroker.tools.sqlite_log import find_log_damage
 from pybroker.tools.stored_state import Finding, StoredState
 
@@ -188,9 +188,12 @@ class Verifier:
     def _load_topics(self) -> list[TopicLedgers] | None:
         """What metadata names; None when there is none to ask."""
         if not self._files.has(METADATA_FILE):
+            if self._files.has(METADATA_MARK):
+                self._damage(METADATA_FILE, None, "", "is missing")
             return None
         offset = find_log_damage(self._files.log_of(METADATA_FILE))
-        if offset is not None:
+        # The mark knows better: what a refused commit has left in the log looks like damage, too.
+        if offset is not None and not self._files.has(METADATA_MARK):
             self._damage(f"{METADATA_FILE}-wal", offset, "", "wrong checksum of a committed page")
         try:
             topics, failures = self._files.load_topics()

@@ -29,7 +29,7 @@ async def test_commits_are_synced_to_disk(tmp_path: Path) -> None:
 
     def read() -> None:
         pragmas.extend(
-            store._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
+            store._table.connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
         )
 
     await asyncio.get_running_loop().run_in_executor(store._thread, read)
@@ -41,7 +41,7 @@ async def test_puts_of_one_turn_become_few_transactions(tmp_path: Path) -> None:
     store = await SqliteMetadataStore.open(tmp_path / "metadata.db")
     statements: list[str] = []
     await asyncio.get_running_loop().run_in_executor(
-        store._thread, store._connection.set_trace_callback, statements.append
+        store._thread, store._table.connection.set_trace_callback, statements.append
     )
     count = MAX_BATCH_OPERATIONS + 10
     await asyncio.gather(*(store.put(f"/topics/{index}", b"x") for index in range(count)))

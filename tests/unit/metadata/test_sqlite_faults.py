@@ -79,3 +79,34 @@ async def test_a_slow_put_holds_up_nothing() -> None:
     gate.open()
     assert await putting == 0
     await store.close()
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+async def test_what_was_refused_because_of_a_sync_is_not_in_force_after_a_kill(times: int) -> None:
+    disk = FaultDisk()
+    store = await opened(disk)
+    await store.put("/a", b"kept")
+    left = times
+
+    def plan(operation: str, _name: str) -> None:
+        nonlocal left
+        if operation == "committed" and left:
+            left -= 1
+            raise OSError(errno.EIO, "the log was written, and its sync failed")
+
+    disk.plan = plan
+    with pytest.raises(StoreError, match="the metadata store failed"):
+        await store.put("/a", b"refused")
+    if times == 3:  # so was what should have undone it, and the next call finds that first
+        with pytest.raises(StoreError, match="the metadata store failed"):
+            await store.put("/b", b"refused too")
+    if times > 1:
+        await store.put("/c", b"taken")
+    assert await store.get("/a") == Versioned(b"kept", 0)
+    survivor = disk.after_kill()
+    await store.close()
+    again = await opened(survivor)
+    assert await again.get("/a") == Versioned(b"kept", 0)
+    assert await again.get("/b") is None
+    assert (await again.get("/c") is not None) == (times > 1)
+    await again.close()

@@ -1,0 +1,121 @@
+"""The table of the SQLite metadata store, and what proves that it is whole.
+
+Each row carries a checksum over its path, version and value. `totals` says how many rows there are, the sum of their checksums, and
+how many transactions were committed; each transaction updates it. So a changed bit is found in its row, and a row that is gone,
+comes back or is older than it should be is found by the sums.
+
+Concurrency: functions of the one thread that owns the connection.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from typing import Final
+
+from crc32c import crc32c
+
+from pybroker.errors import StoreError
+
+LAYOUT_VERSION: Final = 2
+_SUM_BITS = (1 << 62) - 1
+_CREATE_TOTALS = (
+    "CREATE TABLE totals (id INTEGER PRIMARY KEY CHECK (id = 1), commits INTEGER NOT NULL, row_count INTEGER NOT NULL,"
+    " row_sum INTEGER NOT NULL)"
+)
+
+
+def row_checksum(path: str, value: bytes, version: int) -> int:
+    """CRC-32C over path, version and value."""
+    name = path.encode()
+    return crc32c(value, crc32c(name, crc32c(b"%d %d " % (version, len(name)))))
+
+
+@dataclass(slots=True)
+class Totals:
+    """Of a table, or the change that a transaction makes."""
+
+    commits: int = 0
+    row_count: int = 0
+    row_sum: int = 0
+
+    def added(self, checksum: int) -> None:
+        self.row_count += 1
+        self.row_sum = (self.row_sum + checksum) & _SUM_BITS
+
+    def removed(self, checksum: int) -> None:
+        self.row_count -= 1
+        self.row_sum = (self.row_sum - checksum) & _SUM_BITS
+
+
+def is_empty(connection: sqlite3.Connection) -> bool:
+    """Whether nothing was ever stored in the file."""
+    return bool(connection.execute("PRAGMA user_version").fetchone()[0] == 0)
+
+
+def prepare(connection: sqlite3.Connection) -> Totals:
+    """Make the tables, or convert those of an earlier layout, or check them. Raises StoreError for what is damaged."""
+    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    if found > LAYOUT_VERSION:
+        raise StoreError(f"it has layout {found}, and this version reads {LAYOUT_VERSION} at most")
+    if found == LAYOUT_VERSION:
+        return check(connection)
+    connection.execute("BEGIN IMMEDIATE")
+    if found == 0:
+        connection.execute(
+            "CREATE TABLE metadata (path TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL,"
+            " checksum INTEGER NOT NULL) WITHOUT ROWID"
+        )
+    else:
+        check_pages(connection)
+        connection.execute("ALTER TABLE metadata ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0")
+    connection.execute(_CREATE_TOTALS)
+    totals = Totals(commits=1)
+    for path, value, version in connection.execute("SELECT path, value, version FROM metadata").fetchall():
+        checksum = row_checksum(path, value, version)
+        totals.added(checksum)
+        connection.execute("UPDATE metadata SET checksum = ? WHERE path = ?", (checksum, path))
+    connection.execute("INSERT INTO totals VALUES (1, ?, ?, ?)", (totals.commits, totals.row_count, totals.row_sum))
+    connection.execute(f"PRAGMA user_version = {LAYOUT_VERSION}")
+    connection.execute("COMMIT")
+    return totals
+
+
+def check(connection: sqlite3.Connection) -> Totals:
+    """Read everything once. Raises StoreError that names what is damaged."""
+    check_pages(connection)
+    row = connection.execute("SELECT commits, row_count, row_sum FROM totals").fetchone()
+    if row is None:
+        raise StoreError("it is damaged: its totals are missing")
+    totals = Totals(*row)
+    found = Totals(totals.commits)
+    for path, value, version, checksum in connection.execute("SELECT path, value, version, checksum FROM metadata"):
+        require_whole(path, value, version, checksum)
+        found.added(checksum)
+    if found != totals:
+        raise StoreError(
+            f"it is damaged: {totals.row_count} values were stored and {found.row_count} are there, not all of them the right ones"
+        )
+    return totals
+
+
+def check_pages(connection: sqlite3.Connection) -> None:
+    """Raises StoreError when SQLite finds its file inconsistent."""
+    (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if said != "ok":
+        raise StoreError(f"it is damaged: {' '.join(str(said).split())}")
+
+
+def require_whole(path: str, value: object, version: object, checksum: int) -> None:
+    """Raises StoreError when a row is not what was stored."""
+    is_typed = isinstance(path, str) and isinstance(value, bytes) and isinstance(version, int)
+    if not is_typed or row_checksum(path, value, version) != checksum:  # type: ignore[arg-type]
+        raise StoreError(f"it is damaged: the value of {path!r} is not what was stored")
+
+
+def save_totals(connection: sqlite3.Connection, totals: Totals) -> None:
+    """Within a transaction."""
+    connection.execute(
+        "UPDATE totals SET commits = ?, row_count = ?, row_sum = ?",
+        (totals.commits, totals.row_count, totals.row_sum),
+    )
