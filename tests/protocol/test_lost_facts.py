@@ -1,10 +1,13 @@
 """A broker whose `checkpoint.db` is gone says so and stays down, so that no topic is served what belongs to another."""
 
+import sqlite3
 from pathlib import Path
 
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_client import Type, connected
+
+from pybroker.wire import pulsar_api_pb2 as pb
 
 TOPIC = "persistent://public/default/a"
 
@@ -52,3 +55,35 @@ def test_one_flipped_bit_in_the_log_of_the_table_costs_nothing(tmp_path: Path) -
         client.send(Type.FLOW, consumer_id=1, messagePermits=1000)
         assert [client.reply()["payload"] for _ in range(100)] == [f"m{number}" for number in range(100)]
     assert "checkpoint.clean_mark_wrong" in broker.log.read_text()
+
+
+def test_a_damaged_cursor_is_refused_by_name_and_other_topics_go_on(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path)
+    topics = {"a": TOPIC, "b": TOPIC[:-1] + "b"}
+    with broker.running():
+        for topic in topics.values():
+            with connected(broker) as client:
+                assert client.subscribe(topic, sub_type="Shared")["type"] == "SUCCESS"
+                assert client.open_producer(topic)["type"] == "PRODUCER_SUCCESS"
+                client.publish(1, 3)
+                client.send(Type.FLOW, consumer_id=1, messagePermits=1000)
+                first, *_ = [client.reply() for _ in range(3)]
+                position = pb.MessageIdData(**{key: int(first["message_id"][key]) for key in ("ledgerId", "entryId")})
+                acked = client.request(Type.ACK, consumer_id=1, ack_type=0, message_id=[position])
+                assert acked["type"] == "ACK_RESPONSE"
+    table = broker.data / "checkpoint.db"
+    connection = sqlite3.connect(table)
+    assert connection.execute("UPDATE snapshots SET number = number + 1 WHERE cursor_id LIKE '%/a/s%'").rowcount == 1
+    connection.commit()
+    connection.close()
+    with broker.running(), connected(broker) as client:
+        refused = client.subscribe(topics["a"], sub_type="Shared")
+        assert refused["type"] == "ERROR"
+        assert client.subscribe(topics["b"], sub_type="Shared")["type"] == "SUCCESS"
+        client.send(Type.FLOW, consumer_id=1, messagePermits=1000)
+        assert [client.reply()["payload"] for _ in range(2)] == ["m1", "m2"]
+        (line,) = (
+            line for line in broker.get("/metrics").splitlines() if line.startswith("pybroker_store_damaged_cursors")
+        )
+        assert line.endswith(" 1")
+    assert "checkpoint.cursor_damaged" in broker.log.read_text()

@@ -3,7 +3,8 @@
 It says, always together: up to which journal batch everything is in its place (`sequence`), how far the segment file of each
 unsealed ledger is valid, and the snapshots and deltas of cursors. So a crash at any moment of a checkpoint leaves either the
 state before it, with all its journal, or the state after it.
-Every row carries a CRC32C of its content: SQLite itself does not notice flipped bits.
+What rows look like, and how damage in them is told: `checkpoint_rows.py`. "Nothing was stored of this cursor" and "it is lost" are
+told apart: by what was found at the start and stored since.
 
 Concurrency: any thread, one at a time (a lock); commits come from the checkpoint thread, loads from the reading threads.
 """
@@ -14,32 +15,37 @@ import errno
 import sqlite3
 import threading
 from dataclasses import dataclass, field, fields
+from functools import cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from crc32c import crc32c
+from pyroaring import BitMap64
 
 from pybroker import logs
 from pybroker.errors import StoreError
+from pybroker.storage.checkpoint_rows import (
+    COLUMNS,
+    DIGESTED_TABLES,
+    TABLE_VERSION,
+    DamagedTable,
+    TableCheck,
+    convert_first_version,
+    create_tables,
+    read_digest,
+    read_rows,
+    row_checksum,
+    schema_version,
+)
 from pybroker.storage.disk import Disk
 from pybroker.storage.layout.segment import LedgerExtent
-
-TABLE_VERSION = 1
 
 # What SQLite calls no space: for the file itself, and for the memory that its processes share.
 _NO_SPACE_CODES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS facts(name TEXT PRIMARY KEY, value INTEGER NOT NULL, checksum INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS unsealed(
-    ledger_id INTEGER PRIMARY KEY, end_offset INTEGER NOT NULL, entry_count INTEGER NOT NULL,
-    message_count INTEGER NOT NULL, size_bytes INTEGER NOT NULL, checksum INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS snapshots(
-    cursor_id TEXT PRIMARY KEY, number INTEGER NOT NULL, data BLOB NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS deltas(
-    cursor_id TEXT NOT NULL, number INTEGER NOT NULL, data BLOB NOT NULL, checksum INTEGER NOT NULL,
-    PRIMARY KEY(cursor_id, number)) WITHOUT ROWID;
-"""
+
+# The second one: texts of SQLite that quote a damaged schema need not decode.
+SQLITE_FAILURES = (sqlite3.Error, UnicodeDecodeError)
 
 
 @dataclass(slots=True)
@@ -80,6 +86,10 @@ class TableChange:
     cursors: list[CursorChange] = field(default_factory=list)
 
 
+class DamagedCursor(StoreError):
+    """What was stored of one cursor is damaged or not found; the others are not concerned."""
+
+
 class LostFacts(StoreError):
     """The facts of a store are gone although it holds something: nothing is begun anew over it."""
 
@@ -100,16 +110,50 @@ class CheckpointTable:
             raise _lost_facts(path, "is missing", what_is_there)
         try:
             self._connection = disk.open_database(path)
-            if what_is_there and not self._connection.execute("SELECT 1 FROM sqlite_master").fetchall():
+            version = schema_version(self._connection)
+            if version == 0 and what_is_there:
                 self._connection.close()
                 raise _lost_facts(path, "is empty", what_is_there)
-            self._connection.execute("BEGIN")
-            for statement in _SCHEMA.split(";"):
-                self._connection.execute(statement)
-            self._connection.execute("COMMIT")
+            if version != TABLE_VERSION:
+                self._connection.execute("BEGIN")
+                (create_tables if version == 0 else convert_first_version)(self._connection)
+                self._connection.execute("COMMIT")
+                if version:
+                    logs.info("checkpoint.converted", file=path.name, from_version=version, to_version=TABLE_VERSION)
             disk.sync_directory(path.parent)
-        except sqlite3.Error as error:
+        except SQLITE_FAILURES as error:
             raise StoreError(f"{path.name} cannot be opened: {error}") from error
+        except DamagedTable as error:
+            raise self._damaged(str(error)) from error
+        # Of which cursors there is something, as hashes: a million of them take about as many times 16 bytes.
+        self._stored_cursors = BitMap64()
+
+    def check(self) -> list[str]:
+        """Look through everything that is stored; the cursors of which rows are damaged. Raises StoreError for any other damage.
+
+        To be called once, before anything is loaded or stored.
+        """
+        found = self._query("PRAGMA integrity_check(3)")
+        if found != [("ok",)]:
+            raise self._damaged("; ".join(str(text) for (text,) in found))
+        damaged: dict[str, None] = {}
+        try:
+            for table in DIGESTED_TABLES:
+                check = TableCheck(table)
+                for values in read_rows(self._connection, table):
+                    checksum = values.pop()
+                    check.add(values, checksum)
+                    if table != "unsealed":
+                        self._stored_cursors.add(_hash_of(values[0]))
+                problem = check.lost(read_digest(self._connection, table))
+                if not problem and table == "unsealed":
+                    problem = "; ".join(map(str, check.damaged))
+                if problem:
+                    raise self._damaged(problem)
+                damaged.update(dict.fromkeys(str(row.key) for row in check.damaged))
+        except SQLITE_FAILURES as error:
+            raise StoreError(f"{self._path.name} cannot be read: {error}") from error
+        return list(damaged)
 
     def load_facts(self, what_is_there: str) -> Facts:
         """Those of the last commit, or those of a new store. Raises StoreError when any is lost."""
@@ -124,7 +168,7 @@ class CheckpointTable:
         if not found and what_is_there:
             raise _lost_facts(self._path, "holds no facts", what_is_there)
         if found and (missing := missing_facts(found)):
-            raise StoreError(f"{self._path.name} is damaged: {missing}")
+            raise self._damaged(missing)
         self.commit_count = facts.commit
         return facts
 
@@ -137,21 +181,21 @@ class CheckpointTable:
         return extents
 
     def load_cursor(self, cursor_id: str) -> tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]]:
-        """Snapshot and later deltas, each with its number."""
-        what = f"cursor {cursor_id}"
-        snapshot = None
-        deltas = []
-        for number, data, checksum in self._query(
-            "SELECT number, data, checksum FROM snapshots WHERE cursor_id = ?", cursor_id
-        ):
-            self._check(checksum, row_checksum(cursor_id, number, data), what)
-            snapshot = (number, data)
-        for number, data, checksum in self._query(
-            "SELECT number, data, checksum FROM deltas WHERE cursor_id = ? ORDER BY number", cursor_id
-        ):
-            self._check(checksum, row_checksum(cursor_id, number, data), what)
-            deltas.append((number, data))
-        return snapshot, deltas
+        """Snapshot and later deltas, each with its number. Raises DamagedCursor, and StoreError when it cannot be read."""
+        with self._lock:
+            snapshots = self._read("SELECT number, data, checksum FROM snapshots WHERE cursor_id = ?", cursor_id)
+            deltas = self._read(
+                "SELECT number, data, checksum FROM deltas WHERE cursor_id = ? ORDER BY number", cursor_id
+            )
+            is_stored = _hash_of(cursor_id) in self._stored_cursors
+        if is_stored and not snapshots and not deltas:
+            # Never taken for a new cursor: that would undo every acknowledgement.
+            raise DamagedCursor(f"{self._path.name} is damaged: what was stored of cursor {cursor_id} is not found")
+        for number, data, checksum in (*snapshots, *deltas):
+            if checksum != row_checksum(cursor_id, number, data):
+                raise DamagedCursor(f"{self._path.name} is damaged: wrong checksum of cursor {cursor_id}")
+        snapshot = snapshots[0][:2] if snapshots else None
+        return snapshot, [(number, data) for number, data, _ in deltas]
 
     def commit(self, change: TableChange) -> None:
         """Store `change`, all of it or nothing. Raises OSError when there is no room, StoreError otherwise."""
@@ -166,11 +210,16 @@ class CheckpointTable:
                     if self._connection.in_transaction:
                         self._connection.execute("ROLLBACK")
                     raise
-            except sqlite3.Error as error:
+            except SQLITE_FAILURES as error:
                 if getattr(error, "sqlite_errorcode", None) in _NO_SPACE_CODES:
                     raise OSError(errno.ENOSPC, str(error)) from error
                 raise StoreError(f"{self._path.name} cannot be written: {error}") from error
             self.commit_count += 1
+            for cursor in change.cursors:
+                if cursor.snapshot is not None or cursor.deltas:
+                    self._stored_cursors.add(_hash_of(cursor.cursor_id))
+                elif cursor.is_deleted:
+                    self._stored_cursors.discard(_hash_of(cursor.cursor_id))
 
     def close(self) -> None:
         """Move what the log holds into the file, and close it."""
@@ -179,7 +228,7 @@ class CheckpointTable:
                 ((is_busy, *_),) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
                 if is_busy:
                     logs.warning("checkpoint.log_kept", file=self._path.name)
-            except sqlite3.Error as error:
+            except SQLITE_FAILURES as error:
                 logs.warning("checkpoint.log_kept", file=self._path.name, reason=str(error))  # it counts as it is
             self._connection.close()
 
@@ -191,9 +240,7 @@ class CheckpointTable:
             (ledger_id, extent.end_offset, extent.entry_count, extent.message_count, extent.size_bytes)
             for ledger_id, extent in change.extents.items()
         ]
-        execute_many(
-            "INSERT OR REPLACE INTO unsealed VALUES (?, ?, ?, ?, ?, ?)", [(*row, row_checksum(*row)) for row in rows]
-        )
+        execute_many(_upsert("unsealed", "ledger_id"), [(*row, row_checksum(*row)) for row in rows])
         execute_many("DELETE FROM unsealed WHERE ledger_id = ?", [(ledger_id,) for ledger_id in change.closed_ledgers])
         for cursor in change.cursors:
             cursor_id = cursor.cursor_id
@@ -202,23 +249,47 @@ class CheckpointTable:
                 execute("DELETE FROM deltas WHERE cursor_id = ?", (cursor_id,))
             if cursor.snapshot is not None:
                 row = (cursor_id, *cursor.snapshot)
-                execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)", (*row, row_checksum(*row)))
+                execute(_upsert("snapshots", "cursor_id"), (*row, row_checksum(*row)))
                 execute("DELETE FROM deltas WHERE cursor_id = ? AND number <= ?", (cursor_id, cursor.snapshot[0]))
             execute_many(
-                "INSERT OR REPLACE INTO deltas VALUES (?, ?, ?, ?)",
+                _upsert("deltas", "cursor_id", "number"),
                 [(cursor_id, number, data, row_checksum(cursor_id, number, data)) for number, data in cursor.deltas],
             )
 
     def _query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         with self._lock:
-            try:
-                return self._connection.execute(statement, values).fetchall()
-            except sqlite3.Error as error:
-                raise StoreError(f"{self._path.name} cannot be read: {error}") from error
+            return self._read(statement, *values)
+
+    def _read(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """With the lock held."""
+        try:
+            return self._connection.execute(statement, values).fetchall()
+        except SQLITE_FAILURES as error:
+            raise StoreError(f"{self._path.name} cannot be read: {error}") from error
 
     def _check(self, stored: object, computed: int, what: str) -> None:
         if stored != computed:
-            raise StoreError(f"{self._path.name} is damaged: wrong checksum of {what}")
+            raise self._damaged(f"wrong checksum of {what}")
+
+    def _damaged(self, what: str) -> StoreError:
+        name = self._path.name
+        return StoreError(
+            f"{name} is damaged: {what}. Put it back, with {name}-wal if there was one, from a copy of the same moment as the "
+            "ledgers and the journal"
+        )
+
+
+@cache
+def _upsert(table: str, *keys: str) -> str:
+    """A statement that stores a row or changes the one with its key: a replacement would not tell the digest what it removes."""
+    columns = COLUMNS[table]
+    changes = ", ".join(f"{column} = excluded.{column}" for column in columns if column not in keys)
+    places = ", ".join("?" * len(columns))
+    return f"INSERT INTO {table} VALUES ({places}) ON CONFLICT({', '.join(keys)}) DO UPDATE SET {changes}"
+
+
+def _hash_of(cursor_id: object) -> int:
+    return int.from_bytes(blake2b(str(cursor_id).encode(), digest_size=8).digest(), "little")
 
 
 def missing_facts(found: set[str]) -> str:
@@ -233,11 +304,3 @@ def _lost_facts(path: Path, what: str, what_is_there: str) -> LostFacts:
         f"{path.name}-wal if there was one, from a copy of the same moment; or, to begin anew without what is there, move "
         f"all of {path.parent} away"
     )
-
-
-def row_checksum(*values: object) -> int:
-    """What the last column of a row must hold: a checksum of those before it."""
-    checksum = 0
-    for value in values:
-        checksum = crc32c(value if isinstance(value, bytes) else f"{value}|".encode(), checksum)
-    return checksum

@@ -170,7 +170,7 @@ class Disk:
 
     def open_mapped(self, path: Path, size: int) -> MappedFile:
         """Open a file as memory; one of another size is made anew, of zeros that are on the device, under its name."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_FILE)
         try:
             if os.fstat(descriptor).st_size != size:
                 file = DiskFile(descriptor)

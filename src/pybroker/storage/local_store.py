@@ -26,7 +26,7 @@ from pyroaring import BitMap
 from pybroker import logs
 from pybroker.errors import LedgerFenced, StorageFull, StoreError
 from pybroker.model.stats import Buckets
-from pybroker.storage.checkpoint_table import TableChange
+from pybroker.storage.checkpoint_table import DamagedCursor, TableChange
 from pybroker.storage.checkpointer import Checkpointer
 from pybroker.storage.cursor_shelf import CursorShelf, merge
 from pybroker.storage.cursor_store import CursorDone, CursorOwner, CursorStore
@@ -92,6 +92,7 @@ class LocalStore(LedgerStore, CursorStore):
         for ledger_id, extent in opened.extents.items():
             ledger = self._ledgers[ledger_id] = LiveLedger(ledger_id, extent, publish_time_of)
             ledger.set_state(LedgerState.FENCED)  # nobody continues the ledger of an earlier run
+        self._damaged_cursors = set(opened.damaged_cursors)
         self._held: deque[AppendRun] = deque()
         self._held_waiters: list[asyncio.Future[None]] = []
         self._idle_waiters: dict[int, list[asyncio.Future[None]]] = {}
@@ -162,6 +163,7 @@ class LocalStore(LedgerStore, CursorStore):
         stats.held_runs = len(self._held)
         stats.journal_live_bytes = self._checkpointer.live_bytes
         stats.live_ledgers = len(self._ledgers)
+        stats.damaged_cursors = len(self._damaged_cursors)
         stats.free_bytes = self._space.free_bytes
         stats.publishing_refused = int(self._space.refusal() is not None)
         return stats
@@ -414,7 +416,14 @@ class LocalStore(LedgerStore, CursorStore):
     async def load(self, cursor_id: str) -> tuple[bytes | None, list[bytes]]:
         # The shelf first: what a checkpoint moves between the two looks is then seen twice, never not at all.
         shelved = self._shelf.shelved(cursor_id)
-        return merge(await self._reads.in_thread(self._table.load_cursor, cursor_id), shelved)
+        try:
+            stored = await self._reads.in_thread(self._table.load_cursor, cursor_id)
+        except DamagedCursor as error:
+            if cursor_id not in self._damaged_cursors:  # else it was told at the start, or at the load before
+                self._damaged_cursors.add(cursor_id)
+                logs.error("checkpoint.cursor_damaged", cursor=cursor_id, reason=str(error))
+            raise
+        return merge(stored, shelved)
 
     def attach(self, cursor_id: str, owner: CursorOwner) -> None:
         self._shelf.attach(cursor_id, owner)

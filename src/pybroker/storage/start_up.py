@@ -71,6 +71,7 @@ class OpenedStore:
     files: JournalFiles
     journal_end: JournalEndFile
     reserved_ledger_ids: range
+    damaged_cursors: list[str]
 
 
 def open_store(
@@ -86,6 +87,9 @@ def open_store(
     table = CheckpointTable(disk, directories.table, what_is_there)
     try:
         facts = table.load_facts(what_is_there)
+        damaged_cursors = table.check()
+        for cursor_id in damaged_cursors:
+            logs.error("checkpoint.cursor_damaged", file=directories.table.name, cursor=cursor_id)
         extents = table.load_extents()
         generations = {generation: name for name in names if (generation := parse_journal_file_name(name)) is not None}
         # Whatever the clean mark says: a table that lost its last commits may show the mark of an earlier stop.
@@ -129,7 +133,7 @@ def open_store(
         table.close()
         raise
     stats.recovery_s = perf_counter() - start_s
-    return OpenedStore(table, facts, extents, files, journal_end, reserved)
+    return OpenedStore(table, facts, extents, files, journal_end, reserved, damaged_cursors)
 
 
 def segment_sizes(sizes: Mapping[str, int]) -> dict[int, int]:

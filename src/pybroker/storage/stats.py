@@ -32,6 +32,7 @@ class StoreStats:
     segment_reads: int = 0
     damaged_entries: int = 0  # met by readers, each once
     damaged_segments: int = 0  # files of which a part other than an entry was found damaged
+    damaged_cursors: int = 0  # whose topics cannot be loaded
     recovered_entries: int = 0
     recovered_bytes: int = 0
     journal_cut_bytes: int = 0  # of the journal's torn end, at the start

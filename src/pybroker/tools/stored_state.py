@@ -12,7 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from pybroker.errors import StoreError
-from pybroker.storage.checkpoint_table import TABLE_VERSION, Facts, missing_facts, row_checksum
+from pybroker.storage.checkpoint_rows import (
+    DIGESTED_TABLES,
+    FIRST_VERSION,
+    TABLE_VERSION,
+    DamagedTable,
+    TableCheck,
+    first_version_checksum,
+    read_digest,
+    read_rows,
+    schema_version,
+)
+from pybroker.storage.checkpoint_table import SQLITE_FAILURES, Facts, missing_facts
 from pybroker.storage.cursor_shelf import CursorShelf, merge
 from pybroker.storage.journal_end import read_journal_end
 from pybroker.storage.layout.fields import LayoutError
@@ -70,6 +81,7 @@ class StoredState:
         self._report = report
         self._advance = advance
         self._are_facts_known = True
+        self._version = TABLE_VERSION
         self._stored_cursors: dict[str, tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]]] = {}
         self._shelf = CursorShelf(0)
         self._touched_cursors: set[str] = set()
@@ -98,12 +110,16 @@ class StoredState:
                 for (text,) in connection.execute("PRAGMA integrity_check"):
                     if text != "ok":
                         self._report(Finding(name, None, "", str(text)))
+                self._version = schema_version(connection)
+                if self._version == 0:
+                    self._lose_facts(name, f"is empty, beside {self._files.what_is_there()}")
+                    return
                 self._load_facts(connection, name)
                 self._load_extents(connection, name)
                 self._load_cursors(connection, name)
             finally:
                 connection.close()
-        except (sqlite3.Error, UnicodeDecodeError) as error:
+        except (*SQLITE_FAILURES, DamagedTable) as error:
             self._lose_facts(name, f"cannot be read: {error}")
 
     def _lose_facts(self, name: str, reason: str) -> None:
@@ -114,7 +130,7 @@ class StoredState:
         found = set()
         for fact, value in self._rows(connection, name, "facts"):
             found.add(fact)
-            if fact == "version" and value != TABLE_VERSION:
+            if fact == "version" and value != self._version:
                 raise NotUsable(f"{name} has version {value}, this program knows {TABLE_VERSION}")
             if hasattr(self.facts, fact):
                 setattr(self.facts, fact, value)
@@ -134,13 +150,28 @@ class StoredState:
             self._stored_cursors.setdefault(cursor_id, (None, []))[1].append((number, data))
 
     def _rows(self, connection: sqlite3.Connection, name: str, table: str) -> Iterator[list[Any]]:
-        for *values, checksum in connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2"):
-            if checksum == row_checksum(*values):
+        check = TableCheck(table)
+        for values in read_rows(connection, table):
+            checksum = values.pop()
+            if self._version == FIRST_VERSION:
+                is_right = checksum == first_version_checksum(*values)
+            else:
+                is_right = check.add(values, checksum)
+            if is_right:
                 yield values
                 continue
             self._report(Finding(name, None, "", f"wrong checksum of {table} row {values[0]!r}"))
-            self._are_facts_known &= table != "facts"
-            self.are_extents_known &= table != "unsealed"
+            self._forget(table)
+        if self._version == TABLE_VERSION and table in DIGESTED_TABLES:
+            problem = check.lost(read_digest(connection, table))
+            if problem:
+                self._forget(table)
+                if not check.damaged:
+                    self._report(Finding(name, None, "", problem))
+
+    def _forget(self, table: str) -> None:
+        self._are_facts_known &= table != "facts"
+        self.are_extents_known &= table != "unsealed"
 
     # The journal
 

@@ -9,7 +9,7 @@ from tests.unit.storage.faults import World, world
 from tests.unit.storage.stores import DIRECTORY, read_all
 
 from pybroker.errors import StoreError
-from pybroker.storage.checkpoint_table import row_checksum
+from pybroker.storage.checkpoint_rows import row_checksum
 from pybroker.storage.fault_disk import FaultDisk
 from pybroker.storage.layout.segment import LedgerExtent, SegmentIndex
 from pybroker.storage.segment_leftovers import UnknownEntries
