@@ -318,9 +318,10 @@ class Broker:
         is_clean = True
         try:
             async with asyncio.timeout(self.config.broker_shutdown_timeout_ms / 1000):
-                self.listener.stop_accepting()
-                await self.service.close()
+                self.listener.stop_reading()
+                await self.service.tell_clients()
                 await self.listener.close()
+                await self.service.close()
                 await self.http.close()
         except TimeoutError:
             logs.error("broker.stop_timed_out", timeout_ms=self.config.broker_shutdown_timeout_ms)

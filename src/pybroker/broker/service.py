@@ -31,7 +31,7 @@ from pybroker.broker.publish_throttle import renewed_gate
 from pybroker.broker.pumps import PumpList
 from pybroker.broker.topic import Topic
 from pybroker.broker.topic_base import TopicBase
-from pybroker.broker.topic_closing import close_topics
+from pybroker.broker.topic_closing import close_topics, tell_clients
 from pybroker.broker.topic_creation import TopicCreation
 from pybroker.broker.topic_directory import TopicDirectory
 from pybroker.broker.topic_loading import TopicLoading
@@ -426,6 +426,11 @@ class BrokerService(PolicyListener, ResourceGroupListener):
     async def health_check(self) -> None:
         """Prove that the broker works now. Raises BrokerError."""
         await self.health.run()
+
+    async def tell_clients(self) -> None:
+        """Take nothing more, tell the clients of all topics, and answer what they have sent; `close` is called next."""
+        self.is_closing = True
+        await tell_clients(self)
 
     async def close(self) -> None:
         """Tell all clients, then close all topics, then what they share. Cancelling it gives up on what is left."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pybroker import logs
+from pybroker.errors import StoreError
 
 if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
@@ -20,28 +21,40 @@ if TYPE_CHECKING:
 
 TELLING_SLICE_MS = 5.0
 """Between two times that the loop may turn to others while clients are told."""
+ANSWERING_S = 2.0
+"""How long a slow disk may keep clients, who were told, from being let go. What is not answered then they send again elsewhere."""
 
 
-async def close_topics(broker: BrokerService) -> None:
-    """Tell the clients of all loaded topics and close these, at most `maxConcurrentTopicCloses` at once."""
+async def tell_clients(broker: BrokerService) -> None:
+    """Fence all loaded topics, which tells their clients, and wait until what these have sent is answered."""
     clock = broker.clock
     started_ms = clock.monotonic_ms()
     topics = broker.loaded_topics()
-    await _tell_clients(broker, topics)
-    told_ms = clock.monotonic_ms()
+    await _fence(broker, topics)
+    logs.info("clients.told", topics=len(topics), took_ms=round(clock.monotonic_ms() - started_ms))
+    try:
+        async with asyncio.timeout(ANSWERING_S):
+            # Twice: what is acknowledged while a cursor is being written is written after that.
+            await broker.ledgers.store.flush()
+            await broker.ledgers.store.flush()
+    except (StoreError, TimeoutError) as error:
+        logs.warning("clients.not_answered", error=str(error) or f"storage took longer than {ANSWERING_S:g} s")
+
+
+async def close_topics(broker: BrokerService) -> None:
+    """Close all loaded topics, at most `maxConcurrentTopicCloses` at once; their clients are told if they were not yet."""
+    started_ms = broker.clock.monotonic_ms()
+    topics = broker.loaded_topics()
+    await _fence(broker, topics)
     waiting = iter(topics)
     async with asyncio.TaskGroup() as group:
         for _ in range(min(len(topics), broker.config.max_concurrent_topic_closes)):
             group.create_task(_close_one_by_one(broker, waiting))
-    logs.info(
-        "topics.closed",
-        topics=len(topics),
-        told_ms=round(told_ms - started_ms),
-        took_ms=round(clock.monotonic_ms() - started_ms),
-    )
+    if topics:
+        logs.info("topics.closed", topics=len(topics), took_ms=round(broker.clock.monotonic_ms() - started_ms))
 
 
-async def _tell_clients(broker: BrokerService, topics: list[TopicBase]) -> None:
+async def _fence(broker: BrokerService, topics: list[TopicBase]) -> None:
     slice_ends_ms = broker.clock.monotonic_ms() + TELLING_SLICE_MS
     for topic in topics:
         topic.fence()

@@ -57,6 +57,7 @@ _HOLD_PUBLISH_MEMORY = 4  # maxMessagePublishBufferSizeInMB, broker-wide
 _HOLD_OUTBOUND = 8  # the client does not read what it is sent
 _HOLD_REQUESTS = 16  # maxConcurrentRequestsPerConnection
 _HOLD_PUBLISH_RATE = 32  # a message waits until a limit on publishing lets it pass
+_HOLD_STOP = 128  # the broker stops
 _HOLD_MANY_IDS = 64  # an ACK or REDELIVER of thousands of ids is being worked off
 
 
@@ -254,6 +255,10 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self._hold(_HOLD_PUBLISH_MEMORY)
         else:
             self._release(_HOLD_PUBLISH_MEMORY)
+
+    def hold_for_stop(self) -> None:
+        """The broker stops: nothing more is read."""
+        self._hold(_HOLD_STOP)
 
     def close(self, reason: str) -> None:
         """Write what is queued, then close the connection; nothing of it is read any more."""

@@ -49,6 +49,8 @@ class ServerContext:
         self.connections: dict[Connection, float] = {}  # and when each is due for keep-alive
         self.all_closed = asyncio.Event()
         self.all_closed.set()
+        self.is_stopping = False
+        """Nothing is read any more."""
         self._is_publish_held = False
         self.strangers: Places[Connection] = Places(
             config.max_connections_before_connect, config.max_connections_before_connect_per_ip
@@ -72,6 +74,8 @@ class ServerContext:
         self._by_host[connection.host] += 1
         if self._is_publish_held:
             connection.hold_publish_memory(True)
+        if self.is_stopping:
+            connection.hold_for_stop()
         longest = self.strangers.longest
         displaced = self.strangers.admit(connection, connection.host).displaced
         if displaced is None and len(self.connections) > self.broker.descriptors.max_clients:
@@ -253,14 +257,21 @@ class Listener:
                     connection.keep_alive_tick()
             self.context.close_stalled(2 * interval_s)
 
-    def stop_accepting(self) -> None:
-        """Refuse new connections; those that are there go on."""
+    def stop_reading(self) -> None:
+        """Refuse new connections, and take nothing more from those that are there; what they sent is still answered.
+
+        Clients that are told that their producers and consumers are closed ask for them again at once. To answer thousands of
+        these questions, all in vain, takes longer than to close the topics.
+        """
         for server in self._servers:
             server.close()
+        self.context.is_stopping = True
+        for connection in self.context.connections:
+            connection.hold_for_stop()
 
     async def close(self) -> None:
         """Close all connections, writing out what is queued for them."""
-        self.stop_accepting()
+        self.stop_reading()
         for connection in list(self.context.connections):
             connection.close("the broker is stopping")
         try:
