@@ -36,8 +36,8 @@ def retention_refusal(policies: RetentionPolicies) -> str:
         return "Invalid retention policy: size limit must be >= -1"
     if (minutes == 0) != (megabytes == 0):
         return (
-            "Invalid retention policy: one limit is 0, which keeps nothing, and the other is not. "
-            "Use -1 for a limit that shall not count, or 0 for both"
+            "Invalid retention policy: Setting a single time or size limit to 0 is invalid when one of the limits has a non-zero "
+            "value. Use the value of -1 instead of 0 to ignore a specific limit. To disable retention both limits must be set to 0."
         )
     return ""
 

@@ -74,7 +74,9 @@ async def split_bundle(call: Call) -> Response:
     algorithm = call.query("splitAlgorithmName") or call.config.default_namespace_bundle_split_algorithm
     supported = call.config.supported_namespace_bundle_split_algorithms
     if algorithm not in supported:
-        raise AdminError(412, f"Unsupported namespace bundle split algorithm, supported are {', '.join(supported)}")
+        raise AdminError(
+            412, f"Unsupported namespace bundle split algorithm, supported algorithms are [{', '.join(supported)}]"
+        )
     names = await _topics(call, namespace)
     bundle = _bundle_to_split(call, boundaries, names)
     inside = [position for position in map(hash_position, names) if position in bundle]

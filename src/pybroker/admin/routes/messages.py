@@ -50,7 +50,7 @@ async def peek(call: Call) -> Response:
     subscription = topic.subscriptions.get(subscription_name)
     state = _nothing_read(topic) if subscription is None else subscription.cursor.state
     if number > state.backlog_entries:
-        raise _not_found()
+        raise AdminError(404, "Message not found")
     return await _message(call, topic, state.nth_undeleted(number))
 
 
