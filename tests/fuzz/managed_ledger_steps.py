@@ -73,8 +73,10 @@ class Steps(Traffic):
             return
         live, model, real = picked
         del live.model.cursors[real.name]
-        if model.is_durable:
-            live.model.maybe[real.name] = model
+        if not model.is_durable:
+            self.life.factory.drop_non_durable_cursor(live.managed, real)
+            return
+        live.model.maybe[real.name] = model
         try:
             self.life.run(self.life.factory.delete_cursor(live.managed, real))
         except StoreError:
@@ -82,8 +84,7 @@ class Steps(Traffic):
             if real.name in live.managed.cursors:
                 live.model.cursors[real.name] = model
         else:
-            if model.is_durable:
-                self.dead_cursors.add(real.cursor_id)
+            self.dead_cursors.add(real.cursor_id)
         live.model.maybe.pop(real.name, None)
 
     def set_properties(self, topic: int, cursor: int, value: int) -> None:

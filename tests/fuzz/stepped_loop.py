@@ -106,10 +106,10 @@ class SteppedJournal(Journal):
         super().put(item)
         self._schedule()
 
-    async def close(self) -> None:
+    async def close(self, *, is_covered: bool) -> None:
         while not self._has_failed and (self._is_scheduled or self._untold):  # noqa: ASYNC110
             await asyncio.sleep(0.0001)
-        self._files.close()
+        self._files.close(is_covered=is_covered)
 
     def _schedule(self) -> None:
         if not self._is_scheduled and not self._has_failed:
