@@ -2,6 +2,7 @@
 
 import time
 import urllib.request
+import uuid
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -26,9 +27,12 @@ def _fire(link: load.Link, data: bytes) -> int:
 
 @contextmanager
 def _consumer(
-    broker: Broker, tail: bytes | None = None, entries: int = 1, topic: str = ""
+    broker: Broker,
+    tail: bytes | None = None,
+    topic: str = "",
+    kind: "pb.CommandSubscribe.SubType" = pb.CommandSubscribe.Shared,
 ) -> Iterator[tuple[load.Link, pb.MessageIdData]]:
-    """A session with consumer 1 on a topic, a new one if none is named, that now holds entries of `tail`; the id of the last."""
+    """A session with consumer 1 on a topic, a new one if none is named, that now holds `tail` as its last entry, and its id."""
     topic = topic or cases.new_topic()
     link = load.Link(broker.service_url)
     try:
@@ -36,11 +40,38 @@ def _consumer(
         send = _Command(type=_Command.SEND, send=pb.CommandSend(producer_id=1, sequence_id=1)).SerializeToString()
         tail = tail or frames.batch_tail(name, b"x" * 10, 100)
         sizes = (4 + len(send) + len(tail)).to_bytes(4, "big") + len(send).to_bytes(4, "big")
-        answers = link.exchange((sizes + send + tail) * entries, entries)
-        link.subscribe(topic, cases.SUBSCRIPTION, pb.CommandSubscribe.Shared, consumer_id=1)
+        answers = link.exchange(sizes + send + tail, 1)
+        link.subscribe(topic, cases.SUBSCRIPTION, kind, consumer_id=1)
         yield link, answers[-1].send_receipt.message_id
     finally:
         link.close()
+
+
+@contextmanager
+def metadata_of_many_fields(broker: Broker, size_bytes: int) -> Iterator[Fire]:
+    """A message whose metadata is all fields, delivered by key and acknowledged."""
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=1)
+    fields = pb.MessageMetadata(properties=[pb.KeyValue(key="", value="")]).SerializePartialToString()
+    metadata.MergeFromString(fields * (size_bytes // len(fields)))
+    with _consumer(broker, kind=pb.CommandSubscribe.Key_Shared) as (link, _):
+        send = _Command(type=_Command.SEND, send=pb.CommandSend(producer_id=1, sequence_id=9)).SerializeToString()
+        tail = frames.encode_tail(metadata, b"")
+        data = (4 + len(send) + len(tail)).to_bytes(4, "big") + len(send).to_bytes(4, "big") + send + tail
+        link.exchange(frames.encode_flow(1, 100_000), 1)  # what is there already
+
+        def fire() -> int:
+            answers = link.exchange(data, 1)
+            if answers[0].type == _Command.SEND_RECEIPT:
+                link.exchange(_PING, 2)  # the message, and the PONG
+            return len(data)
+
+        yield fire
+
+
+def _schema(topic: str, size_bytes: int) -> dict[str, Any]:
+    fields = ",".join(f'{{"name":"a{index}","type":["null","int"]}}' for index in range(size_bytes // 36))
+    data = f'{{"type":"record","name":"R{uuid.uuid4().hex}","fields":[{fields}]}}'.encode()
+    return {"topic": topic, "schema": pb.Schema(name="s", type=pb.Schema.Avro, schema_data=data)}
 
 
 @contextmanager
@@ -169,6 +200,24 @@ ATTACKS = {
     "hostile_ack_ids": Attack(50_000, 1_000_000, ack_of_many_ids),
     "hostile_redeliver_ids": Attack(50_000, 1_000_000, redelivery_of_many_ids),
     "hostile_compaction": Attack(100_000, 1_500_000, compaction_of_a_bomb),
+    "hostile_send_metadata": Attack(16_000, 2_000_000, metadata_of_many_fields),
+    "hostile_schema": Attack(50_000, 900_000, _requests(_schema, "getOrCreateSchema")),
+    "hostile_topics_pattern": Attack(
+        50,
+        4_000_000,
+        _requests(
+            lambda _, size: {"namespace": "public/default", "topics_pattern": "(a*)*" * (size // 5)},
+            "getTopicsOfNamespace",
+        ),
+    ),
+    "hostile_topic_name": Attack(
+        8_000, 4_000_000, _requests(lambda topic, size: {"topic": topic + "/" * size}, "lookupTopic")
+    ),
+    "hostile_lookup_properties": Attack(
+        50_000,
+        4_000_000,
+        _requests(lambda topic, size: {"topic": topic, "properties": _pairs(size)}, "lookupTopic"),
+    ),
     "hostile_hash_ranges": Attack(100_000, 1_800_000, _requests(_hash_ranges, "subscribe")),
     "hostile_producer_metadata": Attack(
         50_000,

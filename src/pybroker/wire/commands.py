@@ -21,7 +21,7 @@ from pybroker.model.ack_set import word_count
 from pybroker.model.events import Ack, CommandRefused, Flow, PartialAck, SendRefused, SendRun
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.batch_limits import LEAST_MESSAGE_BYTES, batch_refusal
-from pybroker.wire.command_fields import LARGE_COMMAND_BYTES, LENGTH_DELIMITED, FieldCount
+from pybroker.wire.command_fields import LARGE_COMMAND_BYTES, LENGTH_DELIMITED, FieldCount, has_too_many_fields
 from pybroker.wire.entry_metadata import (
     MAGIC_CRC32C,
     MARKER_BYTE,
@@ -217,6 +217,14 @@ class Decoder:
                     metadata_end = metadata_start + metadata_size
                     if metadata_end > frame_end:
                         raise ProtocolViolation("message metadata is longer than its frame")
+                    if metadata_size > LARGE_COMMAND_BYTES and has_too_many_fields(
+                        data, metadata_start, metadata_end, self._max_fields
+                    ):
+                        run_producer_id, ack = -1, None
+                        refusal = NotAllowedError(f"message metadata of more than {self._max_fields} fields")
+                        events.append(SendRefused(producer_id, sequence_id, refusal))
+                        pos = frame_end
+                        continue
                     if next_count < metadata_start:
                         next_count = data.find(NUM_MESSAGES_BYTE, metadata_start)
                         if next_count < 0:

@@ -15,12 +15,15 @@ from tests.unit.wire.support import (
     connected_decoder,
     flow,
     frame,
+    message,
     message_ids,
+    metadata,
+    send,
 )
 
 from pybroker.errors import ConsumerAssignError, MetadataError, NotAllowedError, ProtocolViolation
 from pybroker.model.ack_set import word_count
-from pybroker.model.events import Ack, CommandRefused, Flow, Redeliver
+from pybroker.model.events import Ack, CommandRefused, Flow, Redeliver, SendRefused, SendRun
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.command_fields import LARGE_COMMAND_BYTES
 from pybroker.wire.commands import Decoder
@@ -217,3 +220,21 @@ def test_what_no_client_sends_as_large_is_a_violation() -> None:
     stranger = Decoder()
     connect = pb.CommandConnect(client_version="c", auth_data=b"x" * 60_000)
     assert len(fed(stranger, frame(pb.BaseCommand(type=pb.BaseCommand.CONNECT, connect=connect)))) == 1
+
+
+def test_a_message_whose_metadata_has_too_many_fields_is_refused_and_the_next_is_taken() -> None:
+    many_pairs = metadata(properties=[pb.KeyValue(key="key", value="value")] * (LARGE_COMMAND_BYTES // 10))
+    large_pair = metadata(properties=[pb.KeyValue(key="key", value="v" * 100_000)])
+    nested = metadata(
+        encryption_keys=[pb.EncryptionKeys(key="k", value=b"", metadata=[pb.KeyValue(key="k", value="")] * 4000)]
+    )
+    events = fed(
+        connected_decoder(),
+        b"".join(
+            frame(send(1, index), message(each, b"")) for index, each in enumerate([many_pairs, nested, large_pair])
+        ),
+    )
+    first, second, run = events
+    assert [type(first), type(second), type(run)] == [SendRefused, SendRefused, SendRun]
+    assert (first.sequence_id, second.sequence_id, run.sequence_ids) == (0, 1, [2])
+    assert isinstance(first.error, NotAllowedError)
