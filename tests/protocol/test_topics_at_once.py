@@ -1,16 +1,33 @@
 """Topics, partitioned topics and namespaces that several make, use and delete at once: who can be served by waiting waits."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, memory_broker
+from tests.protocol.conftest import running
+from tests.support.broker_process import BrokerProcess
+from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
+from tests.support.raw_client import Type, connected, encode, frame
+from tests.support.rest import call
 
+from pybroker.broker.internal_producer import InternalProducer
 from pybroker.broker.topic import Topic
-from pybroker.errors import AdminError, NotAllowedError, StoreError, TooManyRequests, TopicNotFound
+from pybroker.errors import (
+    AdminError,
+    BrokerError,
+    NotAllowedError,
+    PersistenceError,
+    StoreError,
+    TooManyRequests,
+    TopicNotFound,
+)
+from pybroker.model.events import SendRun
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.model.policies import NamespacePolicies
+from pybroker.wire import pulsar_api_pb2 as pb
 
 NAMESPACE = NamespaceName("public", "default")
 ORDERS = TopicName.parse("persistent://public/default/orders")
@@ -376,7 +393,137 @@ async def test_a_deletion_that_fails_lets_nobody_wait_for_ever(
 
 async def test_a_namespace_that_is_missing_is_answered_as_a_missing_topic(broker: MemoryBroker) -> None:
     for domain in ("persistent", "non-persistent"):
-        with pytest.raises(TopicNotFound, match="does not exist"):
+        with pytest.raises(TopicNotFound, match="Namespace"):
             await broker.service.any_topic(TopicName.parse(f"{domain}://public/none/t"), may_create=True)
     with pytest.raises(NotAllowedError):
         await broker.service.any_topic(ORDERS.partition(1), may_create=True)
+
+
+# --- producers of a topic that ends ----------------------------------------------------------------------------------------
+
+
+class OrderedPeer(RecordingPeer):
+    """Remembers in which order it was told what."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def send_receipts(self, run: SendRun, ledger_id: int, first_entry_id: int) -> None:
+        self.told += ["receipt"] * len(run.sequence_ids)
+
+    def send_errors(self, producer_id: int, sequence_ids: list[int], error: BrokerError, size_bytes: int) -> None:
+        self.told += [type(error).__name__] * len(sequence_ids)
+
+    def close_producer(self, producer_id: int) -> None:
+        self.told.append("closed")
+
+
+def a_run(count: int = 1) -> SendRun:
+    run = SendRun(1)
+    meta = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1).SerializeToString()
+    for index in range(count):
+        run.sequence_ids.append(index)
+        run.highest_sequence_ids.append(0)
+        run.message_counts.append(1)
+        run.payloads.append(len(meta).to_bytes(4, "big") + meta + b"x")
+    run.size_bytes = sum(map(len, run.payloads))
+    return run
+
+
+@pytest.mark.parametrize("ending", ["terminate", "unload"])
+async def test_what_was_sent_before_is_answered_and_what_comes_after_is_dropped(
+    broker: MemoryBroker, topic: Topic, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    service, peer = broker.service, OrderedPeer()
+    producer = broker.producer(topic, peer)
+    gate = Gate(service.ledgers, "save", monkeypatch)
+    topic.publish(producer, a_run(5))
+    ended = asyncio.ensure_future(topic.terminate() if ending == "terminate" else service.unload(topic))
+    await turns(1)
+    topic.publish(producer, a_run(3))
+    await broker.until(lambda: gate.arrived == 1)
+    gate.open()
+    await ended
+    assert peer.told == ["receipt"] * 5 + ["closed"]
+    assert peer.dropped == 3
+    assert (await broker.topic(str(topic.name))).ledger.ledgers.entry_count == 5
+
+
+async def test_a_termination_that_fails_lets_producers_come_back(
+    broker: MemoryBroker, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(managed: object) -> None:
+        raise StoreError("no")
+
+    peer = OrderedPeer()
+    broker.producer(topic, peer)
+    with monkeypatch.context() as patched:
+        patched.setattr(broker.service.ledgers, "save", fail)
+        with pytest.raises(StoreError):
+            await topic.terminate()
+    assert peer.told == ["closed"]
+    broker.producer(topic, peer)  # It is not refused as one of a terminated topic.
+
+
+async def test_the_broker_itself_is_answered_while_its_topic_is_closed(
+    broker: MemoryBroker, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(broker.service.ledgers, "save", monkeypatch)
+    closing = asyncio.ensure_future(broker.service.unload(topic))
+    await broker.until(lambda: topic.is_fenced)
+    with pytest.raises(PersistenceError):
+        await InternalProducer.of(topic).publish(b"x")
+    gate.open()
+    await closing
+
+
+# --- one connection ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with running(tmp_path_factory.mktemp("process"), maxConcurrentRequestsPerConnection=100) as found:
+        yield found
+
+
+def test_a_burst_of_requests_on_one_connection_is_answered_to_the_last(process: BrokerProcess) -> None:
+    with connected(process) as client:
+        topic = "persistent://public/default/cold"
+        client.send_bytes(
+            b"".join(
+                frame(encode(Type.PRODUCER, topic=topic, producer_id=index, request_id=index)) for index in range(1500)
+            )
+        )
+        answers = [client.reply() for _ in range(1500)]
+        assert {each["type"] for each in answers} == {"PRODUCER_SUCCESS"}
+        assert sorted(int(each["request_id"]) for each in answers) == list(range(1500))
+
+
+def test_a_producer_id_that_is_being_set_up_is_waited_for(process: BrokerProcess) -> None:
+    with connected(process) as client:
+        named = {"topic": "persistent://public/default/twice", "producer_id": 1, "producer_name": "p"}
+        client.send_bytes(b"".join(frame(encode(Type.PRODUCER, request_id=index, **named)) for index in range(3)))
+        answers = [client.reply() for _ in range(3)]
+        assert [(each["type"], each["producer_name"]) for each in answers] == [("PRODUCER_SUCCESS", "p")] * 3
+
+
+def test_a_client_that_publishes_while_its_topic_is_terminated_is_never_refused_first(process: BrokerProcess) -> None:
+    with ExitStack() as stack:
+        for attempt in range(10):
+            client = stack.enter_context(connected(process))
+            topic = f"persistent://public/default/ends-{attempt}"
+            client.open_producer(topic, 1)
+            with ThreadPoolExecutor(1) as pool:
+                ended = pool.submit(call, f"{process.http_url}/admin/v2/{topic.replace('://', '/')}/terminate", "POST")
+                for index in range(300):
+                    client.send_message(1, index)
+                assert ended.result().status == 200
+            client.send(Type.PING)
+            told = []
+            while (answer := client.reply()["type"]) != "PONG":
+                told.append(answer)
+            assert set(told) <= {"SEND_RECEIPT", "CLOSE_PRODUCER"}
+            assert told.index("CLOSE_PRODUCER") == len(told) - 1
+            again = client.request(Type.PRODUCER, topic=topic, producer_id=1)
+            assert (again["type"], again["error"]) == ("ERROR", "TopicTerminatedError")

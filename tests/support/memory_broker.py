@@ -73,6 +73,7 @@ class RecordingPeer(Peer):
     supports_partial_producer: bool = False
     receipts: list[Position] = field(default_factory=list)
     errors: list[BrokerError] = field(default_factory=list)
+    dropped: int = 0
     delivered: list[Position] = field(default_factory=list)
     closed_producers: list[int] = field(default_factory=list)
     ready_producers: list[str] = field(default_factory=list)
@@ -90,6 +91,9 @@ class RecordingPeer(Peer):
 
     def send_errors(self, producer_id: int, sequence_ids: list[int], error: BrokerError, size_bytes: int) -> None:
         self.errors += [error] * len(sequence_ids)
+
+    def sends_dropped(self, run: SendRun, reason: BrokerError) -> None:
+        self.dropped += len(run.sequence_ids)
 
     def send_messages(self, consumer_id: int, delivery: Delivery, consumer_epoch: int, partition: int) -> None:
         self.delivered += [Position(delivery.ledger_id, entry_id) for entry_id in delivery.entry_ids]

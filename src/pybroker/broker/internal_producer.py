@@ -52,6 +52,10 @@ class _Publisher(Peer):
         for sequence_id in sequence_ids:
             self._answer(sequence_id, error)
 
+    def sends_dropped(self, run: SendRun, reason: BrokerError) -> None:
+        for sequence_id in run.sequence_ids:
+            self._answer(sequence_id, reason)
+
     def send_messages(self, consumer_id: int, delivery: Delivery, consumer_epoch: int, partition: int) -> None:
         raise AssertionError("a producer consumes nothing")
 

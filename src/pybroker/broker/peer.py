@@ -46,6 +46,11 @@ class Peer(ABC):
         """These messages are not stored. `size_bytes` is what they held of the publish limit."""
 
     @abstractmethod
+    def sends_dropped(self, run: SendRun, reason: BrokerError) -> None:
+        """These messages are not stored, and hold nothing of the publish limit any more. A client is not told: it learns with what
+        comes next that its producer is closed, and sends them again. Who is never told that takes `reason` as the answer."""
+
+    @abstractmethod
     def send_messages(self, consumer_id: int, delivery: Delivery, consumer_epoch: int, partition: int) -> None:
         """Deliver entries to a consumer."""
 

@@ -97,7 +97,8 @@ class Producer:
     async def drained(self) -> None:
         """Wait until everything published so far is answered."""
         if self.pending:
-            self._drained = asyncio.Event()
+            self._drained = self._drained or asyncio.Event()
+            self._drained.clear()
             await self._drained.wait()
 
     def detach(self) -> None:

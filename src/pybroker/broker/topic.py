@@ -290,9 +290,10 @@ class Topic(TopicBase, ManagedLedgerListener):
 
     async def terminate(self) -> Position:
         """Take no more messages, for ever; the position of the last one. Raises StoreError."""
-        last = await self.ledger.terminate()
+        # Before anything is refused: a Go client that is answered TopicTerminatedError before its producer is closed drops the
+        # producer, and every later message times out.
+        last = await self.disconnect_silently(self._terminated(), self.ledger.terminate())
         logs.info("topic.terminated", topic=self.name, position=last)
-        self.disconnect_producers(self._terminated())
         for subscription in self.subscriptions.values():
             subscription.tell_if_at_end()
         return last
@@ -337,6 +338,9 @@ class Topic(TopicBase, ManagedLedgerListener):
 
     async def close(self) -> None:
         """Fence, write what is left, release. Raises StoreError when that fails."""
+        if not self.is_fenced:
+            self.is_fenced = True
+            await self.drained()
         self.fence()
         await self.tasks.close()
         await self.registry.ended()

@@ -6,9 +6,9 @@ This is one of the three fault boundaries: a broken invariant closes the topic, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Awaitable, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pybroker.broker import publish_throttle, topic_limits
 from pybroker.broker.producer_places import ProducerPlaces
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from pybroker.model.names import TopicName
     from pybroker.model.policies import NamespacePolicies, TopicPolicies
     from pybroker.tasks import TaskOwner
+
+T = TypeVar("T")
 
 
 class TopicBase(ABC):
@@ -56,6 +58,8 @@ class TopicBase(ABC):
         self.producers: Mapping[str, Producer] = self.producer_places.attached
         self.counters = TopicCounters()
         self.is_fenced = False
+        self.is_silent = False
+        """What producers send is dropped without an answer: they are about to be closed, and send it again."""
         self.loaded_ms = service.clock.wall_ms()
         self.last_used_ms = service.clock.monotonic_ms()
         """When somebody was known to use it last."""
@@ -133,14 +137,35 @@ class TopicBase(ABC):
         """Wait until `last_sequence_id` of this producer is sure. Raises ServiceNotReady when the topic is closed."""
         self.require_open()
 
+    async def drained(self) -> None:
+        """Wait until everything that the attached producers have published is answered."""
+        for producer in list(self.producers.values()):
+            await producer.drained()
+
+    async def disconnect_silently(self, refusal: BrokerError, ending: Awaitable[T]) -> T:
+        """`ending`, and then, whatever comes of it, tell all producers to look the topic up again.
+
+        What they send from now on is dropped; what they sent before is answered before they are told: a client sends everything
+        again that it has no answer for by then, and it would be stored twice.
+        """
+        self.is_silent = True
+        try:
+            result = await ending
+            await self.drained()
+            return result
+        finally:
+            self.is_silent = False
+            self.disconnect_producers(refusal)
+
     def last_sequence_id(self, producer_name: str) -> int:
         """What a producer of this name has published last; -1 when nothing is known of it."""
         return -1
 
     def publish(self, producer: Producer, run: SendRun) -> None:
         """Take a run of messages; the producer's peer is answered for each, now or later."""
-        if self.is_fenced or producer.is_closed:
-            self._refuse(producer, run, PersistenceError(f"producer {producer.name} is being closed"))
+        if self.is_fenced or producer.is_closed or self.is_silent:
+            # Not refused: at an error C++ clients drop their connection, and Go clients what they cannot send any more.
+            producer.peer.sends_dropped(run, PersistenceError(f"producer {producer.name} is being closed"))
             return
         if self._publish_checks is not None:
             run, refused = self._publish_checks.split(run)

@@ -58,6 +58,7 @@ _HOLD_OUTBOUND = 8  # the client does not read what it is sent
 _HOLD_REQUESTS = 16  # maxConcurrentRequestsPerConnection
 _HOLD_PUBLISH_RATE = 32  # a message waits until a limit on publishing lets it pass
 _HOLD_STOP = 128  # the broker stops
+_HOLD_WAITS = _HOLD_REQUESTS | _HOLD_PUBLISH_RATE  # may last longer than a client takes to answer a PING
 _HOLD_MANY_IDS = 64  # an ACK or REDELIVER of thousands of ids is being worked off
 
 
@@ -87,12 +88,14 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.producers: dict[int, Producer | None] = {}  # None: being set up, or waiting
         self.waiting_producers: dict[int, Producer] = {}  # for exclusive access to their topics
         self.consumers: dict[int, Consumer | None] = {}
+        self.producers_set_up: dict[int, asyncio.Event] = {}  # as the next one, of producers
         self.consumers_set_up: dict[
             int, asyncio.Event
         ] = {}  # of those being set up, also of closed ones: set when that is over
         self.topic_watchers: dict[int, ConnectionWatcher] = {}
         self.tasks = TaskOwner("connection")
         self.close_reason = ""
+        self._requests = 0  # handlers that run, or are to
         self._decoder = Decoder()
         self._closed_producers: dict[int, None] = {}
         self._pending_publishes = 0
@@ -385,7 +388,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         if handler.is_inline:
             handler.run_inline(self, command)
             return
-        if len(self.tasks) + 1 >= self.context.max_concurrent_requests:
+        self._requests += 1
+        if self._requests >= self.context.max_concurrent_requests:
             self._hold(_HOLD_REQUESTS)
         self.tasks.start(self._run(handler.run(self, command), handler.request_id(command)), handler.name)
 
@@ -398,7 +402,10 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         except Exception as failure:  # noqa: BLE001  (a fault boundary)
             self.send(replies.error(request_id, self.answerable(failure)))
         finally:
-            if len(self.tasks) <= self.context.max_concurrent_requests // 2:
+            # Counted here and not by tasks, which are forgotten a turn after they end: many that end in one turn, the last of
+            # them among it, would leave the connection held for ever.
+            self._requests -= 1
+            if self._requests <= self.context.max_concurrent_requests // 2:
                 self._release(_HOLD_REQUESTS)
 
     def answerable(self, failure: Exception) -> BrokerError:
@@ -462,6 +469,9 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         for sequence_id in sequence_ids:
             self.send(replies.send_error(producer_id, sequence_id, error))
 
+    def sends_dropped(self, run: SendRun, reason: BrokerError) -> None:
+        self._published(len(run.sequence_ids), run.size_bytes)
+
     def send_messages(self, consumer_id: int, delivery: Delivery, consumer_epoch: int, partition: int) -> None:
         if self.session.state is SessionState.CLOSED:
             return
@@ -514,8 +524,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         if self.session.state is not SessionState.CONNECTED:
             return False
         timeout_ms = self.context.liveness_timeout_ms
-        if timeout_ms <= 0 or self._held & _HOLD_PUBLISH_RATE:
-            return True  # Its answer would wait behind its messages.
+        if timeout_ms <= 0 or self._held & _HOLD_WAITS:
+            return True  # Its answer would wait behind its messages or requests.
         heard = asyncio.Event()
         self._alive_waiters.append(heard)
         self.send(replies.PING)
@@ -542,7 +552,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     def keep_alive_tick(self) -> None:
         """One keep-alive interval has passed."""
-        if not self.is_writable or self._held & _HOLD_PUBLISH_RATE:
+        if not self.is_writable or self._held & _HOLD_WAITS:
             return  # Nothing is read from it, so nothing is heard. Connections that stall are watched by the listener.
         action = self.session.tick()
         if action is KeepAlive.PING:

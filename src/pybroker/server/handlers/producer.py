@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from pybroker import logs
 from pybroker.broker.backlog_quota import require_within_quota
+from pybroker.broker.open_topic import on_open_topic
 from pybroker.broker.producer import Producer
 from pybroker.broker.producer_access import AccessMode
 from pybroker.broker.topic import Topic
+from pybroker.broker.topic_base import TopicBase
 from pybroker.broker.topic_schemas import producer_schema_version
 from pybroker.errors import MetadataError, NotAllowedError, ServiceNotReady, SubscriptionNotFound
 from pybroker.model.names import TopicName
@@ -26,28 +29,40 @@ async def create_producer(connection: Connection, command: pb.BaseCommand) -> No
     """Attach a producer to its topic, making the topic if need be."""
     request = command.producer
     producer_id = request.producer_id
+    # Of that id, perhaps one that the client has given up meanwhile.
+    while (setting_up := connection.producers_set_up.get(producer_id)) is not None:
+        await setting_up.wait()
     present = connection.producers.get(producer_id)
     if present is not None:
         _reply(connection, request.request_id, present)  # The client asked before, and did not see the answer.
         return
-    if producer_id in connection.producers:
-        raise ServiceNotReady(f"producer {producer_id} is already being set up on this connection")
+    if producer_id in connection.waiting_producers:
+        raise ServiceNotReady(f"producer {producer_id} waits for exclusive access already")
     _require_supported(connection, request)
     name = TopicName.parse(request.topic)
     _require_rights(connection, request, name)
     connection.producers[producer_id] = None
+    is_set_up = connection.producers_set_up[producer_id] = asyncio.Event()
     try:
         producer = await _attach(connection, request, name)
     except BaseException:
         if connection.producers.get(producer_id, producer_id) is None:
             del connection.producers[producer_id]
         raise
-    if producer_id not in connection.producers:  # closed, or the connection lost, while the topic was loading
-        producer.detach()
-        return
+    else:
+        if producer_id not in connection.producers:  # closed, or the connection lost, while the topic was loading
+            producer.detach()
+            return
+        _tell(connection, request, producer)
+    finally:
+        del connection.producers_set_up[producer_id]
+        is_set_up.set()
+
+
+def _tell(connection: Connection, request: pb.CommandProducer, producer: Producer) -> None:
     if producer.is_waiting:
-        connection.waiting_producers[producer_id] = producer
-        logs.info("producer.waiting", topic=name, producer=producer.name, connection=connection.address)
+        connection.waiting_producers[request.producer_id] = producer
+        logs.info("producer.waiting", topic=producer.topic.name, producer=producer.name, connection=connection.address)
         _reply(connection, request.request_id, producer)
     else:
         tell_ready(connection, producer)
@@ -81,13 +96,21 @@ def _require_rights(connection: Connection, request: pb.CommandProducer, name: T
 
 async def _attach(connection: Connection, request: pb.CommandProducer, name: TopicName) -> Producer:
     broker = connection.broker
-    topic = await broker.any_topic(name, may_create=True)
+    return await on_open_topic(
+        broker,
+        lambda: broker.any_topic(name, may_create=True),
+        lambda topic: _attach_to(topic, connection, request),
+    )
+
+
+async def _attach_to(topic: TopicBase, connection: Connection, request: pb.CommandProducer) -> Producer:
+    broker = connection.broker
     if isinstance(topic, Topic):  # Nothing is kept of a non-persistent one, no subscription without consumers either.
         await require_within_quota(topic)
     schema_version = await producer_schema_version(topic, schema_of(request))
     if request.initial_subscription_name and isinstance(topic, Topic):
         # Its right may have been revoked while the topic was loading.
-        _require_rights(connection, request, name)
+        _require_rights(connection, request, topic.name)
         await _make_initial_subscription(topic, request.initial_subscription_name)
     producer = Producer(
         topic,
