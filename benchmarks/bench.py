@@ -22,10 +22,10 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks import brokers, cases, hostile, hostile_commands, load, restarts
+from benchmarks import brokers, cases, hostile, hostile_commands, hostile_http, load, restarts
 from benchmarks.brokers import Broker
 
-HOSTILE = hostile_commands.ATTACKS
+HOSTILE = {**hostile_commands.ATTACKS, **hostile_http.ATTACKS}
 Runs = dict[tuple[str, str], dict[str, list[float]]]  # (case, figure) -> target -> one value for each repetition
 
 

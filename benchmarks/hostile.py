@@ -2,7 +2,7 @@
 
 An *attack* is the worst input of one command or route that anybody may send. It is fired at two sizes; when a megabyte costs the
 same at both, the work is linear in the bytes that were sent (`ratio` is 1), when it rises, it is not. The attacks themselves are in
-`hostile_commands.py`.
+`hostile_commands.py` and `hostile_http.py`.
 
 Figures of an attack:
 

@@ -19,13 +19,14 @@ import msgspec
 from starlette.datastructures import Headers, QueryParams
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Router
+from starlette.routing import BaseRoute
 from starlette.types import Message, Receive, Scope, Send
 
 from pybroker import logs
 from pybroker.admin.call import BROKER_KEY, IDENTITY_KEY, SHARE_KEY, BadBody, ClientGone
 from pybroker.admin.http_limits import SMALL_BYTES, HttpLimits, Share
 from pybroker.admin.request_limit import RequestLimit
+from pybroker.admin.route_table import RouteTable
 from pybroker.auth.authentication import Identity
 from pybroker.errors import AdminError, BrokerError, StoreError
 
@@ -58,7 +59,7 @@ class Application:
 
     def __init__(self, broker: BrokerService, routes: Sequence[BaseRoute]) -> None:
         self._broker = broker
-        self._router = Router(routes, redirect_slashes=False, default=_unknown_path)
+        self._table = RouteTable(routes, _unknown_path)
         config = broker.config
         self.limits = HttpLimits(config)
         is_limited = config.http_requests_limit_enabled
@@ -80,7 +81,7 @@ class Application:
                 self._check_header_size(scope)
                 scope[BROKER_KEY] = self._broker
                 scope[IDENTITY_KEY] = await self._authenticate(scope)
-                await self._router(scope, answer.receive, answer.send)
+                await self._table.router(scope["path"])(scope, answer.receive, answer.send)
             except ClientGone:
                 raise
             except Exception as error:  # noqa: BLE001  (the fault boundary of a request)
