@@ -145,7 +145,7 @@ def _roles(size_bytes: int) -> list[str]:
 
 
 def _messages(size_bytes: int) -> dict[str, object]:
-    return {"messages": [{"payload": "x"}] * (size_bytes // 16)}
+    return {"messages": [{"payload": "x" * (size_bytes // 10_000)}] * 9_000}
 
 
 def _avro(size_bytes: int) -> dict[str, object]:
@@ -158,21 +158,19 @@ T = "/admin/v2/persistent/{topic}"
 ATTACKS = {
     "hostile_http_head": Attack(1_000, 7_000, _header_lines),
     "hostile_http_head_too_large": Attack(10_000, 400_000, _header_lines),
-    "hostile_http_small_chunks": Attack(50_000, 1_000_000, _small_chunks),
+    "hostile_http_small_chunks": Attack(50_000, 200_000, _small_chunks),
     "hostile_http_requests": Attack(5_000, 50_000, _many("GET", "/admin/v2/clusters")),
     "hostile_http_path": Attack(5_000, 50_000, _many("GET", "/admin/v2/persistent/public/default/" + "%41" * 2000)),
     "hostile_http_query": Attack(
         5_000, 50_000, _many("GET", f"{N.replace('namespaces', 'persistent')}?" + "a&" * 3000)
     ),
     "hostile_http_metrics": Attack(5_000, 50_000, _many("GET", "/metrics")),
-    "hostile_http_document": Attack(50_000, 1_000_000, _document("POST", "/admin/v2/tenants/public", _objects)),
-    "hostile_http_properties": Attack(
-        50_000, 1_000_000, _document("PUT", f"{T}/properties", _properties, on_topic=True)
-    ),
-    "hostile_http_namespace_properties": Attack(50_000, 1_000_000, _document("PUT", f"{N}/properties", _properties)),
+    "hostile_http_document": Attack(50_000, 250_000, _document("POST", "/admin/v2/tenants/public", _objects)),
+    "hostile_http_properties": Attack(50_000, 250_000, _document("PUT", f"{T}/properties", _properties, on_topic=True)),
+    "hostile_http_namespace_properties": Attack(50_000, 250_000, _document("PUT", f"{N}/properties", _properties)),
     "hostile_http_tenant_roles": Attack(
         50_000,
-        1_000_000,
+        250_000,
         _document(
             "POST",
             "/admin/v2/tenants/public",
@@ -180,14 +178,14 @@ ATTACKS = {
         ),
     ),
     "hostile_http_permissions": Attack(
-        50_000, 1_000_000, _document("POST", f"{N}/permissions/r", lambda size: ["produce", "consume"] * (size // 20))
+        50_000, 250_000, _document("POST", f"{N}/permissions/r", lambda size: ["produce", "consume"] * (size // 20))
     ),
     "hostile_http_subscription_roles": Attack(
-        50_000, 1_000_000, _document("POST", f"{N}/permissions/subscription/s", _roles)
+        50_000, 250_000, _document("POST", f"{N}/permissions/subscription/s", _roles)
     ),
     "hostile_http_grants": Attack(
         50_000,
-        1_000_000,
+        250_000,
         _document(
             "POST",
             "/admin/v2/namespaces/grantPermissionsOnTopics",
@@ -198,10 +196,10 @@ ATTACKS = {
         ),
     ),
     "hostile_http_split": Attack(
-        50_000, 1_000_000, _document("PUT", f"{N}/0x00000000_0xffffffff/split", lambda size: list(range(size // 7)))
+        50_000, 250_000, _document("PUT", f"{N}/0x00000000_0xffffffff/split", lambda size: list(range(size // 7)))
     ),
     "hostile_http_subscription_properties": Attack(
-        50_000, 1_000_000, _document("PUT", f"{T}/subscription/s/properties", _properties, on_topic=True)
+        50_000, 250_000, _document("PUT", f"{T}/subscription/s/properties", _properties, on_topic=True)
     ),
     "hostile_http_messages": Attack(
         50_000, 5_000_000, _document("POST", "/topics/persistent/{topic}", _messages, on_topic=True)

@@ -185,3 +185,11 @@ async def test_thousands_of_messages_come_back_in_their_order(broker: MemoryBrok
     places = [int(each["messageId"].split(":")[1]) for each in answer.json["messagePublishResults"]]
     assert places == list(range(2000))
     assert topic.counters.messages_in == 2000
+
+
+async def test_a_request_may_have_so_many_messages() -> None:
+    async with memory_broker(max_http_messages_per_request=3) as broker:
+        await kept(broker)
+        assert (await produce(broker, *[{"payload": "x"}] * 3)).status == 200
+        refused = await produce(broker, *[{"payload": "x"}] * 4)
+        assert (refused.status, "maxHttpMessagesPerRequest" in refused.text) == (413, True)

@@ -160,7 +160,8 @@ class EntryPublish(_Publisher):
         self._producer = Producer(
             topic, _PRODUCER_ID, service.producer_names.new(), False, 0, self, {}, service.clock.wall_ms()
         )
-        self._left: Sequence[int] = range(len(entries))  # not handed to the topic so far
+        self._left: Sequence[int] = range(len(entries))  # to be handed to the topic
+        self._handed = 0  # of these
         self._answers: list[Position | BrokerError | None] = [None] * len(entries)
         self._unanswered = len(entries)
         self._all_answered = asyncio.Event()
@@ -175,7 +176,7 @@ class EntryPublish(_Publisher):
             late = TooManyRequests(
                 f"the publish rate of {self._topic.name} did not let it pass in {RATE_DEADLINE_S:g} s"
             )
-            for index in self._left:
+            for index in self._left[self._handed :]:
                 self._answer(index, late)
         if self._unanswered:
             await self._all_answered.wait()
@@ -190,8 +191,8 @@ class EntryPublish(_Publisher):
         self._left = [index for index in self._left if self._answers[index] is None]
 
     async def _publish_all(self) -> None:
-        while self._left:
-            run = self._run(self._left[:MAX_RUN_ENTRIES])
+        while self._handed < len(self._left):
+            run = self._run(self._left[self._handed : self._handed + MAX_RUN_ENTRIES])
             throttle = self._topic.publish_throttle
             admitted = len(run.payloads) if throttle is None else throttle.admit(run)
             if throttle is not None and not admitted:
@@ -199,7 +200,7 @@ class EntryPublish(_Publisher):
                 continue
             if admitted < len(run.payloads):
                 run = rows(run, range(admitted))
-            self._left = self._left[admitted:]
+            self._handed += admitted
             self._topic.publish(self._producer, run)
             await asyncio.sleep(0)
 

@@ -85,6 +85,7 @@ class BrokerConfig:
     http_max_request_header_size: int
     max_http_request_body_bytes: int
     max_http_document_bytes: int
+    max_http_messages_per_request: int
     num_http_server_threads: int
     http_requests_limit_enabled: bool
     http_requests_max_per_second: float
@@ -430,6 +431,7 @@ class BrokerConfig:
         http_max_request_header_size: int = 8192,
         max_http_request_body_bytes: int = 10485760,
         max_http_document_bytes: int = 262144,
+        max_http_messages_per_request: int = 10000,
         num_http_server_threads: int = 8,
         http_requests_limit_enabled: bool = False,
         http_requests_max_per_second: float = 100.0,
@@ -774,6 +776,7 @@ class BrokerConfig:
         assign(self, "http_max_request_header_size", http_max_request_header_size)
         assign(self, "max_http_request_body_bytes", max_http_request_body_bytes)
         assign(self, "max_http_document_bytes", max_http_document_bytes)
+        assign(self, "max_http_messages_per_request", max_http_messages_per_request)
         assign(self, "num_http_server_threads", num_http_server_threads)
         assign(self, "http_requests_limit_enabled", http_requests_limit_enabled)
         assign(self, "http_requests_max_per_second", http_requests_max_per_second)
@@ -1125,6 +1128,7 @@ _KEYS: Final = (
     KeyInfo("httpMaxRequestHeaderSize", "http_max_request_header_size", ValueType.INT, 8192, "Bytes that the headers of one HTTP request may have.", minimum=1024),
     KeyInfo("maxHttpRequestBodyBytes", "max_http_request_body_bytes", ValueType.INT, 10485760, "Bytes that the body of one HTTP request may have.", minimum=0),
     KeyInfo("maxHttpDocumentBytes", "max_http_document_bytes", ValueType.INT, 262144, "Bytes that the JSON document in an HTTP request may have; messages and schemas may have what a body may have.", minimum=1024),
+    KeyInfo("maxHttpMessagesPerRequest", "max_http_messages_per_request", ValueType.INT, 10000, "Messages that one HTTP request may publish.", minimum=1),
     KeyInfo("numHttpServerThreads", "num_http_server_threads", ValueType.INT, 8, "HTTP threads. The event loop serves HTTP here, so nothing needs them.", minimum=1, supported=False),
     KeyInfo("httpRequestsLimitEnabled", "http_requests_limit_enabled", ValueType.BOOL, False, "Limit the requests of one HTTP client; what is too much is answered 429."),
     KeyInfo("httpRequestsMaxPerSecond", "http_requests_max_per_second", ValueType.FLOAT, 100.0, "That limit, in requests a second.", minimum=0.001),

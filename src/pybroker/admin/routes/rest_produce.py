@@ -7,9 +7,9 @@ stored; what is wrong with the request as a whole (its names, rights, body, sche
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from starlette.responses import Response
 from starlette.routing import Route
@@ -53,6 +53,8 @@ from pybroker.wire.entry_builder import build_entry
 
 if TYPE_CHECKING:
     from pybroker.broker.topic_base import TopicBase
+
+T = TypeVar("T")
 
 TOPIC = "/topics/{domain}/{tenant}/{namespace}/{topic}"
 MESSAGES_PER_TURN = 64
@@ -114,13 +116,14 @@ class RestProduceRoutes:
 async def _published(call: Call, topic_of: Callable[[RestMessage], TopicName]) -> Response:
     namespace_of_topics(call, call.topic_name().namespace)
     request = await call.json(RestMessages, is_content=True)
-    names = [topic_of(message) for message in request.messages]
+    limit = call.config.max_http_messages_per_request
+    if len(request.messages) > limit:
+        raise AdminError(413, f"More than maxHttpMessagesPerRequest ({limit}) messages in one request")
+    names = [topic_of(message) async for message in _in_turns(request.messages)]
     topics = {name: await _topic(call, name) for name in dict.fromkeys(names)}
     making = await _making(call, request, list(topics.values()))
     entries: dict[TopicName, list[bytes]] = {name: [] for name in topics}
-    for index, (name, message) in enumerate(zip(names, request.messages, strict=True)):
-        if index % MESSAGES_PER_TURN == MESSAGES_PER_TURN - 1:
-            await asyncio.sleep(0)
+    async for name, message in _in_turns(zip(names, request.messages, strict=True)):
         entries[name].append(making.entry(message, call.broker.clock.wall_ms()))
     answers: dict[TopicName, Iterator[Answer]] = {}
 
@@ -130,8 +133,18 @@ async def _published(call: Call, topic_of: Callable[[RestMessage], TopicName]) -
     async with asyncio.TaskGroup() as group:
         for name in topics:
             group.create_task(publish(name))
-    results = [_result(next(answers[name]), name.partition_index, making.shown_version) for name in names]
+    results = [
+        _result(next(answers[name]), name.partition_index, making.shown_version) async for name in _in_turns(names)
+    ]
     return json_response(PublishResults(results, making.shown_version))
+
+
+async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+    """Let the loop turn to others now and then."""
+    for index, item in enumerate(items):
+        if index % MESSAGES_PER_TURN == MESSAGES_PER_TURN - 1:
+            await asyncio.sleep(0)
+        yield item
 
 
 async def _topic(call: Call, name: TopicName) -> TopicBase:
