@@ -31,7 +31,7 @@ from pybroker.errors import AdminError, CannotListen, InvalidTopicName, StoreErr
 from pybroker.garbage import GarbagePolicy
 from pybroker.managed_ledger.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import LedgerLimits, ManagedLedgerFactory
-from pybroker.managed_ledger.leftovers import delete_leftovers
+from pybroker.managed_ledger.leftovers import delete_leftovers, path_that_names_ledgers
 from pybroker.metadata import paths
 from pybroker.metadata.measured import MeasuredMetadataStore
 from pybroker.metadata.memory import MemoryMetadataStore
@@ -48,6 +48,7 @@ from pybroker.storage.ledger_store import LedgerStore
 from pybroker.storage.local_store import LocalStore
 from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
 from pybroker.storage.options import LocalStoreOptions
+from pybroker.storage.start_up import is_new_store
 from pybroker.tasks import TaskOwner
 from pybroker.watchdog import LoopWatchdog
 from pybroker.wire.broker_entry_metadata import entry_time_ms
@@ -158,6 +159,7 @@ class Broker:
             await resources.bootstrap(config.cluster_name, config.bootstrap_namespaces)
         except (AdminError, InvalidTopicName) as error:
             raise ConfigError(f"clusterName or bootstrapNamespaces cannot be used: {error}") from error
+        await self._require_ledgers(metadata)
         ledger_store, cursor_store = await self._open_storage()
         earlier_ledger_ids = await ledger_store.list_ledgers()
         await self._require_names(metadata, ledger_store, earlier_ledger_ids)
@@ -231,6 +233,15 @@ class Broker:
                     f"{self._directory} holds ledgers with entries, and its metadata.db names no topic: put the right metadata.db"
                     " back (with its -wal), or use --data with another directory; `pybroker ledger verify` says what is there"
                 )
+
+    async def _require_ledgers(self, metadata: MetadataStore) -> None:
+        """Topics that name ledgers where nothing of a store is left: ids would be given again. Raises StartError."""
+        stored_locally = self.config.ledger_store != "memory" and self.config.metadata_store != "memory"
+        if stored_locally and is_new_store(self._directory) and (path := await path_that_names_ledgers(metadata)):
+            raise StartError(
+                f"{self._directory} holds topics, {path} among them, but no ledgers, no journal and no checkpoint.db: put these"
+                " back, or move all of the directory away to begin anew"
+            )
 
     async def _open_storage(self) -> tuple[LedgerStore, CursorStore]:
         config = self.config

@@ -29,6 +29,16 @@ def test_a_broker_without_its_checkpoint_table_does_not_begin_anew(tmp_path: Pat
             broker.start()
         assert {path.name: path.read_bytes() for path in broker.data.glob("ledgers/*")} == ledgers
         table.touch()
+    for name in ("ledgers", "journal"):
+        (broker.data / name).rename(broker.data / f"away-{name}")
+    for _ in range(2):
+        table.unlink(missing_ok=True)
+        with pytest.raises(
+            RuntimeError, match=r"holds topics, \S*/a among them, but no ledgers, no journal and no checkpoint"
+        ):
+            broker.start()
+    for name in ("ledgers", "journal"):
+        (broker.data / f"away-{name}").rename(broker.data / name)
     table.write_bytes(kept)
     with broker.running(), connected(broker) as client:
         assert client.subscribe(TOPIC)["type"] == "SUCCESS"

@@ -53,6 +53,14 @@ def named_ledger_ids(info: ManagedLedgerInfo) -> list[int]:
     return [*LedgerList.decode(bytes(info.ledgers), 0).ledger_ids(), *info.trimmed, *compacted]
 
 
+async def path_that_names_ledgers(metadata: MetadataStore) -> str:
+    """One managed ledger that names ledgers, "" when none does. Raises StoreError."""
+    async for path, value in managed_ledger_documents(metadata):
+        if named_ledger_ids(decode_info(path, value)):
+            return path
+    return ""
+
+
 async def managed_ledger_documents(metadata: MetadataStore) -> AsyncIterator[tuple[str, bytes]]:
     """Path and value of every managed ledger's document. Raises StoreError."""
     paths = [MANAGED_LEDGERS]

@@ -24,7 +24,7 @@ from pybroker.storage.checkpoint import CheckpointJob, LedgerWork, run_checkpoin
 from pybroker.storage.checkpoint_table import CheckpointTable, CursorChange, Facts, TableChange
 from pybroker.storage.cursor_shelf import CursorShelf
 from pybroker.storage.disk import Disk
-from pybroker.storage.journal_end import JournalEndFile, read_journal_end
+from pybroker.storage.journal_end import JOURNAL_END_NAME, JournalEndFile, read_journal_end
 from pybroker.storage.journal_files import JOURNAL_SUFFIX, JournalFiles, file_number, parse_journal_file_name
 from pybroker.storage.layout.fields import LayoutError
 from pybroker.storage.layout.journal import RecordType, ledger_changes
@@ -74,6 +74,13 @@ class OpenedStore:
     damaged_cursors: list[str]
 
 
+def is_new_store(directory: Path) -> bool:
+    """Whether nothing of a store is there."""
+    below = StoreDirectories.below(directory)
+    has_files = any(path.is_dir() and any(path.iterdir()) for path in (below.ledgers, below.journal))
+    return not has_files and not (below.table.exists() and below.table.stat().st_size)
+
+
 def open_store(
     disk: Disk, directories: StoreDirectories, stats: StoreStats, space: StorageSpace, *, is_synced: bool
 ) -> OpenedStore:
@@ -95,6 +102,8 @@ def open_store(
         # Whatever the clean mark says: a table that lost its last commits may show the mark of an earlier stop.
         covered_sequence = facts.sequence
         end = read_journal_end(disk, directories.journal)
+        if end is None and JOURNAL_END_NAME in names:
+            logs.warning("journal.end_damaged", note="a torn end of the journal cannot be told from a lost one")
         if end is not None and facts.commit < end.commit:
             note = "its last transactions are lost; what they said is looked for in the journal"
             logs.error(

@@ -25,7 +25,7 @@ from pybroker.storage.checkpoint_rows import (
 )
 from pybroker.storage.checkpoint_table import SQLITE_FAILURES, Facts, missing_facts
 from pybroker.storage.cursor_shelf import CursorShelf, merge
-from pybroker.storage.journal_end import read_journal_end
+from pybroker.storage.journal_end import JOURNAL_END_NAME, read_journal_end
 from pybroker.storage.layout.fields import LayoutError
 from pybroker.storage.layout.journal import (
     AppendRecord,
@@ -210,6 +210,8 @@ class StoredState:
         """As a start does: whether the journal goes as far as it was durable, and what of its end is cut."""
         directory = self._files.directories.journal
         end = read_journal_end(self._files.disk, directory) if self._are_facts_known else None
+        if end is None and self._are_facts_known and (directory / JOURNAL_END_NAME).exists():
+            self._report(Finding(JOURNAL_END_NAME, None, "", "damaged: it counts for nothing", is_damage=False))
         if end is not None and self.facts.commit < end.commit:
             lost = end.commit - self.facts.commit
             self._report(

@@ -204,6 +204,12 @@ async def test_without_a_note_the_tail_is_cut_and_told(killed: Killed, caplog: p
     assert "journal.tail_cut" in caplog.messages
 
 
+async def test_a_damaged_note_counts_for_nothing_and_is_told(killed: Killed, caplog: pytest.LogCaptureFixture) -> None:
+    (killed.directory / "journal" / JOURNAL_END_NAME).write_bytes(bytes(JOURNAL_END_BYTES))
+    assert await killed.is_whole()
+    assert caplog.messages == ["journal.end_damaged"]
+
+
 async def test_a_sound_journal_is_called_sound(killed: Killed, caplog: pytest.LogCaptureFixture) -> None:
     assert await killed.is_whole()
     assert await killed.is_whole()
