@@ -47,6 +47,30 @@ def test_every_codec_goes_through(
     assert [message.data() for message in receive_all(consumer, 30)] == bodies
 
 
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+def test_a_large_batch_of_messages_without_anything_goes_through(
+    client: pulsar.Client, topic: str, codec: pulsar.CompressionType
+) -> None:
+    """No batch says more messages for its size, before compression and after it."""
+    name = f"{topic}-{codec}"
+    consumer = client.subscribe(name, "s")
+    producer = client.create_producer(
+        name,
+        compression_type=codec,
+        batching_enabled=True,
+        batching_max_messages=5000,
+        batching_max_publish_delay_ms=60_000,
+        max_pending_messages=5000,
+    )
+    results: list[pulsar.Result] = []
+    for _ in range(5000):
+        producer.send_async(b"", lambda result, message_id: results.append(result))
+    producer.flush()
+    assert set(results) == {pulsar.Result.Ok}
+    ids = [message.message_id() for message in receive_all(consumer, 5000)]
+    assert {each.batch_index() for each in ids} == set(range(5000))
+
+
 def test_async_sends_are_all_receipted_in_order(client: pulsar.Client, topic: str) -> None:
     producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
     receipts: list[tuple[int, int]] = []

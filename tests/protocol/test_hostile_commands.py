@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -174,3 +175,16 @@ def test_a_client_that_leaves_in_the_middle_of_its_acknowledgement_leaves_a_soun
         left = [each["message_id"] for each in coming.replies()]
         assert left == [receipt["message_id"] for receipt in receipts[len(receipts) - len(left) :]]
         assert coming.request(Type.ACK, consumer_id=1, ack_type=0, message_id=ids)["type"] == "ACK_RESPONSE"
+
+
+def test_large_requests_count_for_more_and_are_all_answered(tmp_path: Path) -> None:
+    """Those that wait for an answer are memory: only so many are read, and the others when there is room again."""
+    data = b'{"type":"record","name":"R","doc":"%s","fields":[]}' % (b"d" * 30_000)
+    schema = pb.Schema(name="s", type=pb.Schema.Avro, schema_data=data)
+    with running(tmp_path, maxConcurrentRequestsPerConnection=2) as broker, connected(broker) as client:
+        client.open_producer(TOPIC + "large")
+        for request_id in range(100, 130):
+            client.send(Type.GET_OR_CREATE_SCHEMA, topic=TOPIC + "large", request_id=request_id, schema=schema)
+        answers = [client.reply() for _ in range(30)]
+        assert {int(each["request_id"]) for each in answers} == set(range(100, 130))
+        assert not any("error_code" in each for each in answers)

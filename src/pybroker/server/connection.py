@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from pybroker.server.listener import ServerContext
 
 MAX_RECENTLY_CLOSED_PRODUCERS = 1000
+WEIGHED_REQUEST_BYTES = 4096
+"""A request counts once more for each of these that it has: what waits for an answer is memory."""
 END_OF_TOPIC_VERSION = 9  # of the protocol, from which on a client knows REACHED_END_OF_TOPIC
 ACTIVE_CONSUMER_VERSION = 12  # and ACTIVE_CONSUMER_CHANGE
 CLIENTS_WITHOUT_END_OF_TOPIC = "Pulsar-CPP"
@@ -95,7 +97,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.topic_watchers: dict[int, ConnectionWatcher] = {}
         self.tasks = TaskOwner("connection")
         self.close_reason = ""
-        self._requests = 0  # handlers that run, or are to
+        self._requests = 0  # handlers that run, or are to, by weight
         self._decoder = Decoder()
         self._closed_producers: dict[int, None] = {}
         self._pending_publishes = 0
@@ -388,12 +390,13 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         if handler.is_inline:
             handler.run_inline(self, command)
             return
-        self._requests += 1
+        weight = 1 + command.ByteSize() // WEIGHED_REQUEST_BYTES
+        self._requests += weight
         if self._requests >= self.context.max_concurrent_requests:
             self._hold(_HOLD_REQUESTS)
-        self.tasks.start(self._run(handler.run(self, command), handler.request_id(command)), handler.name)
+        self.tasks.start(self._run(handler.run(self, command), handler.request_id(command), weight), handler.name)
 
-    async def _run(self, work: Any, request_id: int) -> None:
+    async def _run(self, work: Any, request_id: int, weight: int) -> None:
         """Await a handler and answer what it raises."""
         try:
             await work
@@ -404,7 +407,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         finally:
             # Counted here and not by tasks, which are forgotten a turn after they end: many that end in one turn, the last of
             # them among it, would leave the connection held for ever.
-            self._requests -= 1
+            self._requests -= weight
             if self._requests <= self.context.max_concurrent_requests // 2:
                 self._release(_HOLD_REQUESTS)
 
