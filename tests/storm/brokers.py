@@ -60,7 +60,7 @@ class StormBroker(ABC):
     def metric(self, name: str) -> float:
         """The sum over all labels."""
         text = call(f"{self.http_url}/metrics/").text
-        return sum(float(line.split()[1]) for line in text.splitlines() if re.match(rf"{name}[ {{]", line))
+        return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)", text, re.MULTILINE))
 
     def errors(self) -> list[str]:
         """Lines of the log that an operator would have to look at."""

@@ -262,6 +262,8 @@ class Everything(Scenario):
     SECONDS = 3.0
     REFUSED = ("TopicNotFound", "AlreadyClosed", "NotConnected", "ConsumerBusy", "SubscriptionNotFound", "ProducerBusy")
     REFUSED += ("ProducerFenced", "TopicTerminated", "NotAllowedError", "ConsumerNotFound", "UnknownError")
+    # An operation on a subscription that another one moves or takes away at this moment.
+    REFUSED += ("BrokerMetadataError",)
     STATUSES = (400, 404, 405, 409, 412)
 
     def act(self, share: Share) -> None:
