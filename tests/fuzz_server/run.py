@@ -67,6 +67,7 @@ class Outcome:
 def run(directory: Path, frames: int, requests: int, seed: int, connections: int = 48) -> Outcome:
     """On a fresh broker that nobody else uses."""
     broker, outcome = BrokerProcess(directory), Outcome()
+    broker.environment["PYTHONFAULTHANDLER"] = "1"
     broker.start()
     try:
         for method, path, body in PREPARED:
@@ -77,6 +78,8 @@ def run(directory: Path, frames: int, requests: int, seed: int, connections: int
         try:
             with watched_memory(broker, outcome):
                 asyncio.run(_attack(broker, outcome, frames, requests, seed, connections))
+        except OSError as error:
+            outcome.faults.append(f"the broker does not answer: {error!r}; where it is: {_end_with_its_stack(broker)}")
         finally:
             honest.stop()
         outcome.took_s = time.monotonic() - started_s
@@ -85,6 +88,15 @@ def run(directory: Path, frames: int, requests: int, seed: int, connections: int
     finally:
         broker.stop()
     return outcome
+
+
+def _end_with_its_stack(broker: BrokerProcess) -> str:
+    """A loop that is held up answers no SIGTERM; SIGABRT makes the interpreter write what it is doing."""
+    assert broker.process is not None
+    if broker.process.poll() is None:
+        broker.process.send_signal(signal.SIGABRT)
+        broker.process.wait()
+    return broker.log.read_text(errors="replace")[-3000:]
 
 
 async def _attack(
