@@ -4,9 +4,9 @@ from random import Random
 
 from tests.fuzz_server.frames import FIELDS, OF_CLIENTS, FrameMaker
 from tests.fuzz_server.http_requests import HURTS_ALL, RequestMaker
+from tests.unit.wire.support import connected_decoder
 
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.commands import Decoder
 
 DOCUMENT = {
     "paths": {
@@ -42,8 +42,7 @@ def test_every_command_and_every_kind_is_drawn() -> None:
 
 
 def test_what_a_connection_begins_with_is_well_formed() -> None:
-    decoder = Decoder()
-    decoder.accept_messages(5 << 20, 1000)
+    decoder = connected_decoder()
     for seed in range(50):
         for _, _, data in FrameMaker(Random(seed)).introduction():
             assert decoder.feed(data)

@@ -88,4 +88,4 @@ class Peer(ABC):
 
     @abstractmethod
     async def is_alive(self) -> bool:
-        """Whether the client answers a PING within the liveness timeout; when not, its connection is closed."""
+        """Whether the client answers a PING within the liveness timeout; when not, its connection and its places are closed."""

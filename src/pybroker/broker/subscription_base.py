@@ -91,10 +91,12 @@ class SubscriptionBase(ABC):
 
     async def is_blocked_by_the_dead(self) -> bool:
         """Whether a consumer of this subscription turned out to be dead when asked, and was removed."""
-        dead = False
+        is_one_gone = False
         for consumer in list(self.consumers):
-            dead = not await consumer.peer.is_alive() or dead
-        return dead
+            # Only one that has left makes room: who asks tries again, at once.
+            if not await consumer.peer.is_alive() and consumer not in self.consumers:
+                is_one_gone = True
+        return is_one_gone
 
     def _count_flow(self, consumer: Consumer) -> None:
         now_ms = self.service.clock.wall_ms()

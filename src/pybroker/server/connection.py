@@ -273,6 +273,9 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.close_reason = reason
         self._outbox.flush()
         self._transport.close()
+        # A client that reads nothing keeps the connection from ending, and must not keep its places meanwhile. Not at once: whoever
+        # closes it may be in the middle of something with them.
+        self.context.loop.call_soon(self._detach_all)
 
     def abort(self, reason: str) -> None:
         """Drop the connection without waiting for what is queued."""
@@ -525,6 +528,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     async def is_alive(self) -> bool:
         if self.session.state is not SessionState.CONNECTED:
+            self._detach_all()
             return False
         timeout_ms = self.context.liveness_timeout_ms
         if timeout_ms <= 0 or self._held & _HOLD_WAITS:
