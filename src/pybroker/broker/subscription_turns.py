@@ -40,10 +40,9 @@ class SubscriptionTurns(Generic[Waiter]):
         self._rows.setdefault(name, OrderedDict())[waiter] = doing
 
     def leave(self, name: str, waiter: Waiter) -> None:
-        """`waiter` waits no more; it has not been given the turn."""
-        row = self._rows[name]
-        del row[waiter]
-        if not row:
+        """`waiter` waits no more, and has not taken the turn. It may have been passed over already, as one that was cancelled."""
+        row = self._rows.get(name)
+        if row is not None and row.pop(waiter, None) is not None and not row:
             del self._rows[name]
 
     def pass_on(self, name: str) -> Waiter | None:

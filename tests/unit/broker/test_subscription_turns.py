@@ -40,6 +40,19 @@ def test_the_last_one_who_leaves_takes_the_row_along() -> None:
     assert not turns
 
 
+def test_one_who_was_passed_over_leaves_without_harm_to_those_behind() -> None:
+    turns: SubscriptionTurns[str] = SubscriptionTurns()
+    turns.take("s", "0")
+    for each in "abc":
+        turns.wait("s", "", each)
+    assert turns.pass_on("s") == "a"  # was cancelled: it is passed over
+    assert turns.pass_on("s") == "b"
+    turns.leave("s", "a")
+    assert turns.pass_on("s") == "c"
+    turns.leave("s", "a")
+    assert turns.pass_on("s") is None
+
+
 def test_nobody_waits_for_what_is_free() -> None:
     turns: SubscriptionTurns[str] = SubscriptionTurns()
     with pytest.raises(AssertionError):
