@@ -8,7 +8,7 @@ import gzip
 import socket
 import threading
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
@@ -18,7 +18,8 @@ from pybroker.admin import call
 from pybroker.admin.metrics import shared_page
 from pybroker.admin.metrics.page import MetricsPage
 from pybroker.admin.metrics.shared_page import WrittenPage
-from pybroker.admin.protocol import WRITE_BUFFER_BYTES
+from pybroker.admin.protocol import READ_BYTES, WRITE_BUFFER_BYTES, HttpProtocol
+from pybroker.app import loop_factory
 from pybroker.model.events import SendRun
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -267,6 +268,31 @@ async def test_large_documents_are_read_in_a_thread_one_at_a_time(monkeypatch: p
         assert statuses == [409] * 5
         assert http.server.limits.documents.taken == 0
     assert read == [True] + [False] * 5
+
+
+@pytest.mark.parametrize("factory", [None, loop_factory()], ids=["asyncio", "brokers"])
+def test_a_connection_is_read_a_share_of_each_turn(
+    factory: Callable[[], asyncio.AbstractEventLoop] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    taken = HttpProtocol.data_received
+
+    def noting(self: HttpProtocol, data: bytes) -> None:
+        sizes.append(len(data))
+        taken(self, data)
+
+    monkeypatch.setattr(HttpProtocol, "data_received", noting)
+
+    async def put() -> None:
+        async with served() as http:
+            assert (
+                await put_tenant(http, b'{"adminRoles": [], "allowedClusters": ["standalone"]}'.ljust(200_000)) == 204
+            )
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(put())
+    assert sum(sizes) > 200_000
+    assert max(sizes) <= READ_BYTES
 
 
 # --- connections -------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from pybroker.admin.application import Application
 from pybroker.admin.health_metric import measure_health
 from pybroker.admin.metrics.page import MetricsPage
 from pybroker.admin.metrics.shared_page import SharedPage, WrittenPage
-from pybroker.admin.protocol import Connections, HttpProtocol
+from pybroker.admin.protocol import Connections, HttpProtocol, Reader
 from pybroker.admin.rate_sampler import RateSampler
 from pybroker.admin.routes import (
     absent,
@@ -244,7 +244,7 @@ class HttpServer:
         )
         config.load()
         server = await asyncio.get_running_loop().create_server(
-            lambda: HttpProtocol(config, connections),
+            lambda: Reader(config, connections),
             sock=bound,
             ssl=tls_context,
             backlog=self._config.http_server_accept_queue_size,

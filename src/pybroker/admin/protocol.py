@@ -58,7 +58,7 @@ class Connections(ServerState):
                 connection.close_if_stalled(now_s, longest_s)
 
 
-class HttpProtocol(H11Protocol, asyncio.BufferedProtocol):
+class HttpProtocol(H11Protocol):
     """A connection. Owned by `Connections` while it is open."""
 
     def __init__(self, config: Config, connections: Connections) -> None:
@@ -109,20 +109,6 @@ class HttpProtocol(H11Protocol, asyncio.BufferedProtocol):
         if not self._all.connections:
             self._all.all_closed.set()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._all.receive_buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        if nbytes == READ_BYTES and not self.transport.is_closing():
-            # The loop would go on reading this one: others come first.
-            self.transport.pause_reading()
-            self.loop.call_soon(self._read_on)
-        self.data_received(bytes(self._all.receive_buffer[:nbytes]))
-
-    def _read_on(self) -> None:
-        if not self.flow.read_paused and not self.transport.is_closing():
-            self.transport.resume_reading()
-
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         # Bytes outside a request in progress are the head of the next one, or a body that nobody reads any more: both
@@ -169,3 +155,37 @@ class HttpProtocol(H11Protocol, asyncio.BufferedProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+
+class Reader(asyncio.BufferedProtocol):
+    """Between the transport and a connection: reads a share of each turn of the loop for it.
+
+    A class of its own since uvicorn's is one of those that a loop gives as much at a time as it likes.
+    """
+
+    def __init__(self, config: Config, connections: Connections) -> None:
+        self._connection = HttpProtocol(config, connections)
+        self._buffer = connections.receive_buffer
+        self._transport: asyncio.Transport
+        self.connection_lost = self._connection.connection_lost  # type: ignore[method-assign]
+        self.pause_writing = self._connection.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = self._connection.resume_writing  # type: ignore[method-assign]
+        self.eof_received = self._connection.eof_received  # type: ignore[method-assign]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._transport = transport
+        self._connection.connection_made(transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if nbytes == READ_BYTES and not self._transport.is_closing():
+            # The loop would go on reading this one: others come first.
+            self._transport.pause_reading()
+            self._connection.loop.call_soon(self._read_on)
+        self._connection.data_received(bytes(self._buffer[:nbytes]))
+
+    def _read_on(self) -> None:
+        if not self._connection.flow.read_paused and not self._transport.is_closing():
+            self._transport.resume_reading()
