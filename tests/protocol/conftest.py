@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.async_client import AsyncClient, binary_port
 from tests.support.broker_process import BrokerProcess
 from tests.support.memory_broker import MemoryBroker, memory_broker
 from tests.support.raw_client import RawClient, connected
@@ -24,6 +25,13 @@ async def broker() -> AsyncIterator[MemoryBroker]:
 async def topic(broker: MemoryBroker) -> Topic:
     """A topic of it."""
     return await broker.topic("persistent://public/default/t")
+
+
+@pytest.fixture
+async def clients(broker: MemoryBroker) -> AsyncIterator[list[AsyncClient]]:
+    """Connections to it."""
+    async with binary_port(broker) as port:
+        yield [await port.connect() for _ in range(5)]
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support.async_client import AsyncClient, BinaryPort, HeldSaves, Type, binary_port
+from tests.support.async_client import AsyncClient, HeldSaves, Type, binary_port, waiting
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
 
 from pybroker.broker.topic import Topic
@@ -22,26 +22,11 @@ SUBSCRIPTION = "/persistent/public/default/t/subscription/s"
 
 
 @pytest.fixture
-async def port(broker: MemoryBroker) -> AsyncIterator[BinaryPort]:
-    async with binary_port(broker) as served:
-        yield served
-
-
-@pytest.fixture
-async def clients(port: BinaryPort) -> list[AsyncClient]:
-    return [await port.connect() for _ in range(5)]
-
-
-@pytest.fixture
 def held(broker: MemoryBroker, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldSaves]:
     """The topic is there; what changes its cursors is held from now on."""
     saves = HeldSaves(broker, topic, monkeypatch)
     yield saves
     saves.release()
-
-
-async def waiting(broker: MemoryBroker, count: int) -> None:
-    await broker.until(lambda: broker.service.waiting.subscriptions.occupied == count)
 
 
 # --- SUBSCRIBE and SUBSCRIBE -----------------------------------------------------------------------------------------------

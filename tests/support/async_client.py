@@ -112,6 +112,11 @@ async def binary_port(broker: MemoryBroker) -> AsyncIterator[BinaryPort]:
         await port.close()
 
 
+async def waiting(broker: MemoryBroker, count: int) -> None:
+    """Let the loop turn until so many requests wait for subscriptions."""
+    await broker.until(lambda: broker.service.waiting.subscriptions.occupied == count)
+
+
 class HeldSaves:
     """Lets nothing of a topic reach the metadata store until it is told to: meanwhile cursors are being made, or being deleted."""
 

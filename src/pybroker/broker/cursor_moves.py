@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pybroker import logs
+from pybroker.errors import StoreError, SubscriptionNotFound
 from pybroker.model.position import Position
 
 if TYPE_CHECKING:
@@ -18,26 +19,46 @@ READER_RETURN_S = 60.0
 
 
 async def skip(subscription: Subscription, entry_count: int) -> int:
-    """Count the next `entry_count` entries as read; how many there were. Raises StoreError."""
-    skipped = await subscription.cursor.skip(entry_count)
+    """Count the next `entry_count` entries as read; how many there were.
+
+    Raises StoreError, and SubscriptionNotFound for one that was deleted, or whose topic was closed, meanwhile; so do the
+    others here.
+    """
+    with _while_there(subscription):
+        skipped = await subscription.cursor.skip(entry_count)
     subscription.moved_up()
     return skipped
 
 
 async def skip_all(subscription: Subscription) -> None:
     """Count everything as read. Raises StoreError."""
-    await subscription.cursor.skip_all()
+    with _while_there(subscription):
+        await subscription.cursor.skip_all()
     subscription.moved_up()
 
 
 async def expire(subscription: Subscription, publish_time_ms: int) -> int:
     """Count what was published before then as read; the number of entries. Raises StoreError."""
-    return _expired(subscription, await subscription.cursor.expire(publish_time_ms))
+    with _while_there(subscription):
+        expired = await subscription.cursor.expire(publish_time_ms)
+    return _expired(subscription, expired)
 
 
 async def expire_to(subscription: Subscription, position: Position) -> int:
     """Count what stands up to and including `position` as read; the number of entries. Raises StoreError."""
-    return _expired(subscription, await subscription.cursor.expire_to(position))
+    with _while_there(subscription):
+        expired = await subscription.cursor.expire_to(position)
+    return _expired(subscription, expired)
+
+
+@contextmanager
+def _while_there(subscription: Subscription) -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:
+        if subscription.is_closed:
+            raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted or closed meanwhile") from error
+        raise
 
 
 def _expired(subscription: Subscription, entry_count: int) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from pybroker import logs
@@ -17,7 +18,7 @@ from pybroker.broker import backlog_quota, cursor_moves
 from pybroker.broker.inactive_topics import InactiveTopics
 from pybroker.broker.subscription_registry import BEING_DELETED
 from pybroker.broker.topic_compaction import COMPACTION_SUBSCRIPTION
-from pybroker.errors import StoreError, TooManyRequests, TopicFenced
+from pybroker.errors import StoreError, SubscriptionNotFound, TooManyRequests, TopicFenced
 from pybroker.model.stats import Buckets
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class Maintenance:
                 continue
             try:
                 await check(topic)
-            except (TooManyRequests, TopicFenced) as error:
+            except (SubscriptionNotFound, TooManyRequests, TopicFenced) as error:
                 logs.info(f"{what}.put_off", topic=topic.name, reason=str(error))  # It is done with the next check.
             except StoreError as error:
                 logs.error(f"{what}.failed", topic=topic.name, error=str(error))
@@ -155,7 +156,8 @@ async def _expire(topic: Topic) -> None:
         before_ms = topic.service.clock.wall_ms() - ttl_s * 1000
         for subscription in list(topic.subscriptions.values()):
             if subscription.name != COMPACTION_SUBSCRIPTION:  # what it has not reached is not compacted yet
-                await cursor_moves.expire(subscription, before_ms)
+                with suppress(SubscriptionNotFound):  # The others are looked at all the same.
+                    await cursor_moves.expire(subscription, before_ms)
 
 
 async def _delete_unused(topic: Topic) -> None:

@@ -32,6 +32,7 @@ from pybroker.model.events import Ack, CommandRefused, Flow, Redeliver, SendRefu
 from pybroker.model.position import from_wire
 from pybroker.server.handlers.producer import tell_ready
 from pybroker.server.outbox import Outbox
+from pybroker.server.set_ups import SetUps
 from pybroker.tasks import TaskOwner
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
@@ -90,10 +91,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.producers: dict[int, Producer | None] = {}  # None: being set up, or waiting
         self.waiting_producers: dict[int, Producer] = {}  # for exclusive access to their topics
         self.consumers: dict[int, Consumer | None] = {}
-        self.producers_set_up: dict[int, asyncio.Event] = {}  # as the next one, of producers
-        self.consumers_set_up: dict[
-            int, asyncio.Event
-        ] = {}  # of those being set up, also of closed ones: set when that is over
+        self.producer_set_ups = SetUps()
+        self.consumer_set_ups = SetUps()
         self.topic_watchers: dict[int, ConnectionWatcher] = {}
         self.tasks = TaskOwner("connection")
         self.close_reason = ""

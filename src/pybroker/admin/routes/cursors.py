@@ -22,6 +22,7 @@ from pybroker.admin.partitions import require_not_partitioned
 from pybroker.admin.routes.topic_policies import TOPIC
 from pybroker.broker import cursor_moves
 from pybroker.broker.subscription import Subscription
+from pybroker.broker.subscription_registry import BEING_CHANGED
 from pybroker.broker.topic import Topic
 from pybroker.errors import AdminError
 
@@ -79,7 +80,12 @@ async def expire_in_all(call: Call) -> Response:
 
     async def act(topic: Topic) -> None:
         await check(topic)  # Another subscription may have come meanwhile.
-        refused = [each for each in list(topic.subscriptions.values()) if not await _expire_by_age(call, each)]
+        refused = []
+        for subscription_name in list(topic.subscriptions):
+            async with topic.turn(subscription_name, BEING_CHANGED):
+                subscription = topic.subscriptions.get(subscription_name)
+                if subscription is not None and not await _expire_by_age(call, subscription):
+                    refused.append(subscription)
         if refused:
             raise _nothing_expired(refused[0])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -52,9 +51,7 @@ async def subscribe(connection: Connection, command: pb.BaseCommand) -> None:
     """Attach a consumer to a subscription, making topic and subscription if need be."""
     request = command.subscribe
     consumer_id = request.consumer_id
-    # Of that id, perhaps one that the client has given up meanwhile.
-    while (setting_up := connection.consumers_set_up.get(consumer_id)) is not None:
-        await setting_up.wait()
+    await connection.consumer_set_ups.passed(consumer_id)
     present = connection.consumers.get(consumer_id)
     if present is not None:
         connection.send(replies.success(request.request_id))
@@ -64,21 +61,17 @@ async def subscribe(connection: Connection, command: pb.BaseCommand) -> None:
     with refused_to("subscribe"):
         connection.broker.authorization.require_consume(name, request.subscription, connection.role)
     connection.consumers[consumer_id] = None
-    is_set_up = connection.consumers_set_up[consumer_id] = asyncio.Event()
-    try:
-        consumer = await _attach(connection, request, name)
-    except BaseException:
-        if connection.consumers.get(consumer_id, consumer_id) is None:
-            del connection.consumers[consumer_id]
-        raise
-    else:
+    with connection.consumer_set_ups.begun(consumer_id):
+        try:
+            consumer = await _attach(connection, request, name)
+        except BaseException:
+            if connection.consumers.get(consumer_id, consumer_id) is None:
+                del connection.consumers[consumer_id]
+            raise
         if consumer_id not in connection.consumers:  # closed, or the connection lost, while the topic was loading
             consumer.detach()
             return
         connection.consumers[consumer_id] = consumer
-    finally:
-        del connection.consumers_set_up[consumer_id]
-        is_set_up.set()
     if not connection.is_writable:
         consumer.set_writable(False)
     logs.info(

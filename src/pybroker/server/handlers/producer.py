@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from pybroker import logs
@@ -29,9 +28,7 @@ async def create_producer(connection: Connection, command: pb.BaseCommand) -> No
     """Attach a producer to its topic, making the topic if need be."""
     request = command.producer
     producer_id = request.producer_id
-    # Of that id, perhaps one that the client has given up meanwhile.
-    while (setting_up := connection.producers_set_up.get(producer_id)) is not None:
-        await setting_up.wait()
+    await connection.producer_set_ups.passed(producer_id)
     present = connection.producers.get(producer_id)
     if present is not None:
         _reply(connection, request.request_id, present)  # The client asked before, and did not see the answer.
@@ -42,21 +39,17 @@ async def create_producer(connection: Connection, command: pb.BaseCommand) -> No
     name = TopicName.parse(request.topic)
     _require_rights(connection, request, name)
     connection.producers[producer_id] = None
-    is_set_up = connection.producers_set_up[producer_id] = asyncio.Event()
-    try:
-        producer = await _attach(connection, request, name)
-    except BaseException:
-        if connection.producers.get(producer_id, producer_id) is None:
-            del connection.producers[producer_id]
-        raise
-    else:
+    with connection.producer_set_ups.begun(producer_id):
+        try:
+            producer = await _attach(connection, request, name)
+        except BaseException:
+            if connection.producers.get(producer_id, producer_id) is None:
+                del connection.producers[producer_id]
+            raise
         if producer_id not in connection.producers:  # closed, or the connection lost, while the topic was loading
             producer.detach()
             return
         _tell(connection, request, producer)
-    finally:
-        del connection.producers_set_up[producer_id]
-        is_set_up.set()
 
 
 def _tell(connection: Connection, request: pb.CommandProducer, producer: Producer) -> None:
