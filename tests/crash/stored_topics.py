@@ -1,0 +1,287 @@
+"""Topics in a data directory that is to be damaged: the process that makes them and is killed, and what is found of them.
+
+Run as a program it makes them below the directory that it is given, prints what it was promised as JSON, and waits to be killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pybroker import logs
+from pybroker.clock import Clock
+from pybroker.data_directory import DataDirectoryLock
+from pybroker.errors import DamagedEntries, StoreError
+from pybroker.managed_ledger.entry_cache import EntryCache
+from pybroker.managed_ledger.factory import LedgerLimits, ManagedLedgerFactory
+from pybroker.managed_ledger.leftovers import delete_leftovers
+from pybroker.managed_ledger.managed_cursor import ManagedCursor
+from pybroker.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerListener
+from pybroker.metadata.sqlite import SqliteMetadataStore
+from pybroker.model.position import Position
+from pybroker.storage.ledger_store import AppendRun
+from pybroker.storage.local_store import LocalStore
+from pybroker.storage.options import LocalStoreOptions
+
+OPTIONS = LocalStoreOptions(
+    direct_io=False, journal_file_bytes=1 << 17, checkpoint_max_bytes=1 << 30, reserve_bytes=1 << 16, read_threads=1
+)
+LIMITS = LedgerLimits(max_entries_per_ledger=40, min_rollover_ms=0)
+ROOT = "/managed-ledgers/public/default/persistent/"
+TOPICS = ("orders", "logs", "invoices", "mails")
+DELETED_TOPIC = "deleted"
+SUBSCRIPTIONS = ("one by one", "in holes")
+RUNS = 3
+OLDER = "older"
+"""The directory as it was after an earlier stop."""
+KILLED = "killed"
+"""The directory that the process left when it was killed."""
+STOPPED = "stopped"
+"""The same after one more start and an orderly stop."""
+
+
+def payload(topic: str, number: int) -> bytes:
+    """What every reader can work out again; those of `logs` are so large that a ledger of them has several blocks."""
+    return f"{topic}:{number};".encode() * (400 if topic == "logs" else 1 + number % 30)
+
+
+@dataclass
+class Promised:
+    """Of one topic: positions of its entries in their order, and for each subscription those whose acknowledgement was stored."""
+
+    entries: list[tuple[int, int]] = field(default_factory=list)
+    acked: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+
+
+class _Topic(ManagedLedgerListener):
+    """Appends, acknowledges, and waits until that is stored."""
+
+    def __init__(self, name: str, ledger: ManagedLedger, promised: Promised) -> None:
+        self.ledger = ledger
+        self._name = name
+        self._promised = promised
+        self._stored = asyncio.Semaphore(0)
+        ledger.listen(self)
+
+    def entries_added(self, runs: list[AppendRun]) -> None:
+        for run in runs:
+            for number in range(len(run.payloads)):
+                self._promised.entries.append((run.ledger_id, run.first_entry_id + number))
+                self._stored.release()
+
+    def append_failed(self, runs: list[AppendRun], error: StoreError) -> None:
+        raise AssertionError from error
+
+    async def append(self, count: int) -> None:
+        first = len(self._promised.entries)
+        for number in range(first, first + count):
+            data = payload(self._name, number)
+            self.ledger.append([data], [1], len(data), None)
+            await self._stored.acquire()
+
+    async def acknowledge(self, subscription: str, numbers: range) -> None:
+        cursor = self.ledger.cursors[subscription]
+        for number in numbers:
+            position = self._promised.entries[number]
+            cursor.state.acknowledge(position[0], [position[1]])
+            self._promised.acked[subscription].append(position)
+        await _written(cursor)
+
+
+async def _written(cursor: ManagedCursor) -> None:
+    done: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+    cursor.changed(done.set_result)
+    assert await done is None
+
+
+def _never(error: BaseException) -> None:
+    raise AssertionError from error
+
+
+@dataclass
+class Stores:
+    """What a broker opens at its start, in the same order."""
+
+    metadata: SqliteMetadataStore
+    store: LocalStore
+    factory: ManagedLedgerFactory
+
+    @staticmethod
+    async def open(directory: Path) -> Stores:
+        metadata = await SqliteMetadataStore.open(directory / "metadata.db", mark=directory / "metadata.end")
+        try:
+            store = await LocalStore.open(directory, OPTIONS, _never)
+        except BaseException:
+            await metadata.close()
+            raise
+        factory = ManagedLedgerFactory(store, store, metadata, EntryCache(0), LIMITS, Clock(), 5, lambda _: 0)
+        return Stores(metadata, store, factory)
+
+    async def close(self) -> None:
+        await self.factory.close()
+        await self.store.close()
+        await self.metadata.close()
+
+
+async def _make(root: Path) -> None:
+    directory = root / KILLED
+    directory.mkdir()
+    DataDirectoryLock(directory).release()
+    promised = {name: Promised(acked={subscription: [] for subscription in SUBSCRIPTIONS}) for name in TOPICS}
+    for run in range(RUNS):
+        if run == RUNS - 1:
+            shutil.copytree(directory, root / OLDER)
+        stores = await Stores.open(directory)
+        topics = [_Topic(name, await stores.factory.open(ROOT + name), promised[name]) for name in TOPICS]
+        if run == 0:
+            for topic in topics:
+                for subscription in SUBSCRIPTIONS:
+                    await stores.factory.create_cursor(
+                        topic.ledger, subscription, topic.ledger.last_confirmed, {"a": "b"}
+                    )
+            deleted = _Topic(DELETED_TOPIC, await stores.factory.open(ROOT + DELETED_TOPIC), Promised())
+            await deleted.append(10)
+        await _traffic(topics, 70)
+        if run == RUNS - 1:
+            # All of it is in segments and in the table, and then there is more, which is in the journal only.
+            assert await stores.store._checkpointer.run()
+            await stores.factory.delete(await stores.factory.open(ROOT + DELETED_TOPIC))
+            await _traffic(topics, 30)
+            sys.stdout.write(json.dumps({name: vars(topic) for name, topic in promised.items()}) + "\n")
+            sys.stdout.flush()
+            await asyncio.Event().wait()
+        await stores.close()
+
+
+async def _traffic(topics: list[_Topic], count: int) -> None:
+    for topic in topics:
+        first = len(topic._promised.entries)
+        await topic.append(count)
+        await topic.acknowledge(SUBSCRIPTIONS[0], range(first, first + count // 2))
+        await topic.acknowledge(SUBSCRIPTIONS[1], range(first + 1, first + count, 3))
+
+
+@dataclass
+class Found:
+    """What a start makes of a directory. Everything in `wrong` is a broken promise."""
+
+    refused: str = ""
+    """Why nothing could be opened."""
+    refused_topics: dict[str, str] = field(default_factory=dict)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    """Positions whose entry is said to be damaged."""
+    missing_ledgers: set[int] = field(default_factory=set)
+    wrong: list[str] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        """The outcome in a word."""
+        if self.wrong:
+            return "wrong"
+        if self.refused:
+            return "start refused"
+        if self.refused_topics:
+            return "topic refused"
+        return "gap" if self.gaps or self.missing_ledgers else "right"
+
+
+async def look(directory: Path, promised: dict[str, Promised]) -> Found:
+    """Open the directory as a start does, read every entry and every cursor, and close it."""
+    found = Found()
+    try:
+        stores = await Stores.open(directory)
+    except StoreError as error:
+        found.refused = str(error) or "no text"
+        return found
+    try:
+        earlier_ids = set(await stores.store.list_ledgers())
+        await delete_leftovers(stores.store, stores.metadata, earlier_ids)
+        for name, topic in promised.items():
+            try:
+                if not await stores.factory.exists(ROOT + name):
+                    found.wrong.append(f"topic {name} is gone")
+                    continue
+                ledger = await stores.factory.open(ROOT + name)
+            except StoreError as error:
+                found.refused_topics[name] = str(error)
+                continue
+            if ledger.current_ledger_id in earlier_ids | {ledger_id for ledger_id, _ in topic.entries}:
+                found.wrong.append(f"ledger id {ledger.current_ledger_id} is given out again")
+            await _look_at_entries(name, ledger, topic, found)
+            _look_at_cursors(name, ledger, topic, found)
+        try:
+            if await stores.factory.exists(ROOT + DELETED_TOPIC):
+                found.wrong.append("the deleted topic is back")
+        except StoreError as error:
+            found.refused_topics[DELETED_TOPIC] = str(error)
+    finally:
+        await stores.close()
+    return found
+
+
+async def _look_at_entries(name: str, ledger: ManagedLedger, topic: Promised, found: Found) -> None:
+    wanted = dict(zip(topic.entries, range(len(topic.entries)), strict=True))
+    there = sum(row.entry_count for row in ledger.ledgers.rows())
+    if there > len(wanted):
+        found.wrong.append(f"{name} has {there} entries of {len(wanted)}")
+    read: set[tuple[int, int]] = set()
+    for position in wanted:
+        if position in read or position in found.gaps or position[0] in found.missing_ledgers:
+            continue
+        if not ledger.ledgers.has_entry(Position(*position)):
+            found.wrong.append(f"{name} has no entry {position}")
+            continue
+        try:
+            run = await ledger.read(Position(*position), 100, 1 << 20)
+        except DamagedEntries as error:
+            found.gaps += [(error.ledger_id, entry) for entry in range(error.first_entry_id, error.last_entry_id + 1)]
+            if position not in found.gaps:
+                found.wrong.append(f"{position} is not in the damage that reading it names: {error}")
+            continue
+        except StoreError as error:
+            if f"{position[0]}" not in str(error):
+                found.wrong.append(f"reading {position} says {error}")
+            found.missing_ledgers.add(position[0])
+            continue
+        if (run.ledger_id, run.first_entry_id) != position:
+            found.wrong.append(f"{name} answers {run.ledger_id}:{run.first_entry_id} to {position}")
+        for index, data in enumerate(run.payloads):
+            place = (run.ledger_id, run.first_entry_id + index)
+            read.add(place)
+            if place not in wanted or data != payload(name, wanted[place]):
+                found.wrong.append(f"{name} has wrong bytes at {place}")
+
+
+def _look_at_cursors(name: str, ledger: ManagedLedger, topic: Promised, found: Found) -> None:
+    for subscription, acked in topic.acked.items():
+        cursor = ledger.cursors.get(subscription)
+        if cursor is None:
+            found.wrong.append(f"{name} has lost the subscription {subscription!r}")
+            continue
+        deleted = {entry for entry in topic.entries if cursor.state.is_deleted(*entry)}
+        if undone := set(acked) - deleted:
+            found.wrong.append(f"{name}, {subscription!r}: {len(undone)} acknowledgements undone, first {min(undone)}")
+        if more := deleted - set(acked):
+            found.wrong.append(f"{name}, {subscription!r}: {len(more)} never acknowledged, first {min(more)}")
+
+
+def promised_from(line: str) -> dict[str, Promised]:
+    """What the process printed."""
+    said: dict[str, dict[str, Any]] = json.loads(line)
+    return {
+        name: Promised(
+            [(ledger_id, entry_id) for ledger_id, entry_id in topic["entries"]],
+            {key: [(ledger_id, entry_id) for ledger_id, entry_id in acked] for key, acked in topic["acked"].items()},
+        )
+        for name, topic in said.items()
+    }
+
+
+if __name__ == "__main__":
+    logs.configure("error")
+    asyncio.run(_make(Path(sys.argv[1])))

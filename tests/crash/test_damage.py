@@ -1,0 +1,183 @@
+"""Every file of a data directory, damaged in one place: what a start and its readers may answer.
+
+The right bytes, a refusal with a text, or a gap that is named. Not a wrong byte, an entry that is missing without a word, an
+acknowledgement undone or invented, a ledger id given out twice, or another exception. And `ledger verify` names whatever a start
+refuses or loses.
+
+DAMAGE_CASES says how many, DAMAGE_SEED which; a failure tells the seed and the number of its case, which DAMAGE_ONLY runs alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.crash.stored_topics import KILLED, OLDER, STOPPED, Found, Promised, look, promised_from
+
+from pybroker.tools.data_files import NotUsable, opened
+from pybroker.tools.verify import Verifier
+
+CASES = int(os.environ.get("DAMAGE_CASES", "400"))
+SEED = int(os.environ.get("DAMAGE_SEED", "1"))
+ONLY = os.environ.get("DAMAGE_ONLY")
+CHECKOUT = Path(__file__).parents[2]
+KINDS = ("bit", "bit", "bit", "bit", "cut", "zeros", "swap", "deletion")
+MEMORY = Path("/dev/shm")  # hundreds of starts, each of which syncs a dozen times
+NO_CONTENT = ("LOCK", "space.reserve")  # nothing is read of them
+SHARED_MEMORY = "-shm"  # of SQLite, which makes it anew after a crash
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Directories below `root`, and what the process that was killed had been promised."""
+
+    root: Path
+    promised: dict[str, Promised]
+
+    def files(self, state: str) -> list[Path]:
+        """All that hold something, below the directory in that state."""
+        directory = self.root / state
+        paths = (path for path in sorted(directory.rglob("*")) if path.is_file())
+        return [
+            path.relative_to(directory)
+            for path in paths
+            if path.name not in NO_CONTENT and not path.name.endswith(SHARED_MEMORY)
+        ]
+
+
+@pytest.fixture(scope="module")
+def stored() -> Iterator[Stored]:
+    root = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(CHECKOUT / "src"), str(CHECKOUT)))}
+    command = [sys.executable, "-m", "tests.crash.stored_topics", str(root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.kill()
+    made = Stored(root, promised_from(line))
+    shutil.copytree(root / KILLED, root / STOPPED)
+    undamaged = asyncio.run(look(root / STOPPED, made.promised))
+    assert undamaged.kind == "right", undamaged
+    yield made
+    shutil.rmtree(root)
+
+
+def kind_of(path: Path) -> str:
+    """What of its kind there may be several of."""
+    return path.suffix or path.name
+
+
+def damage(stored: Stored, state: str, directory: Path, randomness: random.Random) -> str:
+    """Damage one file in one place; what was done. Each kind of file is as likely as the others, however many there are."""
+    files = stored.files(state)
+    kind = randomness.choice(sorted({kind_of(path) for path in files}))
+    name = randomness.choice([path for path in files if kind_of(path) == kind])
+    path = directory / name
+    data = path.read_bytes()
+    what = randomness.choice(KINDS)
+    offset = _place(data, randomness)
+    if what == "bit":
+        bit = randomness.randrange(8)
+        path.write_bytes(data[:offset] + bytes((data[offset] ^ 1 << bit,)) + data[offset + 1 :])
+        return f"{name}: bit {bit} of byte {offset}"
+    if what == "zeros":
+        count = min(randomness.choice((1, 512, 4096)), len(data) - offset)
+        path.write_bytes(data[:offset] + bytes(count) + data[offset + count :])
+        return f"{name}: {count} zeros at {offset}"
+    if what == "cut":
+        path.write_bytes(data[:offset])
+        return f"{name}: cut at {offset} of {len(data)}"
+    if what == "swap":
+        others = [stored.root / state / other for other in files if kind_of(other) == kind and other != name]
+        others += [older] if (older := stored.root / OLDER / name).exists() else []
+        if others:
+            other = randomness.choice(others)
+            path.write_bytes(other.read_bytes())
+            return f"{name}: in its place {other.relative_to(stored.root)}"
+    path.unlink()
+    return f"{name}: deleted"
+
+
+def _place(data: bytes, randomness: random.Random) -> int:
+    """An offset; mostly one where something stands, as much of a journal is zeros."""
+    if randomness.random() < 0.7:
+        end = len(data.rstrip(b"\0"))
+        if end:
+            return randomness.randrange(end)
+    return randomness.randrange(max(1, len(data)))
+
+
+def verify(directory: Path) -> list[str]:
+    """Every damage that `ledger verify` names."""
+    found: list[str] = []
+    try:
+        with opened(directory) as files:
+            Verifier(files, lambda finding: found.append(finding.line()) if finding.is_damage else None, _idle).run()
+    except NotUsable as error:
+        found.append(str(error))
+    return found
+
+
+def _idle(_done_bytes: int, _total_bytes: int) -> None:
+    """Nobody looks."""
+
+
+def unnamed(found: Found, named: list[str]) -> list[str]:
+    """What a start refuses or loses and `verify` does not name."""
+    if found.kind == "right" or (named and found.kind != "gap"):
+        return []
+    ledger_ids = found.missing_ledgers | {ledger_id for ledger_id, _ in found.gaps}
+    if found.kind != "gap":
+        return [f"verify finds nothing: {found}"]
+    marks = {ledger_id: (f"{ledger_id:020d}", f" {ledger_id}:", f"ledger {ledger_id}") for ledger_id in ledger_ids}
+    return [
+        f"verify does not name ledger {ledger_id} in {named}"
+        for ledger_id in ledger_ids
+        if not any(mark in line for line in named for mark in marks[ledger_id])
+    ]
+
+
+def examine(stored: Stored, directory: Path, number: int) -> tuple[str, str, list[str]]:
+    """One case: what was damaged, the outcome in a word, and what is wrong with it."""
+    state = (KILLED, STOPPED)[number % 2]
+    shutil.copytree(stored.root / state, directory)
+    what = f"{state}/{damage(stored, state, directory, random.Random(f'{SEED}-{number}'))}"
+    try:
+        named = verify(directory)
+        found = asyncio.run(look(directory, stored.promised))
+        wrong = found.wrong + unnamed(found, named)
+        if found.kind in ("right", "gap") and number % 8 < 2:
+            again = asyncio.run(look(directory, stored.promised))
+            if (again.kind, sorted(again.gaps)) != (found.kind, sorted(found.gaps)):
+                wrong.append(f"the next start is not as the first one: {again}")
+        kind = found.kind
+    except Exception as error:
+        kind, wrong = "exception", [repr(error)]
+        if ONLY is not None:
+            raise
+    finally:
+        shutil.rmtree(directory)
+    return what, kind, wrong
+
+
+@pytest.mark.long
+def test_damage_costs_what_is_named_and_nothing_else(stored: Stored) -> None:
+    outcomes: Counter[str] = Counter()
+    wrong: list[str] = []
+    for number in range(CASES) if ONLY is None else (int(ONLY),):
+        what, kind, faults = examine(stored, stored.root / "damaged", number)
+        outcomes[kind] += 1
+        wrong += [f"DAMAGE_SEED={SEED} DAMAGE_ONLY={number}: {what}: {fault}" for fault in faults]
+    assert not wrong, "\n".join(wrong)
+    if ONLY is None:
+        assert all(outcomes[kind] for kind in ("right", "gap", "start refused")), outcomes  # all of it was tried
