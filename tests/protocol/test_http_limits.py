@@ -202,6 +202,8 @@ async def test_large_answers_have_a_total() -> None:
             refused = await http.call("GET", "/admin/v2/namespaces/public")
             assert (refused.status, refused.headers["retry-after"]) == (503, "1")
             assert (await http.call("GET", "/admin/v2/clusters")).status == 200
+            page = (await http.call("GET", "/metrics")).body
+            assert b'pybroker_http_response_bytes{cluster="standalone"} %d\n' % responses.taken in page
         await until(lambda: responses.taken == 0)
         assert (await http.call("GET", "/admin/v2/namespaces/public")).status == 200
 

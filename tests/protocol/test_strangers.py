@@ -38,6 +38,9 @@ def test_strangers_keep_nobody_out_and_the_oldest_make_way(narrow: BrokerProcess
         # Each newcomer, those that connected included, has cost the oldest one of them its place.
         assert [stranger.reply() for stranger in strangers[: 2 * PER_ADDRESS]] == [CLOSED] * (2 * PER_ADDRESS)
         assert ping(strangers[-1]) == "PONG"
+        page = narrow.get("/metrics")
+        displaced = next(line for line in page.splitlines() if line.startswith("pybroker_displaced_connections_total"))
+        assert int(displaced.split()[-1]) >= 2 * PER_ADDRESS
 
 
 def test_pings_before_connect_are_answered_a_few_times(narrow: BrokerProcess) -> None:

@@ -60,6 +60,7 @@ from pybroker.errors import CannotListen
 from pybroker.tasks import TaskOwner
 
 if TYPE_CHECKING:
+    from pybroker.admin.metrics.text import Number
     from pybroker.broker.service import BrokerService
     from pybroker.clock import Clock
 
@@ -113,7 +114,7 @@ class HttpServer:
         self._tasks = TaskOwner("http")
         config = broker.config
         page = self._page = SharedPage(
-            MetricsPage(broker, self.rates),
+            MetricsPage(broker, self.rates, self._figures),
             self._tasks,
             config.metrics_page_interval_ms / 1000,
             config.metrics_servlet_timeout_ms / 1000,
@@ -141,6 +142,18 @@ class HttpServer:
     def port_tls(self) -> int | None:
         """The bound port of HTTPS, None when it is off or not bound."""
         return _port_of(self._tls_socket)
+
+    def _figures(self) -> dict[str, Number]:
+        """What is open, what waits, what is held, and how many have been turned away."""
+        limits, connections = self.limits, self._connections
+        return {
+            "connections": 0 if connections is None else len(connections.connections),
+            "refused_connections": 0 if connections is None else connections.refused,
+            "waiting_requests": limits.requests.waiting + limits.views.waiting + limits.documents.waiting,
+            "request_bytes": limits.requests.taken,
+            "response_bytes": limits.responses.taken,
+            "viewed_bytes": limits.views.taken,
+        }
 
     @property
     def metrics_page(self) -> WrittenPage | None:

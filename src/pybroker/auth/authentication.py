@@ -73,6 +73,11 @@ class AuthenticationService:
             f"authentication method {method[:40]!r} is not configured; methods: {', '.join(self._providers)}"
         )
 
+    @property
+    def waiting_checks(self) -> int:
+        """Passwords that wait to be checked."""
+        return self._checks.waiting
+
     def is_immediate(self, method: str, data: bytes) -> bool:
         """Whether `authenticate` takes no hash of a password, which would hold everybody up."""
         provider = self._providers.get(method)

@@ -200,6 +200,7 @@ class BrokerStats:
         "bugs",
         "connections_closed",
         "connections_created",
+        "connections_displaced",
         "connections_failed",
         "connections_refused",
         "gc_full_collections",
@@ -225,6 +226,8 @@ class BrokerStats:
         self.active_connections = 0
         self.connections_created = 0
         self.connections_refused = 0
+        self.connections_displaced = 0
+        """Closed because they had not said CONNECT while others came, or in time."""
         self.connections_failed = 0
         self.connections_closed = 0
         self.throttled_connections = 0

@@ -83,6 +83,7 @@ class ServerContext:
             if displaced is None:
                 self._refuse(connection)
         if displaced is not None:
+            self.broker.stats.connections_displaced += 1
             self.strangers.leave(displaced)
             displaced.abort("makes way for others: it has not said CONNECT")
 
@@ -94,6 +95,7 @@ class ServerContext:
         """Close those that have not said CONNECT in time."""
         latest_s = self.loop.time() - self.connect_timeout_s
         while (longest := self.strangers.longest) is not None and longest.opened_s <= latest_s:
+            self.broker.stats.connections_displaced += 1
             self.strangers.leave(longest)
             longest.abort("no CONNECT within connectCommandTimeoutMs")
 

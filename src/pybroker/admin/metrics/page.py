@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pybroker.admin.metrics.broker import BrokerLines
@@ -11,7 +11,7 @@ from pybroker.admin.metrics.figures import broker_host
 from pybroker.admin.metrics.ledgers import ledger_lines
 from pybroker.admin.metrics.reading import Reading
 from pybroker.admin.metrics.schemas import schema_lines
-from pybroker.admin.metrics.text import Samples
+from pybroker.admin.metrics.text import Number, Samples
 from pybroker.admin.slices import sliced
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 class MetricsPage:
     """Writes the page, anew for each scrape."""
 
-    def __init__(self, broker: BrokerService, rates: RateSampler) -> None:
+    def __init__(self, broker: BrokerService, rates: RateSampler, http: Callable[[], dict[str, Number]] = dict) -> None:
+        """`http` tells the figures of the HTTP server."""
+        self._http = http
         self._broker = broker
         self._rates = rates
         self._samples = Samples(broker.config.cluster_name)
@@ -38,6 +40,8 @@ class MetricsPage:
         for _ in reading.read():
             yield ""
         yield from self._broker_lines.lines(reading)
+        for name, value in self._http().items():
+            yield from self._samples.gauge(f"pybroker_http_{name}", value)
         yield from schema_lines(self._samples, self._broker.schemas.counters)
         yield from ledger_lines(self._samples, reading.ledgers, config.stats_update_frequency_in_secs)
         if config.expose_bundles_metrics_in_prometheus:
