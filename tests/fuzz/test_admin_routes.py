@@ -33,6 +33,9 @@ INTENDED = (
 )
 
 
+PLANTED = "/planted/"
+
+
 async def serve_fault(_call: Call) -> Response:
     raise ValueError("planted")
 
@@ -57,12 +60,14 @@ class Caller:
 
     async def send(self, request: Request) -> tuple[int, bytes]:
         """Status and body of the answer; 0 when the connection was closed without one."""
+        # Only what is known to hang is given up soon: on a busy machine everything else may take its time.
+        hang_s = self._hang_s if PLANTED in request.target else HANG_S
         try:
-            async with asyncio.timeout(self._hang_s):
+            async with asyncio.timeout(hang_s):
                 return await self._exchange(request)
         except TimeoutError:
             self.close()
-            raise Fault(f"no answer within {self._hang_s:g} s: {request}") from None
+            raise Fault(f"no answer within {hang_s:g} s: {request}") from None
 
     async def _exchange(self, request: Request) -> tuple[int, bytes]:
         if self._writer is None:
@@ -233,9 +238,9 @@ def test_no_long_walk_of_requests_is_answered_with_a_servers_fault() -> None:
 @pytest.mark.parametrize("handler", [serve_fault, serve_nothing])
 @pytest.mark.parametrize("is_swept", [True, False])
 def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, handler: Any, is_swept: bool) -> None:
-    planted = SimpleNamespace(routes=lambda: [route("POST", "/planted/{topic}", handler)])
+    planted = SimpleNamespace(routes=lambda: [route("POST", PLANTED + "{topic}", handler)])
     monkeypatch.setattr(http, "NOUNS", (*http.NOUNS, planted))
-    routes = [each for each in all_routes() if each.path in {"/planted/{topic}", "/admin/v2/clusters"}]
+    routes = [each for each in all_routes() if each.path in {PLANTED + "{topic}", "/admin/v2/clusters"}]
     hang_s = 0.15 if handler is serve_nothing else HANG_S
     search = partial(walk, list(sweep(routes)), hang_s) if is_swept else partial(explore, 10, 4, routes, hang_s)
     with pytest.raises(Fault, match=r"POST /planted/"):

@@ -49,15 +49,26 @@ class BrokerProcess:
             command += ["--set", f"{key}={value}"]
         command += self.arguments
         environment = {**os.environ, **self.environment}
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
+        self.process = self._launch(command, environment)
         deadline = time.monotonic() + START_TIMEOUT_S
         while not ready_file.exists():
             if self.process.poll() is not None or time.monotonic() > deadline:
+                if self.ready and deadline > time.monotonic() and self._has_lost_its_port():
+                    # Somebody's outgoing connection was given it since the last run: such do not last.
+                    time.sleep(0.2)
+                    self.process = self._launch(command, environment)
+                    continue
                 raise RuntimeError(f"the broker did not start:\n{self.log.read_text()}")
             time.sleep(0.01)
         self.ready = json.loads(ready_file.read_text())
         return self
+
+    def _launch(self, command: list[str], environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+        with self.log.open("ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
+
+    def _has_lost_its_port(self) -> bool:
+        return "Address already in use" in self.log.read_text().splitlines()[-1]
 
     @contextmanager
     def running(self) -> "Iterator[BrokerProcess]":
