@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests.fuzz.test_admin_routes import INTENDED
-from tests.fuzz_server.frames import FIELDS, FrameMaker
+from tests.fuzz_server.frames import FIELDS, FrameMaker, frame
 from tests.fuzz_server.http_requests import HttpRequest, RequestMaker
 from tests.fuzz_server.tally import Tally
 
@@ -21,7 +21,7 @@ ANSWER_S = 20.0
 """After which an answer that is due is missing; a machine that is busy takes a while."""
 PATIENCE_S = 2.0
 """How long to wait for an answer that need not come."""
-PAUSE_S = 0.004
+PING = frame(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()).SerializeToString())
 LAST_ANSWERS_S = 0.2
 MOST_ON_A_CONNECTION = 300
 
@@ -59,10 +59,10 @@ async def _frames(host: str, port: int, seed: str, budget: Budget, tally: Tally)
             tally.fault(f"no connection: {error!r}")
             return
         tally.connections += 1
-        reads = random.random() < 0.9
-        reading = asyncio.ensure_future(_read(reader, writer, tally)) if reads else None
+        connection = _Connection(reader, writer, tally)
+        reading = asyncio.ensure_future(connection.read()) if random.random() < 0.9 else None
         try:
-            sent = await _send(random, writer, count, tally)
+            sent = await _send(random, connection, count, reads=reading is not None)
             if sent < count:
                 tally.closed_by_broker += 1
                 budget.left += count - sent
@@ -75,9 +75,57 @@ async def _frames(host: str, port: int, seed: str, budget: Budget, tally: Tally)
                     await reading
 
 
-async def _send(random: Random, writer: asyncio.StreamWriter, count: int, tally: Tally) -> int:
+class _Connection:
+    """One connection, and what the broker says on it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tally: Tally) -> None:
+        self.tally = tally
+        self._reader = reader
+        self._writer = writer
+        self._heard = asyncio.Event()
+
+    async def read(self) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, OSError):
+            while True:
+                size = int.from_bytes(await self._reader.readexactly(4), "big")
+                body = await self._reader.readexactly(size)
+                command = pb.BaseCommand.FromString(body[4 : 4 + int.from_bytes(body[:4], "big")])
+                name = pb.BaseCommand.Type.Name(command.type)
+                message: Any = getattr(command, FIELDS[command.type])
+                error = getattr(message, "error", None)
+                has_error = error is not None and message.HasField("error")
+                self.tally.answers[f"{name} {pb.ServerError.Name(error)}" if has_error else name] += 1
+                if command.type == pb.BaseCommand.PONG:
+                    self._heard.set()
+        self._writer.close()
+        self._heard.set()
+
+    async def write(self, data: bytes) -> bool:
+        """False when the connection is closed, or full as nothing is read at the other end."""
+        self._writer.write(data)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self._writer.drain()
+        except (OSError, TimeoutError):
+            return False
+        return not self._writer.transport.is_closing()
+
+    async def has_come_through(self) -> bool:
+        """Whether the broker has read all that was sent: it answers a PING. False when it closes, or waits for more bytes."""
+        self._heard.clear()
+        if not await self.write(PING):
+            return False
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self._heard.wait()
+        except TimeoutError:
+            return False
+        return not self._writer.transport.is_closing()
+
+
+async def _send(random: Random, connection: _Connection, count: int, *, reads: bool) -> int:
     """Send so many frames; how many of them before the broker closed the connection."""
-    maker = FrameMaker(random)
+    maker, tally = FrameMaker(random), connection.tally
     first = maker.introduction() if random.random() < 0.95 else []
     waiting = bytearray()
     for number in range(count):
@@ -85,35 +133,19 @@ async def _send(random: Random, writer: asyncio.StreamWriter, count: int, tally:
         tally.kinds[kind] += 1
         tally.sent[name] += 1
         waiting += data
-        is_last = number == count - 1
-        if random.random() < 0.15 or is_last:
-            size = len(waiting) if is_last else random.randrange(len(waiting) + 1)
-            writer.write(bytes(waiting[:size]))
-            del waiting[:size]
-            try:
-                async with asyncio.timeout(PATIENCE_S):
-                    await writer.drain()
-            except (OSError, TimeoutError):  # closed, or full as nothing is read
+        draw, is_last = random.random(), number == count - 1
+        if draw < 0.1 or is_last:
+            # All of it; frames that follow are sent only when the broker has got so far.
+            if not await connection.write(bytes(waiting)) or (reads and not await connection.has_come_through()):
                 return number + 1
-            # Time for answers, or all would be sent to a connection that the broker has closed already.
-            await asyncio.sleep(PAUSE_S)
-        if writer.transport.is_closing():
-            return number + 1
+            waiting.clear()
+        elif draw < 0.2:
+            size = random.randrange(len(waiting) + 1)
+            if not await connection.write(bytes(waiting[:size])):
+                return number + 1
+            del waiting[:size]
+            await asyncio.sleep(0)
     return count
-
-
-async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tally: Tally) -> None:
-    with contextlib.suppress(asyncio.IncompleteReadError, OSError):
-        while True:
-            size = int.from_bytes(await reader.readexactly(4), "big")
-            body = await reader.readexactly(size)
-            command = pb.BaseCommand.FromString(body[4 : 4 + int.from_bytes(body[:4], "big")])
-            name = pb.BaseCommand.Type.Name(command.type)
-            message: Any = getattr(command, FIELDS[command.type])
-            error = getattr(message, "error", None)
-            has_error = error is not None and message.HasField("error")
-            tally.answers[f"{name} {pb.ServerError.Name(error)}" if has_error else name] += 1
-    writer.close()
 
 
 # --- HTTP

@@ -55,6 +55,7 @@ class FrameMaker:
     def __init__(self, random: Random) -> None:
         self._random = random
         self._request_id = 0
+        self._ids = 1  # of producers and consumers: an unknown producer ends the connection at once
         # By weight: how a frame is made. Most of what is hostile ends a connection, so that half of them send less of it.
         self._kinds: list[tuple[str, Callable[[], tuple[str, bytes]]]] = [
             *[("plain", self._plain)] * 60,
@@ -76,7 +77,8 @@ class FrameMaker:
     def introduction(self) -> list[tuple[str, str, bytes]]:
         """What an honest client would begin with: CONNECT, producers and consumers."""
         first = [("proper", "CONNECT", self.connect())]
-        for number in range(self._random.randrange(4)):
+        self._ids = self._random.randrange(1, 4)
+        for number in range(self._ids):
             topic = f"persistent://fuzz/ns/f{self._random.randrange(12)}"
             producer = pb.BaseCommand(type=Type.PRODUCER)
             producer.producer.topic, producer.producer.producer_id = topic, number
@@ -235,7 +237,7 @@ class FrameMaker:
             self._request_id += 1
             return self._request_id
         if name in {"producer_id", "consumer_id", "watcher_id"}:
-            return random.randrange(3)
+            return random.randrange(self._ids + (random.random() < 0.02))
         if name == "messagePermits":
             return random.choice((1, 10, 1000))
         if name in {"ledgerId", "ledger_id"}:

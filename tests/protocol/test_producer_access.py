@@ -19,6 +19,7 @@ from tests.support.rest import call
 from pybroker.broker.internal_producer import InternalProducer
 from pybroker.broker.producer import Producer
 from pybroker.broker.producer_access import AccessMode
+from pybroker.broker.producer_places import LARGEST_EPOCH, TOPIC_EPOCH_PROPERTY, stored_epoch
 from pybroker.broker.topic import Topic
 from pybroker.errors import (
     MetadataError,
@@ -269,6 +270,19 @@ def opened(raw: RawClient, topic: str, producer_id: int, mode: AccessMode, **fie
 def stats(broker: BrokerProcess, topic: str) -> dict[str, Any]:
     found: dict[str, Any] = call(f"{broker.http_url}/admin/v2/{topic.replace('://', '/')}/stats").json
     return found
+
+
+def test_an_epoch_that_cannot_be_is_refused_and_takes_no_topic(broker: BrokerProcess, topic: str) -> None:
+    with connected(broker) as client:
+        refused = opened(client, topic, 1, EXCLUSIVE, topic_epoch=2**64 - 1)
+        assert (refused["type"], refused["error"]) == ("ERROR", "NotAllowedError")
+        assert opened(client, topic, 1, EXCLUSIVE)["topic_epoch"] == "0"
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, str(2**64), str(LARGEST_EPOCH + 1), "-1", "٣", ""])
+def test_a_property_that_is_no_epoch_counts_for_none(text: str) -> None:
+    assert stored_epoch({TOPIC_EPOCH_PROPERTY: text}) is None
+    assert stored_epoch({TOPIC_EPOCH_PROPERTY: "7"}) == 7
 
 
 def test_a_dead_holder_is_evicted_for_the_one_that_waits(broker: BrokerProcess, topic: str) -> None:

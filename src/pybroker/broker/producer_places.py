@@ -22,12 +22,16 @@ if TYPE_CHECKING:
 
 TOPIC_EPOCH_PROPERTY = "pulsar.topic.epoch"
 """Which property of a topic is its epoch; REST shows it among the others."""
+LARGEST_EPOCH = 1 << 62
+"""No topic is taken over so often; the next ones have room in the protocol's 64 bits."""
 
 
 def stored_epoch(properties: Mapping[str, str]) -> int | None:
     """The epoch among the properties of a topic, if there is one. Anybody who may change those can write anything there."""
     text = properties.get(TOPIC_EPOCH_PROPERTY, "")
-    return int(text) if text.isascii() and text.isdecimal() else None
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(LARGEST_EPOCH))):
+        return None
+    return epoch if (epoch := int(text)) <= LARGEST_EPOCH else None
 
 
 class ProducerPlaces:

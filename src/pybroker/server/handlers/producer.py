@@ -9,6 +9,7 @@ from pybroker.broker.backlog_quota import require_within_quota
 from pybroker.broker.open_topic import on_open_topic
 from pybroker.broker.producer import Producer
 from pybroker.broker.producer_access import AccessMode
+from pybroker.broker.producer_places import LARGEST_EPOCH
 from pybroker.broker.topic import Topic
 from pybroker.broker.topic_base import TopicBase
 from pybroker.broker.topic_schemas import producer_schema_version
@@ -72,6 +73,8 @@ def tell_ready(connection: Connection, producer: Producer) -> None:
 def _require_supported(connection: Connection, request: pb.CommandProducer) -> None:
     if request.txn_enabled:
         raise NotAllowedError("transactions are not supported yet")
+    if request.topic_epoch > LARGEST_EPOCH:
+        raise NotAllowedError(f"no topic has an epoch of {request.topic_epoch}")
     require_short_name(request.producer_name, "producer name")
     require_short_name(request.initial_subscription_name, "initial subscription name")
     limit = connection.broker.config.max_producer_metadata_size
