@@ -182,7 +182,9 @@ async def test_a_wait_for_a_change_ends_with_an_error_that_no_client_hangs_on(mo
             await service.partitioned_operations.create(ORDERS, 1, {})
         gate.open()
         await making
-        assert service.waiting.count == 0
+        assert (service.waiting.count, service.waiting.late_total) == (0, 2)
+        page = await asyncio.to_thread(call, broker.url("").removesuffix("/admin/v2") + "/metrics/")
+        assert 'pybroker_late_topic_requests_total{cluster="standalone"} 2' in page.text
 
 
 async def test_only_so_many_requests_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,6 +197,7 @@ async def test_only_so_many_requests_wait(monkeypatch: pytest.MonkeyPatch) -> No
         await turns()
         with pytest.raises(TooManyRequests, match="maxWaitingTopicRequests"):
             await service.any_topic(ORDERS.partition(0), may_create=True)
+        assert service.waiting.refused_total == 1
         waiting[0].cancel()
         await turns()
         assert service.waiting.count == 2

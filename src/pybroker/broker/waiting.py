@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
 
+from pybroker import logs
 from pybroker.broker.subscription_turns import WaitingRoom
 from pybroker.config import BrokerConfig
 from pybroker.errors import TooManyRequests
@@ -25,6 +26,10 @@ class WaitingRequests:
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self.count = 0
+        self.late_total = 0
+        """Those that waited until their deadline."""
+        self.refused_total = 0
+        """Those for which there was no room to wait."""
         self.subscriptions = WaitingRoom()
         """Where requests of all topics wait for their turns with a subscription."""
 
@@ -33,6 +38,7 @@ class WaitingRequests:
         """Within this a request does nothing but wait for `what`, which the refusal names. Raises TooManyRequests."""
         limit = self._config.max_waiting_topic_requests
         if self.count >= limit:
+            self.refused_total += 1
             raise TooManyRequests(f"{what}, and {limit} requests wait already (maxWaitingTopicRequests), try again")
         timeout_s = self._config.topic_load_timeout_seconds
         self.count += 1
@@ -42,6 +48,8 @@ class WaitingRequests:
         except TimeoutError:
             if not deadline.expired():
                 raise
+            self.late_total += 1
+            logs.warning("topic.waited_in_vain", reason=what)
             raise TooManyRequests(f"{what} for {timeout_s} s (topicLoadTimeoutSeconds), try again") from None
         finally:
             self.count -= 1

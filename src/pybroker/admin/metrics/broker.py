@@ -153,6 +153,10 @@ class BrokerLines:
         yield from samples.counter("pybroker_refused_subscription_requests", room.refused_total)
         yield from samples.gauge("pybroker_waiting_password_checks", broker.authentication.waiting_checks)
         yield from samples.counter("pybroker_displaced_connections", stats.connections_displaced)
+        waiting = broker.waiting
+        yield from samples.gauge("pybroker_waiting_topic_requests", waiting.count)
+        yield from samples.counter("pybroker_late_topic_requests", waiting.late_total)
+        yield from samples.counter("pybroker_refused_topic_requests", waiting.refused_total)
         yield from samples.counter("pybroker_bugs", stats.bugs)
         yield from samples.counter("pybroker_skipped_damaged_entries", stats.skipped_damaged_entries)
         for name, value in broker.ledgers.store.figures().items():
