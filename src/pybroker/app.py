@@ -109,9 +109,9 @@ async def _serve(config: BrokerConfig, ready_file: Path | None, disk: Disk | Non
     await broker.start()
     broker.own_collector()
     try:
-        if ready_file is not None:
-            _write_ready_file(ready_file, broker.description())
         print(broker.banner(), flush=True)
+        if ready_file is not None:
+            _write_ready_file(ready_file, broker.description())  # last: who waits for it finds everything said
         await stop.wait()
     finally:
         is_clean = await broker.close()
