@@ -317,7 +317,7 @@ def _open_table(path: Path, open_database: OpenDatabase, mark_path: Path | None)
         except BaseException:
             connection.close()
             raise
-    except (sqlite3.Error, StoreError, OSError) as error:
+    except (sqlite3.Error, StoreError, OSError, UnicodeDecodeError) as error:  # the last: SQLite quotes what is damaged
         raise StoreError(f"the metadata store {path} cannot be opened: {error}") from error
     return _Table(connection, totals, mark)
 
