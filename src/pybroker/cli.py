@@ -80,6 +80,12 @@ def _add_ledger_commands(parser: argparse.ArgumentParser) -> None:
     dump.add_argument("--payloads", action="store_true", help="the bytes of entries too, as hexadecimal digits")
     dump.add_argument("--json", action="store_true", help="one JSON object a line")
     dump.set_defaults(run=_dump)
+    repair = commands.add_parser(
+        "repair", help="show how a directory that no broker starts on can be made whole, or do it"
+    )
+    repair.add_argument("directory", type=Path, metavar="DIR", help="the data directory")
+    repair.add_argument("--apply", action="store_true", help="do it; what is replaced is kept in DIR/taken-away-<time>")
+    repair.set_defaults(run=_repair)
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -92,6 +98,12 @@ def _dump(options: argparse.Namespace) -> int:
     from pybroker.tools.dump import main as dump  # noqa: PLC0415  (see main)
 
     return dump(options.directory, options.ledger, with_payloads=options.payloads, is_json=options.json)
+
+
+def _repair(options: argparse.Namespace) -> int:
+    from pybroker.tools.repair import main as repair  # noqa: PLC0415  (see main)
+
+    return repair(options.directory, applies=options.apply)
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -263,8 +263,9 @@ def _look_at_cursors(name: str, ledger: ManagedLedger, topic: Promised, found: F
         if cursor is None:
             found.wrong.append(f"{name} has lost the subscription {subscription!r}")
             continue
-        deleted = {entry for entry in topic.entries if cursor.state.is_deleted(*entry)}
-        if undone := set(acked) - deleted:
+        there = {entry for entry in topic.entries if ledger.ledgers.has_entry(Position(*entry))}
+        deleted = {entry for entry in there if cursor.state.is_deleted(*entry)}
+        if undone := set(acked) & there - deleted:
             found.wrong.append(f"{name}, {subscription!r}: {len(undone)} acknowledgements undone, first {min(undone)}")
         if more := deleted - set(acked):
             found.wrong.append(f"{name}, {subscription!r}: {len(more)} never acknowledged, first {min(more)}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ import pytest
 from tests.crash.stored_topics import KILLED, OLDER, STOPPED, Found, Promised, look, promised_from
 
 from pybroker.tools.data_files import NotUsable, opened
+from pybroker.tools.repair import main as repair
 from pybroker.tools.verify import Verifier
 
 CASES = int(os.environ.get("DAMAGE_CASES", "400"))
@@ -34,6 +36,7 @@ CHECKOUT = Path(__file__).parents[2]
 KINDS = ("bit", "bit", "bit", "bit", "cut", "zeros", "swap", "deletion")
 MEMORY = Path("/dev/shm")  # hundreds of starts, each of which syncs a dozen times
 NO_CONTENT = ("LOCK", "space.reserve")  # nothing is read of them
+LEDGER_DAMAGE = r"\.ledger|, ledger \d+ of "  # stays: readers are told
 SHARED_MEMORY = "-shm"  # of SQLite, which makes it anew after a crash
 
 
@@ -132,6 +135,28 @@ def _idle(_done_bytes: int, _total_bytes: int) -> None:
     """Nobody looks."""
 
 
+def not_told(wrong: list[str], lost: list[str]) -> list[str]:
+    """What is wrong after a repair and is not in what it said to be lost, by topic and position."""
+    return [fault for fault in wrong if not any(_is_about(line, fault) for line in lost)]
+
+
+def _is_about(line: str, fault: str) -> bool:
+    if gone := re.fullmatch(r"topic (\w+) is gone", fault):
+        return f"/{gone[1]}: which ledgers it had" in line
+    if fault == "the deleted topic is back":
+        return "what they deleted may be back" in line
+    if undone := re.fullmatch(r"(\w+), ('.*'): \d+ acknowledgements undone.*", fault):
+        return f"/{undone[1]}, {undone[2]}: " in line
+    if missing := re.fullmatch(r"\w+ has no entry \((\d+), (\d+)\)", fault):
+        ledger_id, entry_id = int(missing[1]), int(missing[2])
+        for first, last in re.findall(
+            rf"position(?:s)?(?: from)? {ledger_id}:(\d+)(?: to {ledger_id}:(\d+)| on)?", line
+        ):
+            if int(first) <= entry_id and (not last or entry_id <= int(last)):
+                return True
+    return False
+
+
 def unnamed(found: Found, named: list[str]) -> list[str]:
     """What a start refuses or loses and `verify` does not name."""
     if found.kind == "right" or (named and found.kind != "gap"):
@@ -181,3 +206,33 @@ def test_damage_costs_what_is_named_and_nothing_else(stored: Stored) -> None:
     assert not wrong, "\n".join(wrong)
     if ONLY is None:
         assert all(outcomes[kind] for kind in ("right", "gap", "start refused")), outcomes  # all of it was tried
+
+
+@pytest.mark.long
+def test_a_repaired_directory_serves_all_that_was_not_damaged(
+    stored: Stored, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the damage, a repair leaves what a start takes, and what is missing then is in what it said to be lost."""
+    wrong: list[str] = []
+    repaired = 0
+    for number in range(CASES // 4) if ONLY is None else (int(ONLY),):
+        state = (KILLED, STOPPED)[number % 2]
+        directory = Path(shutil.copytree(stored.root / state, stored.root / "repaired"))
+        what = damage(stored, state, directory, random.Random(f"{SEED}-{number}"))
+        before = verify(directory)
+        capsys.readouterr()
+        is_done = repair(directory, applies=True) == 0
+        said = capsys.readouterr().out.splitlines()
+        lost = [line for line in said if line.startswith("lost: ")]
+        named = verify(directory)
+        found = asyncio.run(look(directory, stored.promised))
+        faults = not_told(found.wrong, lost) + [line for line in named if not re.search(LEDGER_DAMAGE, line)]
+        if not is_done or found.refused or found.refused_topics:
+            faults.append(f"{said} {found}")
+        if not before and found.kind != "right":
+            faults.append(f"nothing was damaged, and now: {found}")
+        wrong += [f"DAMAGE_SEED={SEED} DAMAGE_ONLY={number}: {state}/{what}: {fault}" for fault in faults]
+        repaired += bool(list(directory.glob("taken-away-*")))
+        shutil.rmtree(directory)
+    assert not wrong, "\n".join(wrong)
+    assert repaired or ONLY is not None

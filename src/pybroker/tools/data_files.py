@@ -71,6 +71,10 @@ class DataFiles:
         """The copy of a database. Raises sqlite3.Error."""
         return sqlite3.connect(self._copies / name, isolation_level=None)
 
+    def copy_of(self, name: str) -> Path:
+        """Where the copy of a database lies."""
+        return self._copies / name
+
     def log_of(self, name: str) -> bytes:
         """The write-ahead log of a database as the last process left it; empty for none."""
         path = self._directory / (name + LOG_SUFFIX)

@@ -1,0 +1,423 @@
+"""`pybroker ledger repair`: from what is whole of a damaged directory, one that a start takes.
+
+Nothing is thrown away: what is replaced goes to `taken-away-<time>` in the directory, and a segment file is copied there before
+it is changed. Segments are left as they are, as the gaps of damaged ones are told to readers: what is made anew is what a start
+cannot do without, `checkpoint.db` and `metadata.db`. Entries of the journal go behind those of their segment; where entries in
+between are lost their positions stay, and are told as damaged to readers.
+
+Memory: the entries of the journal, which has bounds of its own.
+Failure: cut off in the middle, it is run again after what it took away was moved back. The directory is locked all the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from pybroker.errors import StoreError
+from pybroker.managed_ledger.cursor_state import CursorState
+from pybroker.managed_ledger.info import decode_info
+from pybroker.managed_ledger.ledger_list import LedgerList
+from pybroker.managed_ledger.leftovers import named_ledger_ids
+from pybroker.metadata.paths import MANAGED_LEDGERS
+from pybroker.metadata.sqlite import SqliteMetadataStore
+from pybroker.metadata.sqlite_table import LAYOUT_VERSION, prepare, require_whole, row_checksum, save_totals
+from pybroker.model.position import Position
+from pybroker.storage.checkpoint_table import SQLITE_FAILURES, CheckpointTable, CursorChange, Facts, TableChange
+from pybroker.storage.disk import Disk
+from pybroker.storage.journal_files import file_number
+from pybroker.storage.layout.journal import AppendRecord, LedgerRecord, RecordType
+from pybroker.storage.layout.segment import (
+    EMPTY_EXTENT,
+    SEGMENT_HEADER_BYTES,
+    LedgerExtent,
+    encode_block,
+    encode_segment_header,
+    no_publish_time,
+    split_into_blocks,
+)
+from pybroker.storage.segment_leftovers import held_entries
+from pybroker.storage.segment_reader import load_sealed
+from pybroker.storage.segments import segment_path
+from pybroker.tools.data_files import LOG_SUFFIX, METADATA_FILE, METADATA_MARK, DataFiles, NotUsable, opened
+from pybroker.tools.repair_plan import JournalRun, Piece, RepairPlan, continue_ledger, lost_places, span
+from pybroker.tools.stored_state import Finding, StoredState
+
+EXIT_OK = 0
+EXIT_NEEDED = 1
+EXIT_NOT_USABLE = 2
+_LOST_PLACES_IN_A_BLOCK = 4096
+Row = tuple[str, bytes, int]
+
+
+def main(directory: Path, *, applies: bool) -> int:
+    """Print what is found, done and lost; do it if that is asked for. Exit code 1: something is to be done, and was only shown."""
+    try:
+        with opened(directory) as files:
+            repair = Repair(directory, files)
+            plan = repair.plan()
+            sys.stdout.write("".join(f"{line}\n" for line in plan.lines()))
+            if not plan.is_needed:
+                return EXIT_OK
+            if not applies:
+                sys.stdout.write("nothing was changed: with --apply it is done\n")
+                return EXIT_NEEDED
+            sys.stdout.write(f"done; what was replaced is in {repair.apply()}\n")
+            return EXIT_OK
+    except (NotUsable, StoreError, OSError) as error:
+        sys.stderr.write(f"pybroker: {error}\n")
+        return EXIT_NOT_USABLE
+
+
+class Repair:
+    """One repair of a directory that is locked: `plan`, which changes nothing, and then `apply`."""
+
+    def __init__(self, directory: Path, files: DataFiles) -> None:
+        self._directory = directory
+        self._files = files
+        self._plan = RepairPlan()
+        self._is_damaged = False
+        self._state = StoredState(files, self._found, lambda _: None)
+        self._rows: list[Row] = []
+        self._cursors: dict[str, tuple[bytes | None, list[bytes]]] = {}
+        self._topic_of: dict[int, str] = {}
+        self._topics: set[str] = set()
+        self._sealed_entries: dict[int, int] = {}
+        self._listed: set[int] = set()  # ledgers that topics read from
+        self._has_entries = False
+        self._max_sequence = 0
+        self._max_ledger_id = 0
+        self._created: set[int] = set()
+
+    def plan(self) -> RepairPlan:
+        """Read everything. Raises NotUsable, StoreError, OSError."""
+        plan, state = self._plan, self._state
+        state.load_table()
+        runs = self._read_journal()
+        held = self._look_at_segments()
+        plan.rebuilds_metadata = self._read_metadata()
+        plan.is_needed = self._is_damaged or plan.rebuilds_metadata
+        if not plan.is_needed:
+            return plan
+        for ledger_id in sorted((held.keys() | runs.keys() | state.extents.keys() | self._created) - state.deleted):
+            if held.get(ledger_id, EMPTY_EXTENT) is None:
+                continue  # sealed: whole in its file
+            extent = held.get(ledger_id) or EMPTY_EXTENT
+            recorded = state.extents.get(ledger_id, EMPTY_EXTENT)
+            pieces = continue_ledger(max(extent.entry_count, recorded.entry_count), runs.get(ledger_id, ()))
+            if recorded.entry_count > extent.entry_count:
+                pieces.insert(0, Piece(extent.entry_count, recorded.entry_count - extent.entry_count, None, ()))
+            plan.extents[ledger_id] = extent
+            if pieces:
+                plan.pieces[ledger_id] = pieces
+        for ledger_id in state.deleted & held.keys():
+            plan.taken_ledgers.setdefault(ledger_id, "the journal says that it was deleted")
+        self._take_unnamed(held)
+        plan.lost += lost_places(self._topic_of, plan.pieces)
+        for ledger_id in sorted(self._listed - state.deleted):
+            reached = plan.extents.get(ledger_id)
+            pieces = plan.pieces.get(ledger_id, [])
+            # What a damaged journal held last is not known; of a sealed ledger everything is in its file.
+            if (reached is not None and self._is_damaged) or (reached is None and ledger_id not in held):
+                end = (reached or EMPTY_EXTENT).entry_count + sum(piece.count for piece in pieces)
+                topic = self._topic_of[ledger_id]
+                plan.lost.append(f"{topic}, perhaps positions from {ledger_id}:{end} on: what no file holds any more")
+        return plan
+
+    def _found(self, finding: Finding) -> None:
+        self._plan.findings.append(finding.line())
+        self._is_damaged |= finding.is_damage
+
+    def _read_journal(self) -> dict[int, list[JournalRun]]:
+        runs: dict[int, list[JournalRun]] = {}
+        for batch in self._state.read_journal():
+            self._max_sequence = max(self._max_sequence, batch.header.sequence)
+            for record in batch.records:
+                if isinstance(record, AppendRecord):
+                    payloads = [bytes(payload) for payload in record.payloads]
+                    run = JournalRun(record.first_entry_id, payloads, tuple(record.message_counts))
+                    runs.setdefault(record.ledger_id, []).append(run)
+                elif isinstance(record, LedgerRecord):
+                    self._max_ledger_id = max(self._max_ledger_id, record.ledger_id)
+                    if record.type is RecordType.LEDGER_CREATED:
+                        self._created.add(record.ledger_id)
+        for ledger_id in self._state.deleted:
+            runs.pop(ledger_id, None)
+        return runs
+
+    def _look_at_segments(self) -> dict[int, LedgerExtent | None]:
+        """How far each file reaches; None for those of sealed ledgers."""
+        held: dict[int, LedgerExtent | None] = {}
+        for ledger_id, name in self._files.segment_names().items():
+            with self._files.disk.open_for_read(self._files.directories.ledgers / name) as file:
+                loaded = load_sealed(file, ledger_id, no_publish_time)
+                self._has_entries |= loaded.place.extent.entry_count > 0
+                recorded = self._state.extents.get(ledger_id)
+                if loaded.place.is_end_known and recorded is None:
+                    held[ledger_id] = None
+                    self._sealed_entries[ledger_id] = loaded.place.extent.entry_count
+                    continue
+                extent = loaded.place.extent
+                held[ledger_id] = extent if extent.entry_count else EMPTY_EXTENT
+                foreign = next((h for h in held_entries(file, held[ledger_id] or EMPTY_EXTENT)), None)
+                if not extent.entry_count and foreign is not None:
+                    self._plan.taken_ledgers[ledger_id] = f"its file holds entries of ledger {foreign.ledger_id}"
+                end = 0 if recorded is None else recorded.entry_count + self._state.appended.get(ledger_id, 0)
+                if recorded is not None and extent.entry_count > end:
+                    self._found(
+                        Finding(
+                            name, None, span(ledger_id, end, extent.entry_count - end), "in no table, in no journal"
+                        )
+                    )
+        return held
+
+    # Metadata
+
+    def _read_metadata(self) -> bool:
+        """Fill rows, topics and cursors with what is whole; whether the file must be written anew."""
+        is_damaged = False
+        if self._files.has(METADATA_FILE):
+            try:
+                asyncio.run(_open_and_close(self._files.copy_of(METADATA_FILE)))
+            except StoreError as error:
+                is_damaged = True
+                self._require_known_layout()
+                self._plan.findings.append(f"damage: {METADATA_FILE}: {error}")
+                what = "the last changes, if its log held any: what they made is gone, what they deleted may be back"
+                self._plan.lost.append(f"{METADATA_FILE}: {what}")
+            for path, value, version in self._whole_rows():
+                if path.startswith(f"{MANAGED_LEDGERS}/") and not self._add_topic(path, value):
+                    is_damaged = True
+                    self._plan.dropped_documents.append(path)
+                    self._plan.lost.append(f"{path}: its document, so all of the topic")
+                    continue
+                self._rows.append((path, value, version))
+        elif self._files.has(METADATA_MARK):
+            is_damaged = True
+            self._plan.findings.append(f"damage: {METADATA_FILE}: is missing")
+        is_damaged |= self._files.has(METADATA_FILE) and not self._topics and self._has_entries
+        for cursor_id in self._state.cursor_ids():
+            path = cursor_id.removesuffix("/delayed").rpartition("/")[0]
+            if is_damaged and path not in self._topics:
+                self._topics.add(path)
+                self._plan.lost.append(f"{path}: which ledgers it had, so all of the topic")
+        return is_damaged
+
+    def _require_known_layout(self) -> None:
+        """Raises NotUsable: values of another layout would be taken for lost."""
+        connection = self._files.open_database(METADATA_FILE)
+        try:
+            (layout,) = connection.execute("PRAGMA user_version").fetchone()
+        except SQLITE_FAILURES:
+            return
+        finally:
+            connection.close()
+        if layout not in (0, LAYOUT_VERSION):
+            raise NotUsable(f"{METADATA_FILE} has layout {layout}, this program repairs {LAYOUT_VERSION}")
+
+    def _whole_rows(self) -> Iterator[Row]:
+        """Those that fit their checksum, from both ends of the table as far as SQLite comes."""
+        rows: dict[str, Row] = {}
+        for order in ("ASC", "DESC"):
+            try:
+                connection = self._files.open_database(METADATA_FILE)
+                try:
+                    statement = f"SELECT path, value, version, checksum FROM metadata ORDER BY path {order}"
+                    for path, value, version, checksum in connection.execute(statement):
+                        try:
+                            require_whole(path, value, version, checksum)
+                        except StoreError as error:
+                            if order == "ASC":
+                                self._plan.lost.append(f"metadata value {path!r}: {error}")
+                            continue
+                        rows[path] = (path, value, version)
+                finally:
+                    connection.close()
+            except SQLITE_FAILURES as error:
+                self._plan.findings.append(f"damage: {METADATA_FILE}: {error}")
+        yield from sorted(rows.values())
+
+    def _add_topic(self, path: str, value: bytes) -> bool:
+        try:
+            info = decode_info(path, value)
+            ledgers = LedgerList.decode(bytes(info.ledgers), 0)
+            self._topic_of.update(dict.fromkeys(named_ledger_ids(info), path))
+        except StoreError:
+            return False
+        self._topics.add(path)
+        self._listed.update(ledgers.ledger_ids())
+        for name, cursor in info.cursors.items():
+            for record_id in cursor.record_ids:
+                snapshot, deltas = self._state.cursor_records(record_id)
+                if record_id == cursor.id:
+                    if self._is_damaged:
+                        self._plan.lost.append(f"{path}, {name!r}: perhaps its last acknowledgements")
+                    try:
+                        CursorState.restore(ledgers, Position(*cursor.position), snapshot, deltas)
+                    except StoreError as error:
+                        self._plan.lost.append(f"{path}, {name!r}: all acknowledgements: {error}")
+                        continue
+                if snapshot is not None or deltas:
+                    self._cursors[record_id] = snapshot, deltas
+        return True
+
+    def _take_unnamed(self, held: dict[int, LedgerExtent | None]) -> None:
+        plan = self._plan
+        if not plan.rebuilds_metadata:
+            return
+        for ledger_id in sorted((held.keys() | plan.extents.keys()) - self._topic_of.keys() - self._state.deleted):
+            pieces = plan.pieces.pop(ledger_id, [])
+            extent = plan.extents.pop(ledger_id, None)
+            count = self._sealed_entries.get(ledger_id, 0) if extent is None else extent.entry_count
+            count += sum(piece.count for piece in pieces)
+            if ledger_id in held:
+                plan.taken_ledgers.setdefault(ledger_id, "no topic names it any more")
+            if count or ledger_id in held:
+                which = span(ledger_id, 0, count) if count else f"ledger {ledger_id}"
+                plan.lost.append(f"no topic, {which}: whose they are is lost")
+
+    # Doing it
+
+    def apply(self) -> Path:
+        """Do what was planned; where the replaced files are. Raises StoreError, OSError."""
+        plan, directories = self._plan, self._files.directories
+        taken = self._directory / time.strftime("taken-away-%Y%m%d-%H%M%S", time.gmtime())
+        taken.mkdir(mode=0o700)
+        (taken / "ledgers").mkdir()
+        for ledger_id in plan.taken_ledgers:
+            segment_path(directories.ledgers, ledger_id).replace(segment_path(taken / "ledgers", ledger_id))
+        extents = {}
+        for ledger_id, extent in plan.extents.items():
+            path = segment_path(directories.ledgers, ledger_id)
+            pieces = plan.pieces.get(ledger_id, [])
+            if path.exists() and (pieces or path.stat().st_size > extent.end_offset):
+                shutil.copyfile(path, taken / "ledgers" / path.name)
+            extents[ledger_id] = _continue_file(path, ledger_id, extent, pieces)
+        _sync_directory(directories.ledgers)
+        numbers = [number for path in directories.journal.glob("*") if (number := file_number(path.name)) is not None]
+        new_table = self._directory / "checkpoint.db.repaired"
+        new_metadata = self._directory / f"{METADATA_FILE}.repaired"
+        self._write_table(new_table, extents, max(numbers, default=0) + 1)
+        if plan.rebuilds_metadata:
+            _write_metadata(new_metadata, self._rows)
+        if directories.journal.exists():
+            directories.journal.replace(taken / "journal")
+        _take_database(directories.table, taken)
+        new_table.replace(directories.table)
+        if plan.rebuilds_metadata:
+            _take_database(self._directory / METADATA_FILE, taken)
+            mark = self._directory / METADATA_MARK
+            if mark.exists():
+                mark.replace(taken / mark.name)
+            new_metadata.replace(self._directory / METADATA_FILE)
+        _sync_directory(self._directory)
+        return taken
+
+    def _write_table(self, path: Path, extents: dict[int, LedgerExtent], first_generation: int) -> None:
+        state, plan = self._state, self._plan
+        for suffix in ("", LOG_SUFFIX, "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        changes = []
+        number = 1
+        for cursor_id, (snapshot, deltas) in sorted(self._cursors.items()):
+            first = None if snapshot is None else (number, snapshot)
+            numbered = list(enumerate(deltas, number + 1))
+            number += len(deltas) + 1
+            changes.append(CursorChange(cursor_id, False, first, numbered, number - 1))
+        known = max((0, *extents, *self._topic_of, *plan.taken_ledgers))
+        facts = Facts(
+            sequence=max(self._max_sequence + 1, state.facts.sequence),
+            first_generation=max(first_generation, state.facts.first_generation),
+            cursor_number=number + 1,
+            ledger_id=max(state.facts.ledger_id, self._max_ledger_id + 1, known + 1),
+            commit=state.facts.commit + 1,
+        )
+        table = CheckpointTable(Disk(), path, "")
+        try:
+            table.check()
+            table.commit_count = state.facts.commit
+            table.commit(TableChange(asdict(facts), extents=extents, cursors=changes))
+        finally:
+            table.close()
+
+
+def _continue_file(path: Path, ledger_id: int, extent: LedgerExtent, pieces: list[Piece]) -> LedgerExtent:
+    """Write pieces behind the extent of a segment file, durably; how far it reaches then."""
+    if not pieces and not path.exists():
+        return EMPTY_EXTENT
+    data: list[bytes | memoryview] = []
+    entries, messages, size_bytes = extent.entry_count, extent.message_count, extent.size_bytes
+    for piece in pieces:
+        if piece.payloads is None:
+            for start in range(0, piece.count, _LOST_PLACES_IN_A_BLOCK):
+                count = min(piece.count - start, _LOST_PLACES_IN_A_BLOCK)
+                head, *_ = encode_block(ledger_id, piece.first_entry_id + start, [b"\0"] * count, [1] * count)
+                data += [head, b"\1" * count]  # not what the checksums say: readers are told that they are damaged
+            messages += piece.count
+            size_bytes += piece.count
+        else:
+            for start, end in split_into_blocks(piece.payloads):
+                payloads, counts = piece.payloads[start:end], piece.message_counts[start:end]
+                data += encode_block(ledger_id, piece.first_entry_id + start, payloads, counts)
+            messages += sum(piece.message_counts)
+            size_bytes += sum(map(len, piece.payloads))
+        entries += piece.count
+    offset = extent.end_offset
+    if not offset and data:
+        data.insert(0, encode_segment_header(ledger_id))
+        assert len(data[0]) == SEGMENT_HEADER_BYTES
+    with open(path, "r+b" if path.exists() else "xb", opener=_for_the_owner) as file:
+        file.truncate(offset)
+        file.seek(offset)
+        file.writelines(data)
+        file.flush()
+        os.fsync(file.fileno())
+        return LedgerExtent(file.tell(), entries, messages, size_bytes)
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _write_metadata(path: Path, rows: list[Row]) -> None:
+    path.unlink(missing_ok=True)
+    os.close(_for_the_owner(str(path), os.O_CREAT | os.O_WRONLY))
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        totals = prepare(connection)
+        connection.execute("BEGIN")
+        for row in rows:
+            checksum = row_checksum(*row)
+            connection.execute("INSERT INTO metadata VALUES (?, ?, ?, ?)", (*row, checksum))
+            totals.added(checksum)
+        save_totals(connection, totals)
+        connection.execute("COMMIT")
+    finally:
+        connection.close()
+
+
+def _take_database(path: Path, taken: Path) -> None:
+    for suffix in ("", LOG_SUFFIX, "-shm"):
+        file = path.with_name(path.name + suffix)
+        if file.exists():
+            file.replace(taken / file.name)
+
+
+def _sync_directory(path: Path) -> None:
+    if path.exists():
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+async def _open_and_close(path: Path) -> None:
+    await (await SqliteMetadataStore.open(path, mark=path.with_name(METADATA_MARK))).close()

@@ -1,0 +1,93 @@
+"""What a repair makes of what could be read: pure decisions, told in lines. The reading and writing is in `repair.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from pybroker.storage.layout.segment import LedgerExtent
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRun:
+    """Consecutive entries as one record of the journal holds them."""
+
+    first_entry_id: int
+    payloads: list[bytes]
+    message_counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What is put behind a segment file: entries, or, when `payloads` is None, the places of `count` that are lost."""
+
+    first_entry_id: int
+    count: int
+    payloads: list[bytes] | None
+    message_counts: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class RepairPlan:
+    """Everything that an application does, and what is lost."""
+
+    findings: list[str] = field(default_factory=list)
+    is_needed: bool = False
+    rebuilds_metadata: bool = False
+    dropped_documents: list[str] = field(default_factory=list)
+    pieces: dict[int, list[Piece]] = field(default_factory=dict)  # by ledger
+    extents: dict[int, LedgerExtent] = field(default_factory=dict)  # of unsealed ledgers, before the pieces
+    taken_ledgers: dict[int, str] = field(default_factory=dict)  # with the reason
+    lost: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """For the operator."""
+        lines = [f"found: {finding}" for finding in self.findings]
+        if not self.is_needed:
+            return [*lines, "nothing to repair: a start takes the directory as it is"]
+        lines.append(
+            "do: write checkpoint.db anew, from segments, journal and what of it is whole; take the journal away"
+        )
+        if self.rebuilds_metadata:
+            lines.append("do: write metadata.db anew with the values that are whole")
+        lines += [f"do: drop {path}, which cannot be read" for path in self.dropped_documents]
+        for ledger_id, pieces in sorted(self.pieces.items()):
+            count = sum(piece.count for piece in pieces if piece.payloads is not None)
+            if count:
+                lines.append(f"do: put {count} entries of the journal into ledger {ledger_id}")
+        lines += [f"do: take ledger {ledger_id} away: {why}" for ledger_id, why in sorted(self.taken_ledgers.items())]
+        return lines + [f"lost: {text}" for text in self.lost]
+
+
+def continue_ledger(held: int, runs: Collection[JournalRun]) -> list[Piece]:
+    """What follows on the first `held` entries of a ledger out of the runs of the journal, which may overlap or leave gaps."""
+    pieces: list[Piece] = []
+    end = held
+    for run in sorted(runs, key=lambda run: run.first_entry_id):
+        if run.first_entry_id + len(run.payloads) <= end:
+            continue
+        if run.first_entry_id > end:
+            pieces.append(Piece(end, run.first_entry_id - end, None, ()))
+            end = run.first_entry_id
+        skipped = end - run.first_entry_id
+        payloads = run.payloads[skipped:]
+        pieces.append(Piece(end, len(payloads), payloads, run.message_counts[skipped:]))
+        end += len(payloads)
+    return pieces
+
+
+def span(ledger_id: int, first_id: int, count: int) -> str:
+    """Positions in words."""
+    if count == 1:
+        return f"position {ledger_id}:{first_id}"
+    return f"positions {ledger_id}:{first_id} to {ledger_id}:{first_id + count - 1}"
+
+
+def lost_places(topic_of: Mapping[int, str], pieces: Mapping[int, list[Piece]]) -> list[str]:
+    """The gaps between what segments and the journal hold, by topic and position."""
+    return [
+        f"{topic_of.get(ledger_id, 'no topic')}, {span(ledger_id, piece.first_entry_id, piece.count)}: in no file"
+        for ledger_id, ledger_pieces in sorted(pieces.items())
+        for piece in ledger_pieces
+        if piece.payloads is None
+    ]

@@ -1,0 +1,106 @@
+"""`pybroker ledger repair`: shows first, keeps what it takes away, and leaves a directory that holds all that was whole."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from tests.unit.tools.stored_data import TOPICS, content, damages, file_bytes, make
+
+from pybroker.cli import main
+from pybroker.tools.repair_plan import JournalRun, Piece, continue_ledger, lost_places
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, dict[str, bytes]]:
+    """The directories as `make` leaves them, with their files."""
+    return {directory: file_bytes(directory) for directory in make(tmp_path_factory.mktemp("made"))}
+
+
+@pytest.fixture
+def killed(made: dict[Path, dict[str, bytes]], tmp_path: Path) -> Path:
+    files = next(files for directory, files in made.items() if directory.name == "killed")
+    for name, data in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    return tmp_path
+
+
+def payloads(directory: Path) -> list[str]:
+    return sorted(str(item["payload"]) for item in content(directory) if "payload" in item)
+
+
+def test_nothing_is_done_to_what_a_start_takes(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = file_bytes(killed)
+    assert main(["ledger", "repair", str(killed), "--apply"]) == 0
+    assert capsys.readouterr().out == "nothing to repair: a start takes the directory as it is\n"
+    assert file_bytes(killed) == before
+
+
+def test_it_shows_first_and_changes_nothing(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (killed / "checkpoint.db").unlink()
+    before = file_bytes(killed)
+    assert main(["ledger", "repair", str(killed)]) == 1
+    said = capsys.readouterr().out
+    assert "checkpoint.db: is missing" in said
+    assert "do: write checkpoint.db anew" in said
+    assert "nothing was changed" in said
+    assert file_bytes(killed) == before
+
+
+def test_facts_come_from_segments_and_journal_and_what_was_replaced_is_kept(
+    killed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = file_bytes(killed)
+    held = payloads(killed)
+    assert held
+    (killed / "checkpoint.db").unlink()
+    assert main(["ledger", "repair", str(killed), "--apply"]) == 0
+    said = capsys.readouterr().out
+    for topic in TOPICS:
+        assert f"lost: {topic}, 'a sub': perhaps its last acknowledgements" in said
+    assert payloads(killed) == held
+    assert damages(killed) == []
+    (taken,) = killed.glob("taken-away-*")
+    kept = file_bytes(taken)
+    for name, data in before.items():
+        if name.startswith("journal/"):
+            assert kept[name] == data
+    assert kept["checkpoint.db-wal"] == before["checkpoint.db-wal"]
+
+
+def test_a_lost_metadata_file_takes_the_ledgers_away_and_names_the_topics(
+    killed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (killed / "metadata.db").write_bytes(b"no database")
+    (killed / "metadata.db-wal").unlink()
+    ledgers = {path.name for path in killed.glob("ledgers/*")}
+    assert main(["ledger", "repair", str(killed), "--apply"]) == 0
+    said = capsys.readouterr().out
+    for topic in TOPICS:
+        assert f"lost: {topic}: which ledgers it had, so all of the topic" in said
+    assert {path.name for path in killed.glob("taken-away-*/ledgers/*")} == ledgers
+    assert damages(killed) == []
+
+
+def test_a_layout_that_it_does_not_know_is_left_alone(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    connection = sqlite3.connect(killed / "metadata.db")
+    connection.execute("PRAGMA user_version = 9")
+    connection.close()
+    before = file_bytes(killed)
+    assert main(["ledger", "repair", str(killed), "--apply"]) == 2
+    assert "metadata.db has layout 9" in capsys.readouterr().err
+    assert file_bytes(killed) == before
+
+
+def test_entries_of_the_journal_continue_a_segment_and_leave_places_for_what_is_lost() -> None:
+    runs = [JournalRun(7, [b"7", b"8"], (1, 2)), JournalRun(2, [b"2", b"3", b"4"], (1, 1, 3))]
+    pieces = continue_ledger(3, runs)
+    assert pieces == [
+        Piece(3, 2, [b"3", b"4"], (1, 3)),
+        Piece(5, 2, None, ()),
+        Piece(7, 2, [b"7", b"8"], (1, 2)),
+    ]
+    assert lost_places({9: "a topic"}, {9: pieces}) == ["a topic, positions 9:5 to 9:6: in no file"]
+    assert continue_ledger(9, runs) == []
