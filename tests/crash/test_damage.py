@@ -147,8 +147,11 @@ def _is_about(line: str, fault: str) -> bool:
         return "what they deleted may be back" in line
     if undone := re.fullmatch(r"(\w+), ('.*'): \d+ acknowledgements undone.*", fault):
         return f"/{undone[1]}, {undone[2]}: " in line
-    if missing := re.fullmatch(r"\w+ has no entry \((\d+), (\d+)\)", fault):
-        ledger_id, entry_id = int(missing[1]), int(missing[2])
+    if missing := re.fullmatch(r"(\w+) has no entry \((\d+), (\d+)\)", fault):
+        ledger_id, entry_id = int(missing[2]), int(missing[3])
+        behind = re.search(rf"/{missing[1]}, perhaps everything behind ledger (\d+):", line)
+        if behind and ledger_id > int(behind[1]):
+            return True
         for first, last in re.findall(
             rf"position(?:s)?(?: from)? {ledger_id}:(\d+)(?: to {ledger_id}:(\d+)| on)?", line
         ):

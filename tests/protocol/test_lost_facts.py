@@ -7,6 +7,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_client import Type, connected
 
+from pybroker.cli import main
 from pybroker.wire import pulsar_api_pb2 as pb
 
 TOPIC = "persistent://public/default/a"
@@ -44,6 +45,26 @@ def test_a_broker_without_its_checkpoint_table_does_not_begin_anew(tmp_path: Pat
         assert client.subscribe(TOPIC)["type"] == "SUCCESS"
         client.send(Type.FLOW, consumer_id=1, messagePermits=100)
         assert [client.reply()["payload"] for _ in range(10)] == [f"m{number}" for number in range(10)]
+
+
+def test_a_repaired_broker_without_its_checkpoint_table_serves_what_it_had(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    with connected(broker) as client:
+        assert client.subscribe(TOPIC)["type"] == "SUCCESS"
+        assert client.open_producer(TOPIC)["type"] == "PRODUCER_SUCCESS"
+        client.publish(1, 10)
+        broker.kill()
+    (broker.data / "checkpoint.db").unlink()
+    with pytest.raises(RuntimeError, match=r"checkpoint\.db is missing"):
+        broker.start()
+    assert main(["ledger", "repair", str(broker.data), "--apply"]) == 0
+    for _ in range(2):
+        with broker.running_well(), connected(broker) as client:
+            assert client.subscribe(TOPIC)["type"] == "SUCCESS"
+            client.send(Type.FLOW, consumer_id=1, messagePermits=100)
+            assert [client.reply()["payload"] for _ in range(10)] == [f"m{number}" for number in range(10)]
+    assert (next(broker.data.glob("taken-away-*")) / "journal").is_dir()
 
 
 def test_one_flipped_bit_in_the_log_of_the_table_costs_nothing(tmp_path: Path) -> None:

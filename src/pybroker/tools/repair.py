@@ -90,6 +90,7 @@ class Repair:
         self._topic_of: dict[int, str] = {}
         self._topics: set[str] = set()
         self._sealed_entries: dict[int, int] = {}
+        self._last_ledgers: dict[str, int] = {}  # by topic
         self._listed: set[int] = set()  # ledgers that topics read from
         self._has_entries = False
         self._max_sequence = 0
@@ -253,6 +254,7 @@ class Repair:
             return False
         self._topics.add(path)
         self._listed.update(ledgers.ledger_ids())
+        self._last_ledgers[path] = max(ledgers.ledger_ids(), default=0)
         for name, cursor in info.cursors.items():
             for record_id in cursor.record_ids:
                 snapshot, deltas = self._state.cursor_records(record_id)
@@ -282,6 +284,14 @@ class Repair:
             if count or ledger_id in held:
                 which = span(ledger_id, 0, count) if count else f"ledger {ledger_id}"
                 plan.lost.append(f"no topic, {which}: whose they are is lost")
+            if self._is_damaged:
+                plan.lost.append(
+                    f"no topic, perhaps positions from {ledger_id}:{count} on: what no file holds any more"
+                )
+        for path, last in sorted(self._last_ledgers.items()):
+            plan.lost.append(
+                f"{path}, perhaps everything behind ledger {last}: ledgers of its own that it does not name"
+            )
 
     # Doing it
 
