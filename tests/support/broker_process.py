@@ -49,11 +49,12 @@ class BrokerProcess:
             command += ["--set", f"{key}={value}"]
         command += self.arguments
         environment = {**os.environ, **self.environment}
+        had_its_port = self.process is not None
         self.process = self._launch(command, environment)
         deadline = time.monotonic() + START_TIMEOUT_S
         while not ready_file.exists():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                if self.ready and deadline > time.monotonic() and self._has_lost_its_port():
+                if had_its_port and deadline > time.monotonic() and self._has_lost_its_port():
                     # Somebody's outgoing connection was given it since the last run: such do not last.
                     time.sleep(0.2)
                     self.process = self._launch(command, environment)
