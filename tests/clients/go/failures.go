@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -78,6 +80,47 @@ func unload(w *walk) {
 		w.say("a producer on it", err)
 		return last.EntryID
 	}())
+}
+
+// A producer that is told of the end by a refused message, and not by its disconnection, times out ever after.
+func terminateUnderLoad(w *walk) {
+	const topics = 20
+	ends := map[string]int{}
+	var counting sync.Mutex
+	var all sync.WaitGroup
+	for number := range topics {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			ended := w.topic(fmt.Sprint("ended", number))
+			producer := w.producer(pulsar.ProducerOptions{Topic: ended, MaxReconnectToBroker: pointer(uint(1)), SendTimeout: patience})
+			time.AfterFunc(time.Duration(50+10*number)*time.Millisecond, func() { must(w.admin.Topics().Terminate(w.topicName(ended))) })
+			var receipted atomic.Int64
+			var err error
+			for err == nil {
+				for range 20 {
+					producer.SendAsync(context.Background(), &pulsar.ProducerMessage{Payload: []byte("x")},
+						func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+							if err == nil {
+								receipted.Add(1)
+							}
+						})
+				}
+				_, err = producer.Send(within(2*patience), &pulsar.ProducerMessage{Payload: []byte("y")})
+				if err == nil {
+					receipted.Add(1)
+				}
+			}
+			stored := must(w.admin.Topics().GetStats(w.topicName(ended))).MsgCounterIn
+			counting.Lock()
+			defer counting.Unlock()
+			ends[errorText(err)+map[bool]string{true: "", false: ", and receipted messages are missing"}[stored >= receipted.Load()]]++
+		}()
+	}
+	all.Wait()
+	for end, count := range inOrder(ends) {
+		w.say(end, count)
+	}
 }
 
 // Which error comes, and that it comes at once.

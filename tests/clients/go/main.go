@@ -74,6 +74,7 @@ var scenarios = map[string]func(*walk){
 	"seek":                  seek,
 	"subscription_life":     subscriptionLife,
 	"table_view":            tableView,
+	"terminate_under_load":  terminateUnderLoad,
 	"topic_pattern":         topicPattern,
 	"unload":                unload,
 	"zero_queue_and_shared": zeroQueueAndShared,
