@@ -224,8 +224,16 @@ class Broker:
         return MeasuredMetadataStore(store, self.clock)
 
     async def _require_names(self, metadata: MetadataStore, store: LedgerStore, ledger_ids: list[int]) -> None:
-        """Entries of which no topic is known show that the metadata is not that of these ledgers. Raises StartError."""
-        if self.config.metadata_store == "memory" or await metadata.children(paths.MANAGED_LEDGERS):
+        """Entries of which no topic is known show that the metadata is not that of these ledgers. Raises StartError.
+
+        Without a synced journal a power cut may bring ledgers back whose topics, and these durably, were deleted.
+        """
+        config = self.config
+        if (
+            config.metadata_store == "memory"
+            or not config.journal_sync_data
+            or await metadata.children(paths.MANAGED_LEDGERS)
+        ):
             return
         for ledger_id in ledger_ids:
             if (await store.recover(ledger_id)).entry_count:

@@ -285,3 +285,22 @@ def test_the_data_directory_is_its_owners_only_and_stays_locked_without_its_lock
         ended = serve(tmp_path)
         assert ended.returncode == 1
         assert "is in use by process" in ended.stderr
+
+
+def test_metadata_that_are_gone_or_of_another_time_are_refused_beside_ledgers(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    with connected(broker) as client:
+        client.open_producer(TOPIC)
+        client.publish(1, 10)
+    broker.kill()
+    for name in ("metadata.db", "metadata.db-wal", "metadata.db-shm"):
+        (broker.data / name).unlink()
+    ended = serve(tmp_path)
+    assert ended.returncode == 1
+    assert "changes of" in ended.stderr
+    assert str(broker.data / "metadata.end") in ended.stderr
+    (broker.data / "metadata.end").unlink()
+    ended = serve(tmp_path)
+    assert ended.returncode == 1
+    assert "holds ledgers with entries, and its metadata.db names no topic" in ended.stderr
