@@ -60,9 +60,9 @@ _HOLD_PUBLISH_MEMORY = 4  # maxMessagePublishBufferSizeInMB, broker-wide
 _HOLD_OUTBOUND = 8  # the client does not read what it is sent
 _HOLD_REQUESTS = 16  # maxConcurrentRequestsPerConnection
 _HOLD_PUBLISH_RATE = 32  # a message waits until a limit on publishing lets it pass
+_HOLD_MANY_IDS = 64  # an ACK or REDELIVER of thousands of ids is being worked off
 _HOLD_STOP = 128  # the broker stops
 _HOLD_WAITS = _HOLD_REQUESTS | _HOLD_PUBLISH_RATE  # may last longer than a client takes to answer a PING
-_HOLD_MANY_IDS = 64  # an ACK or REDELIVER of thousands of ids is being worked off
 
 
 class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
@@ -91,8 +91,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.producers: dict[int, Producer | None] = {}  # None: being set up, or waiting
         self.waiting_producers: dict[int, Producer] = {}  # for exclusive access to their topics
         self.consumers: dict[int, Consumer | None] = {}
-        self.producer_set_ups = SetUps()
-        self.consumer_set_ups = SetUps()
+        self.producer_set_ups = SetUps(self.producers)
+        self.consumer_set_ups = SetUps(self.consumers)
         self.topic_watchers: dict[int, ConnectionWatcher] = {}
         self.tasks = TaskOwner("connection")
         self.close_reason = ""

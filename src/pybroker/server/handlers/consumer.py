@@ -60,18 +60,10 @@ async def subscribe(connection: Connection, command: pb.BaseCommand) -> None:
     name = TopicName.parse(request.topic)
     with refused_to("subscribe"):
         connection.broker.authorization.require_consume(name, request.subscription, connection.role)
-    connection.consumers[consumer_id] = None
-    with connection.consumer_set_ups.begun(consumer_id):
-        try:
-            consumer = await _attach(connection, request, name)
-        except BaseException:
-            if connection.consumers.get(consumer_id, consumer_id) is None:
-                del connection.consumers[consumer_id]
-            raise
-        if consumer_id not in connection.consumers:  # closed, or the connection lost, while the topic was loading
-            consumer.detach()
-            return
-        connection.consumers[consumer_id] = consumer
+    consumer = await connection.consumer_set_ups.set_up(consumer_id, _attach(connection, request, name))
+    if consumer is None:
+        return
+    connection.consumers[consumer_id] = consumer
     if not connection.is_writable:
         consumer.set_writable(False)
     logs.info(

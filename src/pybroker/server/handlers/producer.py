@@ -39,17 +39,8 @@ async def create_producer(connection: Connection, command: pb.BaseCommand) -> No
     _require_supported(connection, request)
     name = TopicName.parse(request.topic)
     _require_rights(connection, request, name)
-    connection.producers[producer_id] = None
-    with connection.producer_set_ups.begun(producer_id):
-        try:
-            producer = await _attach(connection, request, name)
-        except BaseException:
-            if connection.producers.get(producer_id, producer_id) is None:
-                del connection.producers[producer_id]
-            raise
-        if producer_id not in connection.producers:  # closed, or the connection lost, while the topic was loading
-            producer.detach()
-            return
+    producer = await connection.producer_set_ups.set_up(producer_id, _attach(connection, request, name))
+    if producer is not None:
         _tell(connection, request, producer)
 
 
