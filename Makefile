@@ -18,20 +18,23 @@ One that has another name, or is not on the PATH, can be named: make serve PYTHO
 endef
 export NO_PYTHON
 BIN := .venv/bin
-# Two stages of one environment: what a broker needs, and that with the client, the tests and the tools beside it.
+# Three stages of one environment: what a broker needs, that with the client, the tests and the tools beside it, and with Spark.
 SERVE_STAMP := .venv/.installed-serve
 STAMP := .venv/.installed
+SPARK_STAMP := .venv/.installed-spark
 INSTALL = $(BIN)/python -m pip install --quiet --constraint requirements-dev.lock --editable
 # Tests in parallel; two processes are enough for a small machine.
 WORKERS ?= 2
 LOCK_HEAD := \# Exact versions for development: `make .venv` installs with this file as a constraint. Renewed by `make lock`.
+# Tests with Spark are left out, saying so, where it cannot be installed or Java is missing.
+CHOOSE_SPARK = left_out=; $(MAKE) --no-print-directory $(SPARK_STAMP) || { echo 'left out: tests with Spark, see above'; left_out=' and not spark'; }
 ARGS ?=
 SEED ?= 1
 PULSAR_BASELINE_HOME ?= $(HOME)/.cache/pulsar-baseline
 JAVA_JARS = $(PULSAR_BASELINE_HOME)/tools/cp.txt
 # Tests without processes, and tests that start brokers. Those of the load generator and the comparison need no Java.
 UNIT_TESTS = $(wildcard tests/unit benchmarks tests/differential tests/churn tests/storm tests/fuzz_server)
-TEST_DIRECTORIES = $(wildcard $(UNIT_TESTS) tests/protocol tests/clients tests/crash tests/fuzz)
+TEST_DIRECTORIES = $(wildcard $(UNIT_TESTS) tests/protocol tests/clients tests/crash tests/fuzz tests/tables tests/spark)
 TYPED_DIRECTORIES = $(wildcard src tools benchmarks)
 
 .PHONY: help
@@ -66,18 +69,23 @@ $(SERVE_STAMP): pyproject.toml requirements-dev.lock | $(BIN)/python
 	touch $@
 
 $(STAMP): pyproject.toml requirements-dev.lock | $(BIN)/python
-	$(INSTALL) '.[client,test,dev]'
+	$(INSTALL) '.[client,test,dev,tables]'
 	$(BIN)/python -m compileall -q src
 	touch $(SERVE_STAMP) $@
+
+$(SPARK_STAMP): $(STAMP)
+	@java -version 2>&1 | grep -Eq 'version "(1[7-9]|[2-9][0-9])' || { echo 'Spark needs Java 17 or newer on the PATH: apt install openjdk-17-jre-headless, or https://adoptium.net/' >&2; exit 1; }
+	$(INSTALL) '.[client,test,dev,spark,tables]'
+	touch $@
 
 # Takes the newest versions that pyproject.toml allows.
 .PHONY: lock
 lock:
 	rm -rf .venv
 	echo '$(LOCK_HEAD)' > requirements-dev.lock
-	$(MAKE) .venv
+	$(MAKE) $(SPARK_STAMP)
 	$(BIN)/python -m pip freeze --exclude-editable >> requirements-dev.lock
-	touch $(STAMP)
+	touch $(STAMP) $(SPARK_STAMP)
 
 .PHONY: generate
 generate: $(STAMP)
@@ -105,14 +113,15 @@ check: lint
 
 .PHONY: test
 test: $(STAMP)
-	$(BIN)/python -m pytest $(TEST_DIRECTORIES) -n $(WORKERS) -m 'not long' $(ARGS)
+	@$(CHOOSE_SPARK); \
+	$(BIN)/python -m pytest $(TEST_DIRECTORIES) -n $(WORKERS) -m "not long$$left_out" $(ARGS)
 
 # pytest ends with 5 when it selects no test, which is fine here.
 # The tests with the published Java client need Java 17 and its jars, which the reference broker's `baseline setup` resolves;
 # those with the published Go client need the go command, which fetches the client.
 .PHONY: test-long
 test-long: $(STAMP)
-	@chosen=long; \
+	@$(CHOOSE_SPARK); chosen="long$$left_out"; \
 	if [ ! -e "$(JAVA_JARS)" ]; then \
 		echo 'left out: tests with the Java client, as there is no $(JAVA_JARS) (baseline setup)'; chosen="$$chosen and not java"; \
 	fi; \

@@ -18,6 +18,8 @@ VALUES = ("model", "errors")
 PERFORMERS = (*VALUES, "config", "logs", "clock", "tasks", "permits")
 STORES = (*PERFORMERS, "storage", "metadata")
 SERVICES = ("managed_ledger", "compaction", "transaction", "schema", "cluster", "auth", "client")
+# What says how a definition is read, without a registry.
+SCHEMA_RULES = ("schema.avro", "schema.key_value", "schema.protobuf_native", "schema.schema_data")
 BROKER = (
     *STORES,
     "descriptors",
@@ -55,7 +57,12 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "server": (*BROKER, "broker", "wire"),
     "admin": (*BROKER, "broker"),
     "websocket": (*BROKER, "broker", "wire"),
-    "spark": ("model", "wire", "storage.layout"),
+    "columns": (*VALUES, "wire", "storage.layout", *SCHEMA_RULES),
+    "reading": (*VALUES, "logs", "wire", "storage.layout", "columns", "client"),
+    "spark": (*VALUES, "logs", "wire", "columns", "client", "reading"),
+    "pyspark_pulsar": ("spark",),
+    "lake": (*VALUES, "logs", "columns", "reading"),
+    "pipelines": (*VALUES, "logs", "wire", "columns", "client", "reading", "spark", "lake"),
     "data_directory": ("storage.disk",),
     "watchdog": ("logs", "model"),
     "garbage": ("logs", "model"),
@@ -75,7 +82,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "admin",
         "websocket",
     ),
-    "cli": (*STORES, *SERVICES, "wire", "app", "configuration_check", "tools"),
+    "cli": (*STORES, *SERVICES, "wire", "app", "configuration_check", "tools", "pipelines"),
     "__main__": ("cli",),
 }
 

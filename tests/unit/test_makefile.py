@@ -73,7 +73,7 @@ def clone(tmp_path: Path) -> Clone:
     return Clone(tmp_path)
 
 
-ALL = [".[client,test,dev]"]
+ALL = [".[client,test,dev,tables]"]
 BROKER = ["."]
 
 

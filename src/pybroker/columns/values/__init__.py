@@ -1,0 +1,1 @@
+"""Payloads as typed columns and back, by the schema of the topic."""

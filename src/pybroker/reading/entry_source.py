@@ -1,0 +1,61 @@
+"""What each way of reading offers: find topics, plan ranges, read entries, look up schemas, show progress."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pybroker.reading.places import EntryRange, Place, TopicPlan
+
+if TYPE_CHECKING:
+    from pybroker.columns.entry_run import EntryRun
+    from pybroker.columns.values.value_schema import SchemaInfo
+
+
+class ReadingFailed(Exception):
+    """The broker or a file could not be read; the text says what was asked of whom and what to do. Never carries a secret."""
+
+
+class DataLoss(ReadingFailed):
+    """Entries that were asked for are gone (trimmed, deleted, damaged): topic, asked range, found range."""
+
+
+class EntrySource(ABC):
+    """Reads the entries of topics of one cluster. Synchronous; for one thread at a time; made anew in each process."""
+
+    @abstractmethod
+    def partitions(self, topic: str) -> list[str]:
+        """The full names of the partitions of `topic`, or its own full name if it has none. Raises ReadingFailed if it
+        does not exist.
+        """
+
+    @abstractmethod
+    def topics(self, namespace: str) -> list[str]:
+        """The full names of all persistent topics and partitions of `tenant/namespace`, without the broker's own."""
+
+    @abstractmethod
+    def plan(self, topic: str, start: Place | None = None, end: Place | None = None) -> TopicPlan:
+        """What there is of one partition from `start` (None: its first entry) to `end` (None: its last durable one)."""
+
+    @abstractmethod
+    def place_at_time(self, topic: str, publish_time_ms: int) -> Place:
+        """The place of the first entry published at that time or later; the end if there is none."""
+
+    @abstractmethod
+    def read(self, entries: EntryRange) -> Iterator[EntryRun]:
+        """Exactly these entries in order, in runs of some MiB. Raises DataLoss when one of them is gone, ReadingFailed for
+        anything else, a slow broker among it: a short read is never taken for the end.
+        """
+
+    @abstractmethod
+    def schema(self, topic: str, version: bytes | None = None) -> SchemaInfo | None:
+        """The topic's latest schema, or the one of that version; None if there is none."""
+
+    @abstractmethod
+    def show_progress(self, topic: str, subscription: str, place: Place) -> None:
+        """Make the durable subscription if it is not there, and move it to `place`: forwards only."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back connections, files and leases."""
