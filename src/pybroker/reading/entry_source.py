@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pybroker.reading.places import EntryRange, Place, TopicPlan
@@ -37,6 +37,10 @@ class EntrySource(ABC):
     @abstractmethod
     def plan(self, topic: str, start: Place | None = None, end: Place | None = None) -> TopicPlan:
         """What there is of one partition from `start` (None: its first entry) to `end` (None: its last durable one)."""
+
+    def plans(self, asked: Sequence[tuple[str, Place | None, Place | None]]) -> list[TopicPlan]:
+        """The plans of many partitions, in the order asked: one request where the broker can answer many at once."""
+        return [self.plan(topic, start, end) for topic, start, end in asked]
 
     @abstractmethod
     def place_at_time(self, topic: str, publish_time_ms: int) -> Place:
