@@ -7,6 +7,7 @@ unnoticed: an exception in a callback or in a task is kept in `broken`.
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, TypeVar
@@ -148,7 +149,8 @@ class Life:
         self.loop.close()
 
     def _fatal(self, error: BaseException) -> None:
-        if not isinstance(error, OSError):
+        # What the disk did to a database comes as SQLite's error.
+        if not isinstance(error, OSError) and not isinstance(error.__cause__, sqlite3.OperationalError):
             self.broken.append(error)
         self.end()
 

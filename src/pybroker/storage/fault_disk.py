@@ -1,9 +1,11 @@
 """A disk in memory that forgets: the twin of `disk.py` under crash tests.
 
 It keeps, apart from each other, what a process sees (the page cache) and what the device has. `after_power_loss` gives the
-disk that a machine finds afterwards: synced bytes, and of the rest whatever the random source says, torn at any byte;
-`after_kill` the one that only the process lost. `plan` is asked before every operation and may raise: no space, IO errors, or
-the end of power in the middle of one; it may also wait, as a slow disk does. With `capacity_bytes` the disk is full by itself.
+disk that a machine finds afterwards: synced bytes, and of the rest whatever the random source says (`fault_content.py`);
+`after_kill` the one that only the process lost. Names last once their own directory is synced, and until then in the order of
+their making, or each by itself, as the random source says. Databases are SQLite's own, on these files (`disk_database.py`).
+`plan` is asked before every operation and may raise: no space, IO errors, or the end of power in the middle of one; it may also
+wait, as a slow disk does. With `capacity_bytes` the disk is full by itself.
 With `writes_direct` the journal is written in the background, as by a kernel with direct IO; the faults are the same.
 What must always hold: nothing that was promised durable is ever forgotten, or the tests would prove nothing.
 """
@@ -23,6 +25,8 @@ from typing import Any, NoReturn
 
 from pybroker.storage.direct_io import ALIGNMENT, DirectFile, DirectWriter
 from pybroker.storage.disk import Disk, DiskFile, FileSystemSync, MappedFile, Pieces, SpaceFigures, lacks_room
+from pybroker.storage.disk_database import open_on_disk
+from pybroker.storage.fault_content import Content
 
 # Operation and file name; raises to make the operation fail.
 FaultPlan = Callable[[str, str], None]
@@ -45,25 +49,8 @@ class PartialWrite(OSError):
         self.kept_bytes = kept_bytes
 
 
-class _Content:
-    """Bytes of one file: as the process sees them, as the device has them, and the writes in between."""
-
-    def __init__(self) -> None:
-        self.cached = bytearray()
-        self.durable = bytearray()
-        # Offset, bytes, whether durable; offset -1: a truncation to the length that the bytes tell.
-        self.pending: list[tuple[int, bytes, bool]] = []
-        self.allocated_bytes = 0  # taken without content; a crash of the machine forgets it
-
-    @property
-    def size_bytes(self) -> int:
-        return max(len(self.cached), self.allocated_bytes)
-
-    def copy_as_durable(self) -> _Content:
-        other = _Content()
-        other.cached = bytearray(self.durable)
-        other.durable = bytearray(self.durable)
-        return other
+# What one call does to names, all of it or nothing: a rename is two changes.
+_NameChanges = tuple[tuple[Path, Content | None], ...]
 
 
 class FaultDisk(Disk):
@@ -75,10 +62,10 @@ class FaultDisk(Disk):
         self.delay_s = 0.0  # of every operation but those on names
         self._writes_direct = writes_direct
         self._lock = threading.RLock()
-        self._names: dict[Path, _Content] = {}
-        self._durable_names: dict[Path, _Content] = {}
-        self._pending_names: list[tuple[Path, _Content | None]] = []
-        self._databases: dict[Path, bytes] = {}
+        self._names: dict[Path, Content] = {}
+        self._durable_names: dict[Path, Content] = {}
+        self._pending_names: list[_NameChanges] = []
+        self._random = Random(0)  # of what has arrived when a sync fails
         self.is_off = False
 
     def cut_power(self, kept_bytes: int | None = None) -> NoReturn:
@@ -115,7 +102,6 @@ class FaultDisk(Disk):
             other._names = dict(self._names)
             other._durable_names = dict(self._durable_names)
             other._pending_names = list(self._pending_names)
-            other._databases = dict(self._databases)
             return other
 
     def after_power_loss(self, random: Random) -> FaultDisk:
@@ -123,16 +109,21 @@ class FaultDisk(Disk):
         self.is_off = True
         with self._lock:
             names = dict(self._durable_names)
-            # A journalling file system keeps the order of what it does to a directory.
-            kept = self._pending_names[: random.randint(0, len(self._pending_names))]
-            for path, content in kept:
-                _set_name(names, path, content)
-            contents = {id(content): _survivor(content, random) for content in names.values()}
+            for changes in self._surviving_changes(random):
+                _set_names(names, changes)
+            contents = {id(content): content.after_power_loss(random) for content in names.values()}
             other = FaultDisk(writes_direct=self._writes_direct, capacity_bytes=self.capacity_bytes)
+            other._random.seed(random.random())
             other._names = {path: contents[id(content)] for path, content in names.items()}
             other._durable_names = dict(other._names)
-            other._databases = dict(self._databases)
             return other
+
+    def _surviving_changes(self, random: Random) -> list[_NameChanges]:
+        """Of the changes of names that no directory was synced for: a journalling file system keeps their order, others none."""
+        pending = self._pending_names
+        if random.random() < 0.5:
+            return pending[: random.randint(0, len(pending))]
+        return [changes for changes in pending if random.random() < 0.5]
 
     def read_whole(self, name: str) -> bytes:
         """For tests: the content of the file with that name."""
@@ -154,7 +145,7 @@ class FaultDisk(Disk):
         with self._lock:
             if path not in self._names:
                 self.require_power()
-                self._change_name(path, _Content())
+                self._change_names((path, Content()))
             return FaultFile(self, path, self._names[path], self._lock)
 
     def open_for_read(self, path: Path) -> DiskFile:
@@ -210,54 +201,72 @@ class FaultDisk(Disk):
 
     def exists(self, path: Path) -> bool:
         with self._lock:
-            return path in self._names or path in self._databases
+            return path in self._names
 
     def rename(self, source: Path, target: Path) -> None:
         self.step("rename", source)
         with self._lock:
             content = self._names[source]
-            self._change_name(target, content)
-            self._change_name(source, None)
+            self._change_names((target, content), (source, None))
 
     def unlink(self, path: Path) -> None:
         self.step("unlink", path)
         with self._lock:
             if path in self._names:
-                self._change_name(path, None)
+                self._change_names((path, None))
 
     def sync_directory(self, directory: Path) -> None:
         self.step("sync_directory", directory)
         with self._lock:
-            for path, content in self._pending_names:
-                _set_name(self._durable_names, path, content)
-            self._pending_names.clear()
+            self._sync_names(directory)
 
     def open_file_system(self, directory: Path) -> FileSystemSync | None:
-        return None
+        return FaultFileSystemSync(self)
+
+    def sync_all(self) -> None:
+        """Every file and every name."""
+        with self._lock:
+            self.require_power()
+            for content in self._names.values():
+                content.sync()
+            self._sync_names(None)
+
+    def fail_sync_of_all(self) -> None:
+        """A sync of everything fails: of each file whatever arrived is there."""
+        with self._lock:
+            for content in self._names.values():
+                content.fail_sync(self._random)
+
+    def fail_sync(self, content: Content) -> None:
+        """A sync of one file fails."""
+        with self._lock:
+            content.fail_sync(self._random)
 
     def open_database(self, path: Path) -> sqlite3.Connection:
-        self.step("open", path)
-        connection = sqlite3.connect(
-            ":memory:", isolation_level=None, check_same_thread=False, factory=_FaultConnection
-        )
-        if path in self._databases:
-            connection.deserialize(self._databases[path])
-        connection.bind(self, path, self._databases.get(path))
+        connection = open_on_disk(self, path, _FaultConnection)
+        assert isinstance(connection, _FaultConnection)
+        connection.bind(self, path)
         return connection
 
-    def committed(self, path: Path, database: bytes) -> None:
-        """A transaction of the database is durable."""
-        self._databases[path] = database
+    def _change_names(self, *changes: tuple[Path, Content | None]) -> None:
+        _set_names(self._names, changes)
+        self._pending_names.append(changes)
 
-    def _change_name(self, path: Path, content: _Content | None) -> None:
-        _set_name(self._names, path, content)
-        self._pending_names.append((path, content))
+    def _sync_names(self, directory: Path | None) -> None:
+        """Of one directory, or of all."""
+        kept = []
+        for changes in self._pending_names:
+            if directory is None or all(path.parent == directory for path, _ in changes):
+                _set_names(self._durable_names, changes)
+            else:
+                kept.append(changes)
+        self._pending_names = kept
 
 
 class FaultFile(DiskFile):
     """A file of a FaultDisk."""
 
-    def __init__(self, disk: FaultDisk, path: Path, content: _Content, lock: Any) -> None:
+    def __init__(self, disk: FaultDisk, path: Path, content: Content, lock: Any) -> None:
         self._disk = disk
         self._path = path
         self._content = content
@@ -271,7 +280,7 @@ class FaultFile(DiskFile):
         except PowerLoss as loss:
             # The bytes were on their way: any part of them may arrive.
             with self._lock:
-                self._content.pending.append((offset, data[: loss.kept_bytes], loss.kept_bytes is not None))
+                self._content.arrive_in_part(offset, data, loss.kept_bytes)
             raise
         except PartialWrite as fault:
             self._put(offset, data[: fault.kept_bytes], durable=False)
@@ -282,15 +291,13 @@ class FaultFile(DiskFile):
         with self._lock:
             self._disk.require_power()
             self._disk.require_space(max(0, offset + len(data) - len(self._content.cached)))
-            _write(self._content.cached, offset, data)
-            self._content.pending.append((offset, data, durable))
+            self._content.write(offset, data, durable=durable)
 
     def put_in_memory(self, offset: int, data: bytes) -> None:
         """Without an operation of the disk; nothing happens any more once the machine is off."""
         with self._lock:
             if not self._disk.is_off:
-                _write(self._content.cached, offset, data)
-                self._content.pending.append((offset, data, False))
+                self._content.write(offset, data, durable=False)
 
     def allocate(self, size: int) -> None:
         self._disk.step("write", self._path)
@@ -311,11 +318,16 @@ class FaultFile(DiskFile):
         return len(data)
 
     def sync(self) -> None:
-        self._disk.step("sync", self._path)
+        try:
+            self._disk.step("sync", self._path)
+        except PowerLoss:
+            raise
+        except OSError:
+            self._disk.fail_sync(self._content)
+            raise
         with self._lock:
             self._disk.require_power()
-            self._content.durable[:] = self._content.cached
-            self._content.pending.clear()
+            self._content.sync()
 
     def size(self) -> int:
         return self._content.size_bytes
@@ -325,8 +337,7 @@ class FaultFile(DiskFile):
         with self._lock:
             self._disk.require_power()
             self._disk.require_space(size - len(self._content.cached))
-            _truncate(self._content.cached, size)
-            self._content.pending.append((-1, size.to_bytes(8, "little"), False))
+            self._content.truncate(size)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -405,39 +416,43 @@ class _NoThread(Executor):
         return future
 
 
+class FaultFileSystemSync(FileSystemSync):
+    """A sync of everything that fails as that of one file does: the step's name is `sync_all`."""
+
+    def __init__(self, disk: FaultDisk) -> None:
+        self._disk = disk
+
+    def sync(self) -> None:
+        try:
+            self._disk.step("sync_all", Path("/"))
+        except PowerLoss:
+            raise
+        except OSError:
+            self._disk.fail_sync_of_all()
+            raise
+        self._disk.sync_all()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 class _FaultConnection(sqlite3.Connection):
-    """SQLite in memory whose commits the disk remembers."""
+    """SQLite whose statements pass the disk's plan as well: a `read` before each SELECT, cached or not, and a `commit`."""
 
     _disk: FaultDisk | None = None
     _path = Path()
 
-    _content: bytes | None = None  # as this connection knows it
-
-    def bind(self, disk: FaultDisk, path: Path, content: bytes | None) -> None:
+    def bind(self, disk: FaultDisk, path: Path) -> None:
         self._disk = disk
         self._path = path
-        self._content = content
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        if self._disk is None:
-            return super().execute(sql, parameters)
-        if sql.startswith("SELECT"):
-            self._step(self._disk, "read")
-        if sql != "COMMIT":
-            return super().execute(sql, parameters)
-        self._step(self._disk, "commit")
-        cursor = super().execute(sql, parameters)
-        content = self.serialize()
-        self._disk.committed(self._path, content)
-        try:
-            self._step(self._disk, "committed")
-        except sqlite3.Error:
-            # As when the log's sync fails: SQLite takes it for undone, and whoever opens the file next finds it committed.
-            if self._content is not None:
-                self.deserialize(self._content)
-            raise
-        self._content = content
-        return cursor
+        if self._disk is not None:
+            if sql.startswith("SELECT"):
+                self._step(self._disk, "read")
+            if sql == "COMMIT":
+                self._step(self._disk, "commit")
+        return super().execute(sql, parameters)
 
     def _step(self, disk: FaultDisk, operation: str) -> None:
         try:
@@ -448,36 +463,9 @@ class _FaultConnection(sqlite3.Connection):
             raise failure from error
 
 
-def _set_name(names: dict[Path, _Content], path: Path, content: _Content | None) -> None:
-    if content is None:
-        names.pop(path, None)
-    else:
-        names[path] = content
-
-
-def _write(target: bytearray, offset: int, data: bytes) -> None:
-    if len(target) < offset:
-        target.extend(bytes(offset - len(target)))
-    target[offset : offset + len(data)] = data
-
-
-def _truncate(target: bytearray, size: int) -> None:
-    if len(target) > size:
-        del target[size:]
-    else:
-        target.extend(bytes(size - len(target)))
-
-
-def _survivor(content: _Content, random: Random) -> _Content:
-    """The device's bytes and, of each write that was not synced, all, a torn part, or nothing."""
-    survivor = content.copy_as_durable()
-    for offset, data, is_durable in content.pending:
-        fate = "whole" if is_durable else random.choice(("lost", "torn", "torn", "whole"))
-        if offset < 0:
-            if fate != "lost":
-                _truncate(survivor.cached, int.from_bytes(data, "little"))
-        elif fate != "lost":
-            kept = data if fate == "whole" else data[: random.randint(0, len(data))]
-            _write(survivor.cached, offset, kept)
-    survivor.durable = bytearray(survivor.cached)
-    return survivor
+def _set_names(names: dict[Path, Content], changes: _NameChanges) -> None:
+    for path, content in changes:
+        if content is None:
+            names.pop(path, None)
+        else:
+            names[path] = content

@@ -233,10 +233,10 @@ def test_a_damaged_table_of_the_first_version_is_refused_and_not_changed(tmp_pat
 
 async def test_a_conversion_without_room_changes_nothing_and_succeeds_afterwards(tmp_path: Path) -> None:
     first_version(tmp_path / "checkpoint.db")
-    connection = sqlite3.connect(tmp_path / "checkpoint.db")
     disk = FaultDisk()
-    disk._databases[DIRECTORY / "checkpoint.db"] = connection.serialize()
-    connection.close()
+    disk.open_for_write(DIRECTORY / "checkpoint.db").write_at(
+        ((tmp_path / "checkpoint.db").read_bytes(),), 0, durable=True
+    )
 
     def full(operation: str, name: str) -> None:
         if operation == "commit":

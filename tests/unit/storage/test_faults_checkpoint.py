@@ -28,7 +28,7 @@ async def check(it: World, ledger_id: int) -> None:
 
 
 @pytest.mark.parametrize("is_sealed", [False, True])
-@pytest.mark.parametrize("steps", range(12))
+@pytest.mark.parametrize("steps", range(18))
 @pytest.mark.parametrize("kept_bytes", [None, 1])
 async def test_power_lost_in_a_checkpoint_loses_nothing(steps: int, is_sealed: bool, kept_bytes: int | None) -> None:
     it = await world()

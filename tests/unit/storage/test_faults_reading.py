@@ -129,12 +129,12 @@ async def test_a_start_that_fails_says_why_and_the_next_one_finds_everything(ope
         told = str(error)
     else:  # what failed is not needed for a start
         await survivor.store.close()
-    assert not told or os.strerror(number) in told
+    assert not told or any(text in told for text in (os.strerror(number), "disk I/O error", "database or disk is full"))
     survivor.disk.plan = None
     await check_start(World(survivor.disk.after_kill()), ledger_id)
 
 
-@pytest.mark.parametrize("steps", range(0, 30, 2))
+@pytest.mark.parametrize("steps", range(0, 90, 3))
 async def test_power_lost_in_a_start_loses_nothing(steps: int) -> None:
     it, ledger_id = await crashed()
     survivor = World(it.disk.after_power_loss(Random(3)))
@@ -161,9 +161,8 @@ async def test_damage_in_the_table_stops_the_start() -> None:
     it = await world()
     await it.store.close()
     it.disk.after_kill()
-    ((path, database),) = it.disk._databases.items()
-    at = database.index(b"cursor_number") + len(b"cursor_number")
-    it.disk._databases[path] = database[:at] + bytes([database[at] ^ 2]) + database[at + 1 :]
+    name = "checkpoint.db"
+    it.disk.flip_bit(name, it.disk.read_whole(name).index(b"cursor_number") + len(b"cursor_number"))
     with pytest.raises(StoreError, match=r"checkpoint.db"):
         await World(it.disk.after_kill()).open()
 

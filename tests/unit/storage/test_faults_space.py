@@ -134,7 +134,7 @@ async def test_a_start_without_any_room_says_so() -> None:
     disk = FaultDisk(capacity_bytes=CAPACITY_BYTES)
     it = World(disk, FULL)
     it.fill_disk()
-    with pytest.raises(StoreError, match="No space left on device"):
+    with pytest.raises(StoreError, match=r"checkpoint\.db cannot be opened: database or disk is full"):
         await it.open()
     it.free_disk()
     await it.open()

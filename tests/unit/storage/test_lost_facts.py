@@ -1,6 +1,5 @@
 """What a start says when `checkpoint.db` and the files beside it do not belong together: nothing is begun anew over entries."""
 
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,20 +28,22 @@ async def stopped() -> tuple[FaultDisk, int]:
 
 
 def change_table(disk: FaultDisk, statement: str) -> None:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.deserialize(disk._databases[TABLE])
+    connection = disk.open_database(TABLE)
     connection.execute(statement)
-    disk._databases[TABLE] = connection.serialize()
+    connection.close()
 
 
 def remove(disk: FaultDisk) -> None:
-    del disk._databases[TABLE]
+    disk.unlink(TABLE)
 
 
 def empty(disk: FaultDisk) -> None:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.execute("PRAGMA user_version = 1")  # without anything there is nothing to serialize
-    disk._databases[TABLE] = connection.serialize()
+    remove(disk)
+    disk.open_database(TABLE).close()
+
+
+def contents(disk: FaultDisk, name_start: str = "") -> dict[Path, bytes]:
+    return {path: bytes(content.cached) for path, content in disk._names.items() if path.name.startswith(name_start)}
 
 
 def forget_facts(disk: FaultDisk) -> None:
@@ -62,11 +63,11 @@ async def test_a_store_without_facts_is_refused_with_a_text_that_says_what_to_do
         for name in disk.list_names(directory):
             if rest not in (directory.name, "all"):
                 disk.unlink(directory / name)
-    before = dict(disk._names), dict(disk._databases)
+    before = contents(disk)
     for _ in range(2):  # the first refusal has not made what the second one misses
         with pytest.raises(StoreError, match=f"checkpoint.db {what}, but /data holds .* files: .*Put it back.*move"):
             await World(disk).open()
-        assert (disk._names, disk._databases) == before
+        assert contents(disk) == before
 
 
 async def test_a_store_that_lost_one_fact_is_refused() -> None:
@@ -101,7 +102,7 @@ async def test_a_segment_that_holds_more_than_the_table_and_the_journal_stops_th
     await it.append(ledger_id, 0, b"first")
     assert await it.store._checkpointer.run()
     old = it.disk.after_kill()
-    databases = dict(old._databases)
+    databases = contents(old, TABLE.name)
     it = await World(old).open()
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, b"second")
@@ -110,7 +111,9 @@ async def test_a_segment_that_holds_more_than_the_table_and_the_journal_stops_th
     await it.store.close()
     disk = it.disk.after_kill()
     extent = LedgerExtent(0, 0, 0, 0)
-    disk._databases = databases
+    for path, data in databases.items():
+        disk.open_for_write(path).truncate(0)
+        disk.open_for_write(path).write_at((data,), 0, durable=True)
     change_table(disk, f"INSERT INTO unsealed VALUES ({', '.join(map(str, _row(ledger_id, extent)))})")
     for name in disk.list_names(DIRECTORY / "journal"):
         disk.unlink(DIRECTORY / "journal" / name)
