@@ -1,0 +1,92 @@
+"""Options as Spark gives them, keys in lower case and all values text: names, numbers, sizes, and errors that say what to write.
+
+The keys are those of the Scala connector; those that begin with `pulsar.client.` and its like are passed on there to the Java
+client. Here the ones that mean something are used, the others that the Java client knows are accepted, and all else is an error,
+since a limit or a credential that is silently ignored is worse than a query that does not start.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+_SIZE = re.compile(r"([0-9]{1,15})\s*([kmgt]?)(?:i?b)?")
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+MAX_SHOWN_CHARACTERS = 60
+"""Of a wrong value in an error."""
+
+
+class InvalidOptions(ValueError):
+    """Options that do not say what to do; the text says what to write. Never holds a secret."""
+
+
+class OptionValues:
+    """The options of one reader or writer, by their canonical names."""
+
+    def __init__(self, options: Mapping[str, str], known: Iterable[str], what: str) -> None:
+        """Raises InvalidOptions for a key that is none of `known`, with the nearest one. `what` names who takes them."""
+        canonical = {name.lower(): name for name in known}
+        self._values: dict[str, str] = {}
+        for key, value in options.items():
+            name = canonical.get(key.lower())
+            if name is None:
+                raise InvalidOptions(_unknown(key, canonical, what))
+            self._values[name] = value
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def text(self, name: str) -> str | None:
+        """The value without blanks around it; None where it is not given or empty."""
+        return self._values.get(name, "").strip() or None
+
+    def flag(self, name: str, default: bool) -> bool:
+        text = self.text(name)
+        if text is None:
+            return default
+        if text.lower() not in {"true", "false"}:
+            raise self.wrong(name, "true or false")
+        return text.lower() == "true"
+
+    def number(self, name: str, default: int, minimum: int = 0) -> int:
+        text = self.text(name)
+        if text is None:
+            return default
+        if not text.isdecimal() or len(text) > 18 or int(text) < minimum:
+            raise self.wrong(name, f"a whole number from {minimum} on")
+        return int(text)
+
+    def size(self, name: str, default: int, minimum: int = 0) -> int:
+        """Bytes: a number, or one with a unit such as `64m`."""
+        text = self.text(name)
+        if text is None:
+            return default
+        match = _SIZE.fullmatch(text.lower())
+        size_bytes = int(match.group(1)) * _UNITS[match.group(2)] if match else -1
+        if size_bytes < minimum:
+            raise self.wrong(name, f"bytes, as a number or with a unit such as 64m, at least {minimum}")
+        return size_bytes
+
+    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
+        text = self.text(name)
+        if text is None:
+            return default
+        for choice in choices:
+            if text.lower() == choice.lower():
+                return choice
+        raise self.wrong(name, "one of " + ", ".join(choices))
+
+    def wrong(self, name: str, expected: str) -> InvalidOptions:
+        """The error for a value that is not `expected`. Not for secrets: it shows the value."""
+        value = self._values.get(name, "")
+        shown = value if len(value) <= MAX_SHOWN_CHARACTERS else value[:MAX_SHOWN_CHARACTERS] + "..."
+        return InvalidOptions(f"option {name} is {shown!r}; expected {expected}")
+
+
+def _unknown(key: str, canonical: Mapping[str, str], what: str) -> str:
+    if key.lower() == "path":
+        return "there is no path to give to load() or save(): name topics by the option topic, topics or topicsPattern"
+    near = get_close_matches(key.lower(), canonical, n=1, cutoff=0.6)
+    hint = f"did you mean {canonical[near[0]]}?" if near else "docs/spark.md lists them all"
+    return f"{what} has no option {key!r}: {hint}"
