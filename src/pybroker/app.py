@@ -263,6 +263,7 @@ class Broker:
             checkpoint_max_bytes=config.checkpoint_max_bytes,
             checkpoint_max_entries=config.checkpoint_max_entries,
             read_threads=config.ledger_read_threads,
+            bulk_read_threads=config.max_concurrent_bulk_reads,
             min_free_bytes=config.storage_min_free_space_mb * _MIB,
             reserve_bytes=config.storage_reserve_mb * _MIB,
         )

@@ -58,7 +58,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "admin": (*BROKER, "broker"),
     "websocket": (*BROKER, "broker", "wire"),
     "columns": (*VALUES, "wire", "storage.layout", *SCHEMA_RULES),
-    "reading": (*VALUES, "logs", "wire", "storage.layout", "columns", "client"),
+    "reading": (*VALUES, "logs", "wire", "storage.layout", *SCHEMA_RULES, "schema.key_value_text", "columns", "client"),
     "spark": (*VALUES, "logs", "wire", "columns", "client", "reading"),
     "pyspark_pulsar": ("spark",),
     "lake": (*VALUES, "logs", "columns", "reading"),

@@ -23,7 +23,7 @@ from starlette.routing import BaseRoute
 from starlette.types import Message, Receive, Scope, Send
 
 from pybroker import logs
-from pybroker.admin.call import BROKER_KEY, IDENTITY_KEY, SHARE_KEY, BadBody, ClientGone
+from pybroker.admin.call import BROKER_KEY, IDENTITY_KEY, SHARE_KEY, STREAMED_KEY, BadBody, ClientGone
 from pybroker.admin.http_limits import SMALL_BYTES, HttpLimits, Share
 from pybroker.admin.request_limit import RequestLimit
 from pybroker.admin.route_table import RouteTable
@@ -164,7 +164,8 @@ class _Answer:
         if message["type"] == "http.response.start":
             if not self._waits_to_be_asked and message["status"] not in CLOSING_STATUSES:
                 await self._pass_over_body()
-            size_bytes = 0 if self._is_head else _content_length(message)
+            is_in_memory = not (self._is_head or message.get(STREAMED_KEY))
+            size_bytes = _content_length(message) if is_in_memory else 0
             if size_bytes > SMALL_BYTES:
                 await self._share.of_responses(size_bytes)
             self.started = True

@@ -48,6 +48,9 @@ BROKER_KEY = "pybroker.broker"
 IDENTITY_KEY = "pybroker.identity"
 SHARE_KEY = "pybroker.share"
 
+STREAMED_KEY = "pybroker.streamed"
+"""Of the message that begins an answer: its length is known, and it is never in memory as a whole."""
+
 _FORM_ENCODED = frozenset({"topic", "subscription"})
 _ENDS = {b'"earliest"': EARLIEST, b'"latest"': LATEST}
 _MAYBE_ENCODED_TWICE = frozenset({"subscription"})
@@ -112,9 +115,13 @@ class Call:
 
     def topic_name(self) -> TopicName:
         """`{domain}/{tenant}/{namespace}/{topic}` of the path; 412 when invalid."""
+        return self.topic_name_of(self.domain())
+
+    def topic_name_of(self, domain: str) -> TopicName:
+        """The same, where the path has no `{domain}`."""
         names = (self.name(key) for key in ("tenant", "namespace", "topic"))
         try:
-            return TopicName.parse(f"{self.domain()}://{'/'.join(names)}")
+            return TopicName.parse(f"{domain}://{'/'.join(names)}")
         except InvalidTopicName as error:
             raise AdminError(412, f"Topic name is not valid: {error}") from error
 

@@ -51,6 +51,7 @@ from pybroker.admin.routes import (
     topics,
 )
 from pybroker.admin.routes.broker_stats import BrokerStatsRoutes
+from pybroker.admin.routes.entries import EntryRoutes
 from pybroker.admin.routes.metrics import MetricsRoutes
 from pybroker.admin.routes.openapi import OpenApiRoutes
 from pybroker.admin.routes.rest_produce import RestProduceRoutes
@@ -122,7 +123,9 @@ class HttpServer:
         metrics, stats = MetricsRoutes(page, config), TopicStatsRoutes(self.rates)
         nouns = [route for noun in NOUNS for route in noun.routes()]
         broker_stats = BrokerStatsRoutes(self.rates)
-        routes = [*metrics.routes(), *stats.routes(), *broker_stats.routes(), *RestProduceRoutes().routes(), *nouns]
+        self.entries = EntryRoutes(broker)
+        own = [*metrics.routes(), *stats.routes(), *broker_stats.routes(), *RestProduceRoutes().routes()]
+        routes = [*own, *self.entries.routes(), *nouns]
         self.routes: Sequence[BaseRoute] = [*OpenApiRoutes(routes).routes(), *routes]
         """Everything that is served."""
         self._application = Application(broker, self.routes)

@@ -82,6 +82,10 @@ class BrokerConfig:
     http_max_viewed_message_bytes: int
     http_max_pending_requests: int
     http_pending_request_timeout_ms: int
+    max_concurrent_bulk_reads: int
+    max_pending_bulk_reads: int
+    bulk_read_pending_timeout_ms: int
+    bulk_read_throttling_rate_per_namespace_in_byte: int
     http_max_request_header_size: int
     max_http_request_body_bytes: int
     max_http_document_bytes: int
@@ -428,6 +432,10 @@ class BrokerConfig:
         http_max_viewed_message_bytes: int = 33554432,
         http_max_pending_requests: int = 256,
         http_pending_request_timeout_ms: int = 10000,
+        max_concurrent_bulk_reads: int = 8,
+        max_pending_bulk_reads: int = 256,
+        bulk_read_pending_timeout_ms: int = 10000,
+        bulk_read_throttling_rate_per_namespace_in_byte: int = 1073741824,
         http_max_request_header_size: int = 8192,
         max_http_request_body_bytes: int = 10485760,
         max_http_document_bytes: int = 262144,
@@ -773,6 +781,10 @@ class BrokerConfig:
         assign(self, "http_max_viewed_message_bytes", http_max_viewed_message_bytes)
         assign(self, "http_max_pending_requests", http_max_pending_requests)
         assign(self, "http_pending_request_timeout_ms", http_pending_request_timeout_ms)
+        assign(self, "max_concurrent_bulk_reads", max_concurrent_bulk_reads)
+        assign(self, "max_pending_bulk_reads", max_pending_bulk_reads)
+        assign(self, "bulk_read_pending_timeout_ms", bulk_read_pending_timeout_ms)
+        assign(self, "bulk_read_throttling_rate_per_namespace_in_byte", bulk_read_throttling_rate_per_namespace_in_byte)
         assign(self, "http_max_request_header_size", http_max_request_header_size)
         assign(self, "max_http_request_body_bytes", max_http_request_body_bytes)
         assign(self, "max_http_document_bytes", max_http_document_bytes)
@@ -1125,6 +1137,10 @@ _KEYS: Final = (
     KeyInfo("httpMaxViewedMessageBytes", "http_max_viewed_message_bytes", ValueType.INT, 33554432, "Bytes of messages that are being looked at over REST (peek, examine, by id) at once; others wait.", minimum=65536),
     KeyInfo("httpMaxPendingRequests", "http_max_pending_requests", ValueType.INT, 256, "HTTP requests that wait for one of these limits at once, for each; more are answered 503.", minimum=0),
     KeyInfo("httpPendingRequestTimeoutMs", "http_pending_request_timeout_ms", ValueType.INT, 10000, "Longest time, in milliseconds, that an HTTP request waits for one of these limits; then it is answered 503.", minimum=1),
+    KeyInfo("maxConcurrentBulkReads", "max_concurrent_bulk_reads", ValueType.INT, 8, "Bulk reads, by which analytics read ranges of ledgers over HTTP, that are answered at once; more wait for their turn.", minimum=1),
+    KeyInfo("maxPendingBulkReads", "max_pending_bulk_reads", ValueType.INT, 256, "Bulk reads that may wait for their turn. More are answered 429.", minimum=0),
+    KeyInfo("bulkReadPendingTimeoutMs", "bulk_read_pending_timeout_ms", ValueType.INT, 10000, "Longest time, in milliseconds, that a bulk read waits for its turn; then it is answered 429.", minimum=1),
+    KeyInfo("bulkReadThrottlingRatePerNamespaceInByte", "bulk_read_throttling_rate_per_namespace_in_byte", ValueType.INT, 1073741824, "Bytes a second that all bulk reads of the topics of one namespace may take together, 0 for no limit. What is more waits.", minimum=0, dynamic=True),
     KeyInfo("httpMaxRequestHeaderSize", "http_max_request_header_size", ValueType.INT, 8192, "Bytes that the headers of one HTTP request may have.", minimum=1024),
     KeyInfo("maxHttpRequestBodyBytes", "max_http_request_body_bytes", ValueType.INT, 10485760, "Bytes that the body of one HTTP request may have.", minimum=0),
     KeyInfo("maxHttpDocumentBytes", "max_http_document_bytes", ValueType.INT, 262144, "Bytes that the JSON document in an HTTP request may have; messages and schemas may have what a body may have.", minimum=1024),

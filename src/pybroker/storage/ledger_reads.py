@@ -22,10 +22,10 @@ from pyroaring import BitMap
 from pybroker import logs
 from pybroker.errors import DamagedEntries, NoSuchLedger, StoreError
 from pybroker.storage.checkpoint import Moved
-from pybroker.storage.disk import Disk
+from pybroker.storage.disk import Disk, DiskFile
 from pybroker.storage.index_cache import IndexCache
 from pybroker.storage.layout.segment import EMPTY_EXTENT, PublishTimeOf, SegmentIndex
-from pybroker.storage.ledger_store import EntryRun, LedgerTotals
+from pybroker.storage.ledger_store import EntryRun, LedgerPoint, LedgerTotals, StoredBlocks
 from pybroker.storage.live_ledger import LiveLedger
 from pybroker.storage.open_files import OpenFiles
 from pybroker.storage.options import LocalStoreOptions
@@ -63,6 +63,8 @@ class LedgerReads:
         self._publish_time_of = publish_time_of
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(options.read_threads, thread_name_prefix="ledger-read")
+        # Apart from the others: who takes his data slowly keeps a thread, and consumers must not wait for that.
+        self._bulk_pool = ThreadPoolExecutor(options.bulk_read_threads, thread_name_prefix="bulk-read")
         self._indexes = IndexCache(options.index_cache_points)
         self._files = OpenFiles(disk, options.max_open_segments)
         self._damaged: dict[int, BitMap] = {}
@@ -118,6 +120,26 @@ class LedgerReads:
         place = await self._place(ledger_id)
         return place.index.publish_time_span(publish_time_ms, place.extent.entry_count)
 
+    async def points(self, ledger_id: int, spacing_bytes: int) -> list[LedgerPoint]:
+        """See `LedgerStore.points`."""
+        index = (await self._place(ledger_id)).index
+        return [LedgerPoint(*point) for point in index.sparse_points(spacing_bytes)]
+
+    async def stored_blocks(self, ledger_id: int, first_entry_id: int, end_entry_id: int) -> StoredBlocks | None:
+        """See `LedgerStore.stored_blocks`."""
+        place = await self._place(ledger_id)
+        extent, index = place.extent, place.index
+        if first_entry_id >= extent.entry_count:
+            return None
+        offset, _ = index.place_of(index.point_of(first_entry_id))
+        behind = index.point_at_or_behind(end_entry_id)
+        end_offset = extent.end_offset if behind is None else index.place_of(behind)[0]
+        return StoredBlocks(ledger_id, first_entry_id, min(end_entry_id, extent.entry_count), offset, end_offset)
+
+    async def with_file(self, ledger_id: int, work: Callable[[DiskFile], _T]) -> _T:
+        """See `LedgerStore.with_file`."""
+        return await self._in_pool(self._bulk_pool, partial(self._file_job, ledger_id, work))
+
     # Places
 
     async def sealed_place(self, ledger_id: int) -> Moved:
@@ -157,15 +179,19 @@ class LedgerReads:
 
     async def in_thread(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Blocking work in a reading thread. An error of the device becomes a StoreError: a later try may succeed."""
+        return await self._in_pool(self._pool, partial(work, *args, **kwargs))
+
+    async def _in_pool(self, pool: ThreadPoolExecutor, work: Callable[[], _T]) -> _T:
         try:
-            return await self._loop.run_in_executor(self._pool, partial(work, *args, **kwargs))
+            return await self._loop.run_in_executor(pool, work)
         except FileNotFoundError as error:
             raise NoSuchLedger(f"{Path(error.filename or 'the file').name} does not exist") from error
         except OSError as error:
             raise StoreError(f"cannot be read: {error}") from error
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._pool.shutdown)
+        for pool in (self._bulk_pool, self._pool):
+            await asyncio.to_thread(pool.shutdown)
         self._files.close()
 
     async def _live_ledger(self, ledger_id: int) -> LiveLedger | None:
@@ -210,6 +236,10 @@ class LedgerReads:
     def _message_count_job(self, ledger_id: int, place: Moved, entry_ids: BitMap) -> int:
         with self._files.reading(segment_path(self._directory, ledger_id)) as file:
             return message_count_of(file, ledger_id, place, entry_ids)
+
+    def _file_job(self, ledger_id: int, work: Callable[[DiskFile], _T]) -> _T:
+        with self._files.reading(segment_path(self._directory, ledger_id)) as file:
+            return work(file)
 
     def _load_job(self, ledger_id: int) -> LoadedSegment:
         with self._files.reading(segment_path(self._directory, ledger_id)) as file:

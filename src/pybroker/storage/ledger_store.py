@@ -12,12 +12,19 @@ seals the ledger and goes on in a new one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pyroaring import BitMap
 
-from pybroker.errors import StoreError
+from pybroker.errors import NoSuchLedger, StoreError
 from pybroker.model.stats import Buckets
+
+if TYPE_CHECKING:
+    from pybroker.storage.disk import DiskFile
+
+T = TypeVar("T")
 
 
 class AppendListener(ABC):
@@ -99,6 +106,30 @@ class LedgerTotals:
     size_bytes: int
 
 
+class LedgerPoint(NamedTuple):
+    """A place where a ledger can be cut cheaply: in front of that entry, with so many payload bytes and messages before it."""
+
+    entry_id: int
+    bytes_before: int
+    messages_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlocks:
+    """Bytes `offset` to `end_offset` of a ledger's file: whole blocks, which hold the entries `first_entry_id` up to but not
+    including `end_entry_id`, and perhaps some before and behind."""
+
+    ledger_id: int
+    first_entry_id: int
+    end_entry_id: int
+    offset: int
+    end_offset: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end_offset - self.offset
+
+
 class LedgerStore(ABC):
     """Ledgers by id. Raises StoreError and its subclasses only."""
 
@@ -148,6 +179,22 @@ class LedgerStore(ABC):
         From memory and the index alone. Publish times come from clients, whose clocks differ: where they do not rise, what is
         meant is the first entry of a block that is so late, as a search by bisection would find it.
         """
+
+    async def points(self, ledger_id: int, spacing_bytes: int) -> list[LedgerPoint]:
+        """Where the ledger can be cut, rising, so many payload bytes apart or a little more; none where nobody keeps any.
+
+        Those of a sealed ledger never change, those of an open one are only added to. Raises NoSuchLedger, StoreError.
+        """
+        return []
+
+    async def stored_blocks(self, ledger_id: int, first_entry_id: int, end_entry_id: int) -> StoredBlocks | None:
+        """Where these entries are in the ledger's file, or the first of them as far as the file goes; None when the first
+        one is not in a file. Never changes but by the ledger's deletion. Raises NoSuchLedger, StoreError."""
+        return None
+
+    async def with_file(self, ledger_id: int, work: Callable[[DiskFile], T]) -> T:
+        """Have `work` done with the ledger's file, in a thread of those for bulk reads. Raises NoSuchLedger, StoreError."""
+        raise NoSuchLedger(f"ledger {ledger_id} has no file")
 
     @abstractmethod
     async def seal(self, ledger_id: int) -> LedgerSummary:

@@ -30,7 +30,7 @@ from pybroker.storage.checkpoint_table import DamagedCursor, TableChange
 from pybroker.storage.checkpointer import Checkpointer
 from pybroker.storage.cursor_shelf import CursorShelf, merge
 from pybroker.storage.cursor_store import CursorDone, CursorOwner, CursorStore
-from pybroker.storage.disk import Disk
+from pybroker.storage.disk import Disk, DiskFile
 from pybroker.storage.journal import JournalBatch, JournalMark, JournalRecord, JournalSetup, ListenersTold
 from pybroker.storage.journal_direct import open_journal
 from pybroker.storage.layout.journal import (
@@ -47,9 +47,12 @@ from pybroker.storage.ledger_store import (
     AppendListener,
     AppendRun,
     EntryRun,
+    LedgerPoint,
     LedgerStore,
     LedgerSummary,
     LedgerTotals,
+    StoredBlocks,
+    T,
 )
 from pybroker.storage.live_ledger import LedgerState, LiveLedger
 from pybroker.storage.options import LocalStoreOptions
@@ -350,6 +353,15 @@ class LocalStore(LedgerStore, CursorStore):
 
     async def publish_time_span(self, ledger_id: int, publish_time_ms: int) -> tuple[int, int]:
         return await self._reads.publish_time_span(ledger_id, publish_time_ms)
+
+    async def points(self, ledger_id: int, spacing_bytes: int) -> list[LedgerPoint]:
+        return await self._reads.points(ledger_id, spacing_bytes)
+
+    async def stored_blocks(self, ledger_id: int, first_entry_id: int, end_entry_id: int) -> StoredBlocks | None:
+        return await self._reads.stored_blocks(ledger_id, first_entry_id, end_entry_id)
+
+    async def with_file(self, ledger_id: int, work: Callable[[DiskFile], T]) -> T:
+        return await self._reads.with_file(ledger_id, work)
 
     async def seal(self, ledger_id: int) -> LedgerSummary:
         ledger = self._ledgers.get(ledger_id)

@@ -19,6 +19,7 @@ class LocalStoreOptions:
     checkpoint_max_bytes: int = 48 << 20
     checkpoint_max_entries: int = 100_000
     read_threads: int = 2
+    bulk_read_threads: int = 8
     # Appends are refused when less would be free once everything in the journal is in its segment.
     min_free_bytes: int = 64 << 20
     reserve_bytes: int = 16 << 20

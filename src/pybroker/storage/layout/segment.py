@@ -37,7 +37,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -156,6 +156,19 @@ class SegmentIndex:
     def point_of(self, entry_id: int) -> int:
         """The number of the last point at or before the entry; -1 when damage hides those before the first point."""
         return bisect_right(self.first_entry_ids, entry_id) - 1
+
+    def point_at_or_behind(self, entry_id: int) -> int | None:
+        """The number of the first point at or behind the entry; None when there is none."""
+        point = bisect_left(self.first_entry_ids, entry_id)
+        return point if point < len(self) else None
+
+    def sparse_points(self, spacing_bytes: int) -> Iterator[tuple[int, int, int]]:
+        """Entry, bytes before and messages before of points that are at least so many payload bytes apart, from the first
+        entry of the ledger on, which is none itself. More blocks add points and change none."""
+        next_bytes = spacing_bytes
+        while (point := bisect_left(self.bytes_before, next_bytes)) < len(self):
+            yield self.first_entry_ids[point], self.bytes_before[point], self.messages_before[point]
+            next_bytes = self.bytes_before[point] + spacing_bytes
 
     def place_of(self, point: int) -> tuple[int, int]:
         """Offset and first entry of a point; of the first block for -1."""

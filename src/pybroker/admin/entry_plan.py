@@ -1,0 +1,169 @@
+"""What there is of a topic between two places, for those who read ranges of its ledgers: analytics, pipelines, copies.
+
+Operation: the list of ledgers answers nearly everything; a ledger that is covered in part is asked for what lies before its cut,
+and a large one for the points where it can be cut. What is said is what was durable in one turn of the loop.
+Bound: one answer holds so many ledgers and points (`PlanBudget`); a topic that is cut short says where to go on.
+"""
+
+# ruff: noqa: N815  (the attributes are the JSON properties)
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pybroker.model.position import Position
+
+if TYPE_CHECKING:
+    from pybroker.broker.topic import Topic
+    from pybroker.managed_ledger.ledger_list import LedgerRow
+    from pybroker.storage.ledger_store import LedgerPoint, LedgerStore
+
+POINT_SPACING_BYTES = 1 << 20
+"""Of payload, between the points of a plan: what is cut finer costs a task more than it gains."""
+MAX_PLAN_ROWS = 10_000
+"""Ledgers and points in one answer: some milliseconds of the loop, half a megabyte."""
+
+Pair = tuple[int, int]
+
+
+class AskedTopic(msgspec.Struct):
+    """One topic of the namespace, by its local name; places are [ledger id, entry id]."""
+
+    topic: str
+    start: Pair | None = None
+    end: Pair | None = None
+    publishTime: int | None = None
+
+
+class AskedPlans(msgspec.Struct):
+    """Many topics at once; without `points`, none are told."""
+
+    topics: list[AskedTopic]
+    points: bool = True
+
+
+class LedgerShown(msgspec.Struct):
+    """What the plan covers of a ledger: `firstEntry` up to but not including `endEntry`."""
+
+    ledgerId: int
+    firstEntry: int
+    endEntry: int
+    sizeBytes: int
+    messageCount: int
+    isSealed: bool
+    points: list[LedgerPoint]
+
+
+class TopicShown(msgspec.Struct, omit_defaults=True):
+    """The plan of a topic, or why there is none.
+
+    `next`: the answer became too large; the rest is told to who asks again with it as `start`. `placeAtTime`: of the first entry
+    that was published at the asked time or later, or the end.
+    """
+
+    topic: str
+    start: Pair = (-1, -1)
+    end: Pair = (-1, -1)
+    first: Pair = (-1, -1)
+    ledgers: list[LedgerShown] = []
+    lost: list[str] = []
+    next: Pair | None = None
+    placeAtTime: Pair | None = None
+    status: int = 200
+    reason: str = ""
+
+
+class PlanBudget:
+    """How many ledgers and points one answer may still have."""
+
+    def __init__(self, rows: int = MAX_PLAN_ROWS) -> None:
+        self._rows = rows
+
+    @property
+    def is_spent(self) -> bool:
+        return self._rows <= 0
+
+    def spend(self, rows: int) -> None:
+        self._rows -= rows
+
+
+async def plan_of(
+    topic: Topic, store: LedgerStore, asked: AskedTopic, budget: PlanBudget, *, with_points: bool
+) -> TopicShown:
+    """The plan of one topic that is loaded. Raises StoreError."""
+    place_at_time = None
+    if asked.publishTime is not None:
+        place_at_time = tuple(await topic.ledger.find_by_publish_time(asked.publishTime))
+    ledgers = topic.ledger.ledgers
+    # In one turn: rows go on growing, and what grows meanwhile belongs to the next plan.
+    first, durable_end = ledgers.first_position, ledgers.end_position
+    start = first if asked.start is None else Position(*asked.start)
+    end = durable_end if asked.end is None else min(Position(*asked.end), durable_end)
+    covered = [_Covered(row, start, end) for row in ledgers.rows()]
+    shown = TopicShown(asked.topic, start, end, first, placeAtTime=place_at_time)  # type: ignore[arg-type]
+    if asked.start is not None and start < first and not ledgers.has_ledger(start.ledger_id):
+        shown.lost.append(
+            f"{topic.name}: asked for what follows {start.ledger_id}:{start.entry_id}, the oldest entry that is left is"
+            f" {first.ledger_id}:{first.entry_id}"
+        )
+    for each in covered:
+        if each.first_entry_id >= each.end_entry_id:
+            continue
+        if budget.is_spent:
+            shown.next = (each.ledger_id, each.first_entry_id)
+            shown.end = shown.next
+            break
+        shown.ledgers.append(await each.shown(store, with_points=with_points))
+        budget.spend(1 + len(shown.ledgers[-1].points))
+        await asyncio.sleep(0)
+    return shown
+
+
+class _Covered:
+    """A ledger as it was when the plan began."""
+
+    def __init__(self, row: LedgerRow, start: Position, end: Position) -> None:
+        self.ledger_id = row.ledger_id
+        self.first_entry_id = _cut(start, row)
+        self.end_entry_id = _cut(end, row)
+        self._entry_count = row.entry_count
+        self._message_count = row.message_count
+        self._size_bytes = row.size_bytes
+        self._is_sealed = row.is_sealed
+
+    async def shown(self, store: LedgerStore, *, with_points: bool) -> LedgerShown:
+        """Raises StoreError, NoSuchLedger among it when the ledger was trimmed meanwhile."""
+        messages, size_bytes = self._message_count, self._size_bytes
+        if self.end_entry_id < self._entry_count:
+            totals = await store.totals_before(self.ledger_id, self.end_entry_id)
+            messages, size_bytes = totals.message_count, totals.size_bytes
+        if self.first_entry_id:
+            totals = await store.totals_before(self.ledger_id, self.first_entry_id)
+            messages -= totals.message_count
+            size_bytes -= totals.size_bytes
+        points: list[LedgerPoint] = []
+        if with_points and size_bytes > POINT_SPACING_BYTES:
+            points = [
+                point
+                for point in await store.points(self.ledger_id, POINT_SPACING_BYTES)
+                if self.first_entry_id < point.entry_id < self.end_entry_id
+            ]
+        return LedgerShown(
+            self.ledger_id,
+            self.first_entry_id,
+            self.end_entry_id,
+            size_bytes,
+            messages,
+            self._is_sealed,
+            points,
+        )
+
+
+def _cut(position: Position, row: LedgerRow) -> int:
+    """How many entries of the ledger lie before the position."""
+    if position.ledger_id != row.ledger_id:
+        return 0 if position.ledger_id < row.ledger_id else row.entry_count
+    return min(max(0, position.entry_id), row.entry_count)

@@ -1,0 +1,109 @@
+"""`/admin/v3/entries/persistent/{tenant}/{namespace}/...`: ranges of ledgers in bulk, for analytics and pipelines.
+
+Looking changes nothing: no cursor moves, nothing is counted as delivered, no topic is made. Who may consume a topic may read it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.call import Call, route
+from pybroker.admin.entry_blocks import BlocksResponse, BulkReads
+from pybroker.admin.entry_plan import AskedPlans, AskedTopic, PlanBudget, TopicShown, plan_of
+from pybroker.admin.existing import existing_topic, while_served
+from pybroker.broker.service import BrokerService
+from pybroker.errors import AdminError, BrokerError, InvalidTopicName, NoSuchLedger
+from pybroker.model.names import PERSISTENT, TopicName
+
+BASE = "/admin/v3/entries/persistent/{tenant}/{namespace}"
+TOPIC = BASE + "/{topic}"
+MAX_TOPICS = 2000
+"""In one request for plans; who wants more asks again."""
+
+
+class PlansShown(msgspec.Struct):
+    """The answers in the order of the questions."""
+
+    topics: list[TopicShown]
+
+
+class EntryRoutes:
+    """Serves one broker."""
+
+    def __init__(self, broker: BrokerService) -> None:
+        self.reads = BulkReads(broker.config, broker.clock)
+
+    def routes(self) -> list[Route]:
+        return [
+            route("POST", BASE + "/plan", self.plan, body=AskedPlans),
+            route("GET", TOPIC + "/ledger/{ledger_id}", self.read, answers=_READ_ANSWERS),
+        ]
+
+    async def plan(self, call: Call) -> Response:
+        """What there is of topics of the namespace between two places each.
+
+        The ledgers with the entries, bytes and messages that are covered, points where they can be cut, and what was asked for and
+        is gone. A topic that is not there, or that the caller may not consume, has a status of its own.
+        """
+        asked = await call.json(AskedPlans)
+        if len(asked.topics) > MAX_TOPICS:
+            raise AdminError(413, f"Plans of {len(asked.topics)} topics: ask for {MAX_TOPICS} at once")
+        budget = PlanBudget()
+        shown: list[TopicShown] = []
+        for each in asked.topics:
+            if budget.is_spent:
+                shown.append(TopicShown(each.topic, next=each.start or (-1, -1)))
+            else:
+                shown.append(await _plan_or_refusal(call, each, budget, with_points=asked.points))
+        return Response(msgspec.json.encode(PlansShown(shown)), media_type="application/json")
+
+    async def read(self, call: Call) -> Response:
+        """Entries `first` up to but not including `end` (query) of one ledger, as blocks of a segment file.
+
+        The answer holds at least the first of them, perhaps some before and behind; the header `X-Pybroker-Next-Entry` says with
+        which entry the next request goes on. Blocks say where they belong and carry checksums, which the reader has to compare.
+        """
+        name = call.topic_name_of(PERSISTENT)
+        call.require_consume(name, "")
+        topic = await existing_topic(call, name)
+        ledger_id = call.integer("ledger_id")
+        count = topic.ledger.ledgers.entry_count_of(ledger_id)
+        first, end = call.query_integer("first", 0), call.query_integer("end", count)
+        if not 0 <= first < end:
+            raise AdminError(412, f"No entries between first={first} and end={end}")
+        if not topic.ledger.ledgers.has_ledger(ledger_id):
+            raise AdminError(
+                410, f"{name} has no ledger {ledger_id} any more: trimmed, or of an earlier topic of that name"
+            )
+        if end > count:
+            raise AdminError(416, f"Ledger {ledger_id} of {name} has {count} durable entries, not {end}")
+        return BlocksResponse(self.reads, topic, call.broker.ledgers.store, ledger_id, first, end)
+
+
+_READ_ANSWERS = {
+    410: "The topic has no such ledger any more",
+    412: "The range is empty",
+    416: "Not all of these entries are there and durable",
+    429: "Too many bulk reads wait already; Retry-After says when to come again",
+}
+
+
+async def _plan_or_refusal(call: Call, asked: AskedTopic, budget: PlanBudget, *, with_points: bool) -> TopicShown:
+    try:
+        try:
+            name = TopicName(PERSISTENT, call.namespace_name(), asked.topic)
+            TopicName.parse(str(name))
+        except InvalidTopicName as error:
+            raise AdminError(412, f"Topic name is not valid: {error}") from error
+        call.require_consume(name, "")
+        topic = await existing_topic(call, name)
+        with while_served(topic):
+            return await plan_of(topic, call.broker.ledgers.store, asked, budget, with_points=with_points)
+    except AdminError as error:
+        return TopicShown(asked.topic, status=error.status, reason=error.reason)
+    except NoSuchLedger as error:
+        return TopicShown(asked.topic, status=503, reason=f"A ledger was trimmed meanwhile, ask again: {error}")
+    except BrokerError as error:
+        return TopicShown(asked.topic, status=type(error).http_status, reason=str(error))

@@ -1,0 +1,25 @@
+"""What a way of reading is opened with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pybroker.client.access import Access
+
+MODES = ("auto", "segment", "bulk", "binary")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Whom to read from, and how. Picklable; shows no secret."""
+
+    access: Access
+    mode: str = "auto"
+    """One of `MODES`."""
+    data_directory: Path | None = None
+    """The broker's, where this process can read it; None: the one that the broker names to who asks from its own host."""
+    patience_s: float = 120.0
+    """How long a broker that is busy, restarting or cannot be reached is asked again."""

@@ -1,0 +1,190 @@
+"""REST calls from a plain thread: one connection that is kept, credentials, time-outs, and a second try where that is safe.
+
+What must always hold: no error shows a credential; a request is sent again only when it changes nothing or says the same twice.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from pybroker.client.access import AccessRefused
+from pybroker.reading.entry_source import ReadingFailed
+
+if TYPE_CHECKING:
+    from pybroker.reading.options import SourceOptions
+
+BUSY_STATUSES = frozenset({429, 500, 503})
+"""A later try may succeed; 500 is what a broker answers whose disk does not."""
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 2.0
+MAX_ANSWER_BYTES = 256 << 20
+"""Of a document; more is no broker of ours."""
+_SHOWN_CHARACTERS = 300
+
+
+class Refused(ReadingFailed):
+    """The broker answered with a refusal."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Unreachable(ReadingFailed):
+    """Nobody answered, or not to the end."""
+
+
+class RestClient:
+    """One connection to one address. For one thread at a time; `close` when done."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._access = options.access
+        parts = urlsplit((self._access.admin_url or "").split(",")[0].strip())
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ReadingFailed("admin.url is not an address of the form http://host:port or https://host:port")
+        self._patience_s = options.patience_s
+        self._host = parts.hostname
+        self._is_secure = parts.scheme == "https"
+        self._port = parts.port or (443 if self._is_secure else 80)
+        self._prefix = parts.path.rstrip("/")
+        self._connection: http.client.HTTPConnection | None = None
+        self.where = f"{parts.scheme}://{self._host}:{self._port}"
+
+    def json(self, method: str, path: str, body: object = None, *, may_repeat: bool = True) -> Any:
+        """The answer's document, None for none. Raises Refused, Unreachable."""
+        data = None if body is None else json.dumps(body).encode()
+        deadline_s = time.monotonic() + self._patience_s
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                with self.open(method, path, data, may_repeat=may_repeat) as response:
+                    answer = response.read(MAX_ANSWER_BYTES)
+                return json.loads(answer) if answer.strip() else None
+            except Refused as error:
+                if error.status not in BUSY_STATUSES or time.monotonic() + pause_s > deadline_s:
+                    raise
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                if not may_repeat or time.monotonic() + pause_s > deadline_s:
+                    raise Unreachable(
+                        f"{method} {path}: {self.where} did not answer to the end: {_text(error)}"
+                    ) from error
+            except ValueError as error:
+                raise ReadingFailed(f"{method} {path}: {self.where} did not answer with JSON") from error
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def open(
+        self, method: str, path: str, body: bytes | None = None, *, may_repeat: bool = True
+    ) -> http.client.HTTPResponse:
+        """The answer, to be read to its end before the next request. Raises Refused; OSError, HTTPException when nobody answers.
+
+        A connection that was kept and has been closed meanwhile is made again once, if the request may be repeated.
+        """
+        was_kept = self._connection is not None
+        try:
+            return self._request(method, path, body)
+        except (ConnectionError, http.client.HTTPException):
+            self.close()
+            if not (was_kept and may_repeat):
+                raise
+            return self._request(method, path, body)
+
+    def close(self) -> None:
+        """Idempotent."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _request(self, method: str, path: str, body: bytes | None) -> http.client.HTTPResponse:
+        connection = self._connection
+        try:
+            if connection is None:
+                connection = self._connection = self._connect()
+            connection.request(method, self._prefix + path, body, self._headers(body))
+            response = connection.getresponse()
+        except BaseException:
+            self.close()
+            raise
+        if response.status >= http.client.BAD_REQUEST:
+            raise self._refusal(method, path, response)
+        return response
+
+    def _connect(self) -> http.client.HTTPConnection:
+        timeout_s = self._access.connection_timeout_s
+        connection: http.client.HTTPConnection
+        if self._is_secure:
+            connection = http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=self._tls())
+        else:
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+        connection.connect()
+        connection.sock.settimeout(self._access.operation_timeout_s)
+        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+    def _tls(self) -> ssl.SSLContext:
+        access = self._access
+        try:
+            context = ssl.create_default_context(cafile=access.tls_trust_certs_file)
+            if access.tls_certificate_file is not None:
+                context.load_cert_chain(access.tls_certificate_file, access.tls_key_file)
+        except (OSError, ssl.SSLError) as error:
+            raise ReadingFailed(f"certificates for {self.where} cannot be loaded: {_text(error)}") from None
+        if access.tls_allow_insecure or not access.tls_verify_hostname:
+            context.check_hostname = False
+        if access.tls_allow_insecure:
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+    def _headers(self, body: bytes | None) -> Mapping[str, str]:
+        headers = {"accept": "*/*"}
+        if body is not None:
+            headers["content-type"] = "application/json"
+        try:
+            data = self._access.auth_data()
+        except AccessRefused as error:
+            raise ReadingFailed(str(error)) from None
+        if self._access.method == "token":
+            if not data.isascii() or not data.decode().isprintable():  # the library's own refusal would show it
+                raise ReadingFailed("the token has characters that no token has: check where it comes from")
+            headers["authorization"] = f"Bearer {data.decode()}"
+        elif self._access.method == "basic":
+            headers["authorization"] = f"Basic {base64.b64encode(data).decode()}"
+        return headers
+
+    def _refusal(self, method: str, path: str, response: http.client.HTTPResponse) -> Refused:
+        try:
+            reason = response.read(65536).decode(errors="replace").strip()
+            if response.length:  # more than anybody would say
+                self.close()
+        except (OSError, http.client.HTTPException):
+            reason = ""
+            self.close()
+        try:
+            reason = json.loads(reason)["reason"]
+        except (ValueError, KeyError, TypeError):
+            pass
+        advice = {
+            401: "; give credentials that may consume the topic",
+            403: "; give credentials that may consume the topic",
+        }.get(response.status, "")
+        text = str(reason)[:_SHOWN_CHARACTERS] or response.reason
+        return Refused(
+            f"{method} {path.partition('?')[0]}: {self.where} answered {response.status}: {text}{advice}",
+            response.status,
+        )
+
+
+def _text(error: BaseException) -> str:
+    """What went wrong, in the system's words: nothing that was sent is in them."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__

@@ -1,0 +1,96 @@
+"""What REST knows of topics besides their entries: partitions, names, schemas, and subscriptions that show progress."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from pybroker.columns.values.value_schema import SchemaInfo
+from pybroker.errors import InvalidTopicName
+from pybroker.model.names import TopicName
+from pybroker.reading.entry_source import ReadingFailed
+from pybroker.reading.rest import Refused
+from pybroker.schema.key_value_text import key_value_data
+from pybroker.schema.schema_data import InvalidSchema
+
+if TYPE_CHECKING:
+    from pybroker.reading.places import Place
+    from pybroker.reading.rest import RestClient
+
+NOT_FOUND = 404
+CONFLICT = 409
+
+
+def parsed(topic: str) -> TopicName:
+    """The name of a persistent topic. Raises ReadingFailed."""
+    try:
+        name = TopicName.parse(topic)
+    except InvalidTopicName as error:
+        raise ReadingFailed(str(error)) from error
+    if not name.is_persistent:
+        raise ReadingFailed(f"{name} keeps no messages: only persistent topics can be read")
+    return name
+
+
+def segments_of(name: TopicName) -> str:
+    """`tenant/namespace/topic` for a path."""
+    parts = (name.namespace.tenant, name.namespace.local_name, name.local_name)
+    return "/".join(quote(part, safe="") for part in parts)
+
+
+class RestTopics:
+    """Asks one broker."""
+
+    def __init__(self, rest: RestClient) -> None:
+        self._rest = rest
+
+    def partition_count(self, topic: TopicName) -> int:
+        """0 for a topic without partitions, whether it exists or not."""
+        answer = self._rest.json("GET", f"/admin/v2/persistent/{segments_of(topic)}/partitions")
+        return int(answer["partitions"])
+
+    def topics(self, namespace: str) -> list[str]:
+        """The full names of all persistent topics and partitions of `tenant/namespace`, without the broker's own."""
+        tenant, _, name = namespace.partition("/")
+        if not tenant or not name or "/" in name:
+            raise ReadingFailed(f"{namespace!r} is no namespace: give tenant/namespace")
+        path = f"/admin/v2/persistent/{quote(tenant, safe='')}/{quote(name, safe='')}"
+        return sorted(str(topic) for topic in self._rest.json("GET", path))
+
+    def schema(self, topic: str, version: bytes | None) -> SchemaInfo | None:
+        """The latest, or the one of that version; None if there is none."""
+        path = f"/admin/v2/schemas/{segments_of(parsed(topic))}/schema"
+        if version is not None:
+            path += f"/{int.from_bytes(version, 'big', signed=True)}"
+        try:
+            found = self._rest.json("GET", path)
+        except Refused as error:
+            if error.status == NOT_FOUND:
+                return None
+            raise
+        return _schema(topic, found)
+
+    def show_progress(self, topic: str, subscription: str, place: Place) -> None:
+        """Make the durable subscription if it is not there, and move it to `place`: forwards only."""
+        path = f"/admin/v2/persistent/{segments_of(parsed(topic))}/subscription/{quote(subscription, safe='')}"
+        try:
+            self._rest.json("PUT", path, {"ledgerId": place.ledger_id, "entryId": place.entry_id})
+        except Refused as error:
+            if error.status != CONFLICT:
+                raise
+        else:
+            return
+        # Everything in front of the place, however far the subscription is; what is acknowledged already stays so.
+        before = {"ledgerId": place.ledger_id, "entryId": place.entry_id - 1}
+        self._rest.json("POST", path + "/expireMessages", before)
+
+
+def _schema(topic: str, found: dict[str, object]) -> SchemaInfo:
+    schema_type, text = str(found["type"]), str(found["data"])
+    properties = found.get("properties")
+    try:
+        data = key_value_data(text) if schema_type == "KEY_VALUE" else text.encode()
+    except InvalidSchema as error:
+        raise ReadingFailed(f"the schema of {topic} cannot be read: {error}") from error
+    shown = {str(key): str(value) for key, value in properties.items()} if isinstance(properties, dict) else {}
+    return SchemaInfo(schema_type, data, shown, parsed(topic).local_name)
