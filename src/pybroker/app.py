@@ -31,7 +31,13 @@ from pybroker.errors import AdminError, CannotListen, InvalidTopicName, StoreErr
 from pybroker.garbage import GarbagePolicy
 from pybroker.managed_ledger.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import LedgerLimits, ManagedLedgerFactory
-from pybroker.managed_ledger.leftovers import delete_leftovers, path_that_names_ledgers
+from pybroker.managed_ledger.leftovers import (
+    Leftovers,
+    delete_leftovers,
+    find_leftovers,
+    lost_names_text,
+    path_that_names_ledgers,
+)
 from pybroker.metadata import paths
 from pybroker.metadata.measured import MeasuredMetadataStore
 from pybroker.metadata.memory import MemoryMetadataStore
@@ -162,7 +168,8 @@ class Broker:
         await self._require_ledgers(metadata)
         ledger_store, cursor_store = await self._open_storage()
         earlier_ledger_ids = await ledger_store.list_ledgers()
-        await self._require_names(metadata, ledger_store, earlier_ledger_ids)
+        leftovers = await find_leftovers(ledger_store, metadata, earlier_ledger_ids)
+        await self._require_names(metadata, ledger_store, leftovers)
         ledgers = ManagedLedgerFactory(
             ledger_store,
             cursor_store,
@@ -194,7 +201,7 @@ class Broker:
         await self.listener.start()
         await self.http.start()
         self.service.ready = True
-        self._tasks.start(delete_leftovers(ledger_store, metadata, earlier_ledger_ids), "leftovers")
+        self._tasks.start(delete_leftovers(ledger_store, leftovers), "leftovers")
 
     def own_collector(self) -> None:
         """Let this broker, which has been started and is alone in its process, say when cyclic garbage is collected."""
@@ -223,24 +230,15 @@ class Broker:
         self._closers.append(store.close)
         return MeasuredMetadataStore(store, self.clock)
 
-    async def _require_names(self, metadata: MetadataStore, store: LedgerStore, ledger_ids: list[int]) -> None:
-        """Entries of which no topic is known show that the metadata is not that of these ledgers. Raises StartError.
-
-        Without a synced journal a power cut may bring ledgers back whose topics, and these durably, were deleted.
-        """
-        config = self.config
-        if (
-            config.metadata_store == "memory"
-            or not config.journal_sync_data
-            or await metadata.children(paths.MANAGED_LEDGERS)
-        ):
+    async def _require_names(self, metadata: MetadataStore, store: LedgerStore, leftovers: Leftovers) -> None:
+        """Ledgers with entries of which no topic is known show that metadata was lost. Raises StartError."""
+        if not leftovers.entries or self.config.metadata_store == "memory":
             return
-        for ledger_id in ledger_ids:
-            if (await store.recover(ledger_id)).entry_count:
-                raise StartError(
-                    f"{self._directory} holds ledgers with entries, and its metadata.db names no topic: put the right metadata.db"
-                    " back (with its -wal), or use --data with another directory; `pybroker ledger verify` says what is there"
-                )
+        has_topics = bool(await metadata.children(paths.MANAGED_LEDGERS))
+        # Not one topic beside so many entries: nobody deletes them all in the seconds before a power cut.
+        is_foreign = self.config.journal_sync_data and not has_topics
+        if lost := leftovers.entries if is_foreign else leftovers.lost_names(store):
+            raise StartError(lost_names_text(self._directory, lost, has_topics=has_topics))
 
     async def _require_ledgers(self, metadata: MetadataStore) -> None:
         """Topics that name ledgers where nothing of a store is left: ids would be given again. Raises StartError."""

@@ -19,7 +19,7 @@ from pybroker.data_directory import DataDirectoryLock
 from pybroker.errors import DamagedEntries, StoreError
 from pybroker.managed_ledger.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import LedgerLimits, ManagedLedgerFactory
-from pybroker.managed_ledger.leftovers import delete_leftovers
+from pybroker.managed_ledger.leftovers import delete_leftovers, find_leftovers, lost_names_text
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerListener
 from pybroker.metadata.sqlite import SqliteMetadataStore
@@ -200,7 +200,11 @@ async def look(directory: Path, promised: dict[str, Promised]) -> Found:
         return found
     try:
         earlier_ids = set(await stores.store.list_ledgers())
-        await delete_leftovers(stores.store, stores.metadata, earlier_ids)
+        leftovers = await find_leftovers(stores.store, stores.metadata, earlier_ids)
+        if lost := leftovers.lost_names(stores.store):
+            found.refused = lost_names_text(directory, lost, has_topics=True)
+            return found
+        await delete_leftovers(stores.store, leftovers)
         for name, topic in promised.items():
             try:
                 if not await stores.factory.exists(ROOT + name):

@@ -74,6 +74,10 @@ class SlowMetadata(MemoryMetadataStore):
         await self._step("metadata_read")
         return await super().get(path)
 
+    async def values_below(self, path: str, after: str, limit: int) -> list[tuple[str, Versioned]]:
+        await self._step("metadata_read")
+        return await super().values_below(path, after, limit)
+
     async def put(self, path: str, value: bytes, expected_version: int = ANY_VERSION) -> int:
         await self._step("metadata_write")
         version = await super().put(path, value, expected_version)

@@ -22,6 +22,7 @@ from tests.fuzz.stepped_loop import install
 
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.factory import LedgerLimits
+from pybroker.managed_ledger.leftovers import find_leftovers
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerListener
 from pybroker.metadata.store import Versioned
@@ -160,6 +161,7 @@ class World:
                 topic.cursors = {name: cursor for name, cursor in topic.cursors.items() if cursor.is_durable}
             try:
                 self.begin()
+                self.check_names()
                 self.check_what_came_back()
             except Crashed:
                 continue
@@ -214,7 +216,7 @@ class World:
     # --- opening, and what came back ---------------------------------------------------------------------------------
 
     def path(self, name: str) -> str:
-        return f"/managed-ledgers/{name}"
+        return f"/managed-ledgers/t/n/persistent/{name}"
 
     def open_and_check(self, model: ModelTopic) -> None:
         """Open a topic; what it holds must be what the model says."""
@@ -244,6 +246,13 @@ class World:
         managed.retention = model.retention
         model.ignores_retention = False
         self.open[model.name] = live
+
+    def check_names(self) -> None:
+        """A start is not refused: whatever a crash cut off, only empty ledgers are without a name."""
+        store = self.life.store
+        stored_ids = self.life.run(store.list_ledgers())
+        leftovers = self.life.run(find_leftovers(store, self.life.metadata, stored_ids))
+        assert not leftovers.entries, "ledgers with entries have lost their names"
 
     def check_what_came_back(self) -> None:
         for name in TOPIC_NAMES:

@@ -1,16 +1,21 @@
 """A broker whose `checkpoint.db` is gone says so and stays down, so that no topic is served what belongs to another."""
 
+import asyncio
 import sqlite3
 from pathlib import Path
 
 import pytest
+from tests.clients.conftest import until
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_client import Type, connected
 
 from pybroker.cli import main
+from pybroker.managed_ledger.leftovers import ledger_ids_in
+from pybroker.metadata.sqlite import SqliteMetadataStore
 from pybroker.wire import pulsar_api_pb2 as pb
 
 TOPIC = "persistent://public/default/a"
+OTHER = "persistent://public/default/b"
 
 
 def test_a_broker_without_its_checkpoint_table_does_not_begin_anew(tmp_path: Path) -> None:
@@ -65,6 +70,83 @@ def test_a_repaired_broker_without_its_checkpoint_table_serves_what_it_had(tmp_p
             client.send(Type.FLOW, consumer_id=1, messagePermits=100)
             assert [client.reply()["payload"] for _ in range(10)] == [f"m{number}" for number in range(10)]
     assert (next(broker.data.glob("taken-away-*")) / "journal").is_dir()
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["after a stop", "after a kill"])
+def test_a_topic_that_is_missing_from_metadata_is_told_and_set_aside(
+    tmp_path: Path, is_killed: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker = two_topics(tmp_path, {}, is_killed=is_killed)
+    lost = forget_topic(broker.data, TOPIC)
+    said = (
+        rf"holds ledgers with entries, and its metadata\.db does not name them: 10 entries in ledger {lost}\. .*repair"
+    )
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=said):
+            broker.start()
+    place = f"{lost:020d}.ledger, positions {lost}:0 to {lost}:9: no topic names it, so metadata is lost"
+    assert main(["ledger", "verify", str(broker.data)]) == 1
+    assert f"damage: {place}\n" in capsys.readouterr().out
+    assert main(["ledger", "repair", str(broker.data), "--apply"]) == 0
+    shown = capsys.readouterr().out
+    assert f"found: damage: {place}\n" in shown
+    assert f"lost: no topic, positions {lost}:0 to {lost}:9: whose they are is lost\n" in shown
+    assert [path.name for path in broker.data.glob("taken-away-*/ledgers/*")] == [f"{lost:020d}.ledger"]
+    assert main(["ledger", "verify", str(broker.data)]) == 0
+    for _ in range(2):
+        with broker.running_well(), connected(broker) as client:
+            assert client.subscribe(OTHER)["type"] == "SUCCESS"
+            client.send(Type.FLOW, consumer_id=1, messagePermits=100)
+            assert [client.reply()["payload"] for _ in range(10)] == [f"m{number}" for number in range(10)]
+
+
+def test_without_a_synced_journal_a_ledger_without_a_name_is_a_warning(tmp_path: Path) -> None:
+    broker = two_topics(tmp_path, {"journalSyncData": "false"}, is_killed=True)
+    lost = forget_topic(broker.data, TOPIC)
+    for is_synced in ("false", "true"):
+        broker.settings["journalSyncData"] = is_synced
+        broker.log.write_text("")
+        with broker.running_well():
+            until(lambda: "leftovers.kept" in broker.log.read_text())
+            assert str(lost) in next(line for line in broker.log.read_text().splitlines() if "leftovers.kept" in line)
+        assert main(["ledger", "verify", str(broker.data)]) == 0
+    with broker.running(), connected(broker) as client:
+        client.open_producer(TOPIC)
+        client.publish(1, 10)
+    forget_topic(broker.data, TOPIC)
+    with pytest.raises(RuntimeError, match="does not name them"):
+        broker.start()
+
+
+def two_topics(directory: Path, settings: dict[str, str], *, is_killed: bool) -> BrokerProcess:
+    """A broker that ran, with ten messages in each of two topics."""
+    broker = BrokerProcess(directory, settings)
+    broker.start()
+    for topic in (TOPIC, OTHER):
+        with connected(broker) as client:
+            assert client.subscribe(topic)["type"] == "SUCCESS"
+            assert client.open_producer(topic)["type"] == "PRODUCER_SUCCESS"
+            client.publish(1, 10)
+    if is_killed:
+        broker.kill()
+    else:
+        assert broker.stop() == 0
+    return broker
+
+
+def forget_topic(directory: Path, topic: str) -> int:
+    """Take the document of a topic out of metadata.db; the ledger that it named last."""
+
+    async def forget() -> int:
+        store = await SqliteMetadataStore.open(directory / "metadata.db", mark=directory / "metadata.end")
+        path = f"/managed-ledgers/public/default/persistent/{topic.rpartition('/')[2]}"
+        found = await store.get(path)
+        assert found is not None
+        await store.delete(path)
+        await store.close()
+        return max(ledger_ids_in(path, found.value))
+
+    return asyncio.run(forget())
 
 
 def test_one_flipped_bit_in_the_log_of_the_table_costs_nothing(tmp_path: Path) -> None:

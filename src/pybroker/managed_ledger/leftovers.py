@@ -1,72 +1,184 @@
-"""Ledgers that a crash has left in the store and that no managed ledger names: made, and not named before the process ended.
+"""Ledgers that are in the store and that no managed ledger names: what a crash leaves of them, and what only damage does.
 
-They are found once after a start, beside what clients do: a ledger of an earlier run is never named anew, so what the metadata
-store does not name once it has been read through never will be. Such a ledger is empty, since it is named before its first entry:
-one with entries shows that metadata was lost, and is kept for whoever repairs that.
+The rule: metadata names a ledger before its first entry, and names it until its deletion is durable in the store's journal. So
+whenever a process or a machine dies, a ledger without a name is empty: it was made, and not named in time. One that holds entries
+shows that metadata was lost, and nothing is served then, as topics may be missing. Excepted are ledgers of which the store knows
+that their deletion may be lost (`LedgerStore.is_name_certain`).
+
+They are looked for once, at the start: a ledger of an earlier run is never named anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
 
 from pybroker import logs
 from pybroker.errors import StoreError
-from pybroker.managed_ledger.info import ManagedLedgerInfo, decode_info
+from pybroker.managed_ledger import ledger_list
+from pybroker.managed_ledger.info import FORMAT_VERSION, ManagedLedgerInfo, decode_info
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.metadata.paths import MANAGED_LEDGERS
 from pybroker.metadata.store import MetadataStore
 from pybroker.storage.ledger_store import LedgerStore
 
-_TOPIC_DEPTH = 4  # tenant, namespace, domain, topic
+_SLASHES = MANAGED_LEDGERS.count("/") + 4  # tenant, namespace, domain, topic
+_DOCUMENTS_AT_ONCE = 200
+_TOLD_IDS = 10
 
 
-async def delete_leftovers(store: LedgerStore, metadata: MetadataStore, stored_ids: Collection[int]) -> None:
-    """Delete those of `stored_ids` that are empty and that nothing names.
+@dataclass(slots=True)
+class Leftovers:
+    """Ledgers without a name."""
 
-    They are all the ledgers of earlier runs, listed before anything was opened. While one document cannot be read nothing is
-    deleted: who knows what it names.
+    empty_ids: list[int] = field(default_factory=list)
+    entries: dict[int, int] = field(default_factory=dict)
+    """By ledger, of those that hold any."""
+
+    def lost_names(self, store: LedgerStore) -> dict[int, int]:
+        """Those of `entries` whose names were lost, and nothing else explains them."""
+        return {ledger_id: count for ledger_id, count in self.entries.items() if store.is_name_certain(ledger_id)}
+
+
+async def find_leftovers(store: LedgerStore, metadata: MetadataStore, stored_ids: Collection[int]) -> Leftovers:
+    """Those of `stored_ids` that nothing names; these are all the ledgers of earlier runs, listed before anything was opened.
+
+    Nothing while one document cannot be read: who knows what it names. That, and a ledger that cannot be looked at, is logged.
     """
+    found = Leftovers()
+    if not stored_ids:
+        return found
     left = set(stored_ids)
     try:
         async for path, value in managed_ledger_documents(metadata):
-            left.difference_update(named_ledger_ids(decode_info(path, value)))
+            left.difference_update(ledger_ids_in(path, value))
     except StoreError as error:
         logs.error("leftovers.failed", error=str(error))
-        return
-    deleted = failed = 0
+        return found
     for ledger_id in sorted(left):
         try:
-            if (await store.recover(ledger_id)).entry_count == 0:
-                await store.delete_ledger(ledger_id)
-                deleted += 1
+            count = (await store.recover(ledger_id)).entry_count
         except StoreError as error:
-            failed += 1  # the others do not depend on it
+            logs.error("leftovers.failed", ledger_id=ledger_id, error=str(error))  # the others do not depend on it
+            continue
+        if count:
+            found.entries[ledger_id] = count
+        else:
+            found.empty_ids.append(ledger_id)
+    return found
+
+
+async def delete_leftovers(store: LedgerStore, found: Leftovers) -> None:
+    """Delete those that are empty. What holds entries is kept, for whoever repairs that."""
+    deleted = 0
+    for ledger_id in found.empty_ids:
+        try:
+            await store.delete_ledger(ledger_id)
+            deleted += 1
+        except StoreError as error:
             logs.error("leftovers.failed", ledger_id=ledger_id, error=str(error))
     logs.info("leftovers.deleted", ledgers=deleted)
-    if kept := len(left) - deleted - failed:
-        logs.warning("leftovers.kept", ledgers=kept, reason="no topic names them, yet they hold entries")
+    if found.entries:
+        logs.warning(
+            "leftovers.kept",
+            ledgers=len(found.entries),
+            ledger_ids=told_ids(found.entries),
+            reason="no topic names them, yet they hold entries; the journal was not synced when that came about",
+        )
+
+
+def lost_names_text(directory: Path, lost: dict[int, int], *, has_topics: bool) -> str:
+    """What is wrong where `lost` ledgers, with so many entries each, have no name, and what to do."""
+    count = sum(lost.values())
+    entries = "1 entry" if count == 1 else f"{count} entries"
+    names = "names no topic" if not has_topics else "does not name them"
+    return (
+        f"{directory} holds ledgers with entries, and its metadata.db {names}: {entries} in ledger {told_ids(lost)}. What topics"
+        " held is missing from metadata.db: put the right one back, with its -wal and metadata.end of the same moment; or see"
+        " what `pybroker ledger repair` would do, which sets these ledgers aside; or use --data with another directory."
+        " `pybroker ledger verify` says what is there"
+    )
+
+
+def told_ids(ledger_ids: Iterable[int]) -> str:
+    """Some ids in words, the first ones if there are very many."""
+    ids = sorted(ledger_ids)
+    more = f" and {len(ids) - _TOLD_IDS} more" if len(ids) > _TOLD_IDS else ""
+    return ", ".join(map(str, ids[:_TOLD_IDS])) + more
 
 
 def named_ledger_ids(info: ManagedLedgerInfo) -> list[int]:
     """Every ledger that `info` names, also those that are to be deleted. Raises StoreError."""
-    compacted = () if info.compacted is None else (info.compacted.ledger,)
-    return [*LedgerList.decode(bytes(info.ledgers), 0).ledger_ids(), *info.trimmed, *compacted]
+    return [*LedgerList.decode(bytes(info.ledgers), 0).ledger_ids(), *other_ledger_ids(info)]
+
+
+def other_ledger_ids(info: ManagedLedgerInfo) -> list[int]:
+    """Those that `info` names beside its list."""
+    return [*info.trimmed, *(() if info.compacted is None else (info.compacted.ledger,))]
+
+
+class _Named(msgspec.Struct):
+    """Of a document, what names a ledger; each part as in `info.py` and `ledger_list.py`."""
+
+    id: int
+
+
+class _NamedList(msgspec.Struct):
+    version: int
+    ledgers: list[_Named]
+
+
+class _NamedView(msgspec.Struct):
+    ledger: int
+
+
+class _Names(msgspec.Struct):
+    version: int
+    ledgers: _NamedList
+    trimmed: list[int] = []
+    compacted: _NamedView | None = None
+
+
+_NAMES = msgspec.json.Decoder(_Names)
+
+
+def ledger_ids_in(path: str, value: bytes) -> list[int]:
+    """What `named_ledger_ids` says of the document at `path`, at a twentieth of its cost: a start asks this of every topic.
+
+    Raises StoreError.
+    """
+    try:
+        names = _NAMES.decode(value)
+    except msgspec.DecodeError:
+        names = None
+    if names is None or names.version > FORMAT_VERSION or names.ledgers.version > ledger_list.FORMAT_VERSION:
+        return named_ledger_ids(decode_info(path, value))  # which says what is wrong with it
+    found = [ledger.id for ledger in names.ledgers.ledgers]
+    found += names.trimmed
+    if names.compacted is not None:
+        found.append(names.compacted.ledger)
+    return found
 
 
 async def path_that_names_ledgers(metadata: MetadataStore) -> str:
     """One managed ledger that names ledgers, "" when none does. Raises StoreError."""
     async for path, value in managed_ledger_documents(metadata):
-        if named_ledger_ids(decode_info(path, value)):
+        if ledger_ids_in(path, value):
             return path
     return ""
 
 
 async def managed_ledger_documents(metadata: MetadataStore) -> AsyncIterator[tuple[str, bytes]]:
     """Path and value of every managed ledger's document. Raises StoreError."""
-    paths = [MANAGED_LEDGERS]
-    for _ in range(_TOPIC_DEPTH):
-        paths = [f"{path}/{name}" for path in paths for name in await metadata.children(path)]
-    for path in paths:
-        found = await metadata.get(path)
-        if found is not None:
-            yield path, found.value
+    after = ""
+    while True:
+        found = await metadata.values_below(MANAGED_LEDGERS, after, _DOCUMENTS_AT_ONCE)
+        for path, versioned in found:
+            if path.count("/") == _SLASHES:
+                yield path, versioned.value
+        if len(found) < _DOCUMENTS_AT_ONCE:
+            return
+        after = found[-1][0]

@@ -48,6 +48,10 @@ class MeasuredMetadataStore(MetadataStore):
         with self._measured("get"):
             return await self._store.children(path)
 
+    async def values_below(self, path: str, after: str, limit: int) -> list[tuple[str, Versioned]]:
+        with self._measured("get"):
+            return await self._store.values_below(path, after, limit)
+
     async def delete_tree(self, path: str) -> int:
         with self._measured("del"):
             return await self._store.delete_tree(path)

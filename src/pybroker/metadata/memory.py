@@ -5,6 +5,8 @@ Behaves exactly as the durable back ends do: one contract test runs against all 
 
 from __future__ import annotations
 
+from heapq import nsmallest
+
 from pybroker.errors import BadVersionError, StoreError
 from pybroker.metadata.store import ANY_VERSION, NOT_EXISTING, MetadataStore, Versioned, Watch
 from pybroker.metadata.watches import Watches, prefix_below
@@ -45,6 +47,13 @@ class MemoryMetadataStore(MetadataStore):
         self._require_open()
         prefix = prefix_below(path)
         return sorted({key[len(prefix) :].partition("/")[0] for key in self._values if key.startswith(prefix)})
+
+    async def values_below(self, path: str, after: str, limit: int) -> list[tuple[str, Versioned]]:
+        self._require_open()
+        prefix = prefix_below(path)
+        # By bytes, as SQLite orders them.
+        keys = (key for key in self._values if key.startswith(prefix) and key.encode() > after.encode())
+        return [(key, self._values[key]) for key in nsmallest(limit, keys, key=str.encode)]
 
     async def delete_tree(self, path: str) -> int:
         self._require_open()

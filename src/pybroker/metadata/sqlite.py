@@ -222,6 +222,21 @@ class SqliteMetadataStore(MetadataStore):
         names: list[str] = await self._submit(work, writes=False)
         return names
 
+    async def values_below(self, path: str, after: str, limit: int) -> list[tuple[str, Versioned]]:
+        prefix = prefix_below(path)
+
+        def work(table: _Table) -> _Outcome:
+            rows = table.connection.execute(
+                "SELECT path, value, version, checksum FROM metadata WHERE path > ? AND path < ? ORDER BY path LIMIT ?",
+                (max(prefix, after), _end_of(prefix), limit),
+            ).fetchall()
+            for row in rows:
+                require_whole(*row)
+            return _Outcome([(path, Versioned(value, version)) for path, value, version, _ in rows])
+
+        found: list[tuple[str, Versioned]] = await self._submit(work, writes=False)
+        return found
+
     async def delete_tree(self, path: str) -> int:
         prefix = prefix_below(path)
 

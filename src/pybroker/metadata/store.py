@@ -69,6 +69,13 @@ class MetadataStore(ABC):
         """The names (last path segments), sorted, of everything directly below `path`, values or inner nodes."""
 
     @abstractmethod
+    async def values_below(self, path: str, after: str, limit: int) -> list[tuple[str, Versioned]]:
+        """Up to `limit` values below `path`, with their whole paths and in their order, from the first one behind `after` on.
+
+        `after` "" begins; a list shorter than `limit` ends. For reading very many values at a fraction of the cost of `get`.
+        """
+
+    @abstractmethod
     async def delete_tree(self, path: str) -> int:
         """Drop `path` and everything below it in one step; the number of values dropped."""
 

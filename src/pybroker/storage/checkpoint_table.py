@@ -59,10 +59,15 @@ class Facts:
     ledger_id: int = 1  # not yet given to a ledger
     is_clean: int = 0  # closed in order: the journal holds nothing that is not here
     commit: int = 0  # how many transactions there were
+    first_named_ledger_id: int = (
+        0  # from it on, what metadata does not name holds no entries; below it a deletion may be lost
+    )
 
 
 # Stores that were written before do not have them.
-_LATER_FACTS = frozenset({"commit"})
+_LATER_FACTS = frozenset({"commit", "first_named_ledger_id"})
+NAMES_NOT_CERTAIN = 1 << 62
+"""As `first_named_ledger_id`: no ledger's name is certain, whenever it is made."""
 
 
 @dataclass(slots=True)
@@ -169,6 +174,8 @@ class CheckpointTable:
             raise _lost_facts(self._path, "holds no facts", what_is_there)
         if found and (missing := missing_facts(found)):
             raise self._damaged(missing)
+        if found and "first_named_ledger_id" not in found:
+            facts.first_named_ledger_id = NAMES_NOT_CERTAIN  # how its journal was written is not known
         self.commit_count = facts.commit
         return facts
 

@@ -213,6 +213,13 @@ class LedgerStore(ABC):
     async def list_ledgers(self) -> list[int]:
         """The ids of all ledgers that exist, rising."""
 
+    def is_name_certain(self, ledger_id: int) -> bool:
+        """Whether what metadata says of a ledger is never older than what is here; asked for one of an earlier run.
+
+        Not so where deletions are not synced: a power cut may bring a ledger back that metadata does not name any more.
+        """
+        return True
+
     @abstractmethod
     async def flush(self) -> None:
         """Return once everything appended before this call is durable, proving that the store can write. Raises StoreError."""

@@ -85,6 +85,7 @@ class LocalStore(LedgerStore, CursorStore):
         self._directory = StoreDirectories.below(directory).ledgers
         self._table = opened.table
         self._ledger_ids = iter(opened.reserved_ledger_ids)
+        self._first_named_ledger_id = opened.facts.first_named_ledger_id
         self._next_block_start = opened.reserved_ledger_ids.stop
         self._reserving = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
@@ -415,6 +416,9 @@ class LocalStore(LedgerStore, CursorStore):
         live = set(self._ledgers)
         names = await self._reads.in_thread(self._disk.list_names, self._directory)
         return sorted(live.union(number for name in names if (number := parse_segment_name(name)) is not None))
+
+    def is_name_certain(self, ledger_id: int) -> bool:
+        return ledger_id >= self._first_named_ledger_id
 
     async def flush(self) -> None:
         if self._held:

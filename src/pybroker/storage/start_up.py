@@ -21,7 +21,13 @@ from time import perf_counter
 from pybroker import logs
 from pybroker.errors import StoreError
 from pybroker.storage.checkpoint import CheckpointJob, LedgerWork, run_checkpoint
-from pybroker.storage.checkpoint_table import CheckpointTable, CursorChange, Facts, TableChange
+from pybroker.storage.checkpoint_table import (
+    NAMES_NOT_CERTAIN,
+    CheckpointTable,
+    CursorChange,
+    Facts,
+    TableChange,
+)
 from pybroker.storage.cursor_shelf import CursorShelf
 from pybroker.storage.disk import Disk
 from pybroker.storage.journal_end import JOURNAL_END_NAME, JournalEndFile, read_journal_end
@@ -128,6 +134,7 @@ def open_store(
         facts.commit = max(facts.commit, 0 if end is None else end.commit)
         table.commit_count = facts.commit
         facts.ledger_id = max(facts.ledger_id, first_free_ledger_id(segments, extents))
+        facts.first_named_ledger_id = first_named_ledger_id(facts, is_synced=is_synced)
         reserved = range(facts.ledger_id, facts.ledger_id + LEDGER_ID_BLOCK)
         facts.ledger_id = reserved.stop
         facts.is_clean = 0
@@ -162,6 +169,14 @@ def describe_files(segment_count: int, journal_file_count: int) -> str:
 def first_free_ledger_id(segments: Mapping[int, int], extents: Mapping[int, LedgerExtent]) -> int:
     """Above every ledger that exists, whatever the facts say: an id that is given twice would mix two topics."""
     return max((0, *segments, *extents)) + 1
+
+
+def first_named_ledger_id(facts: Facts, *, is_synced: bool) -> int:
+    """What a run that begins with `facts` says of the ledgers that there are, and of those that it makes."""
+    if not is_synced:
+        return NAMES_NOT_CERTAIN
+    # The first synced run after one that was not: what exists stays as uncertain as it is.
+    return min(facts.first_named_ledger_id, facts.ledger_id)
 
 
 def _check_leftovers(

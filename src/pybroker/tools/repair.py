@@ -17,7 +17,7 @@ import shutil
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -48,7 +48,7 @@ from pybroker.storage.segment_reader import load_sealed
 from pybroker.storage.segments import segment_path
 from pybroker.tools.data_files import LOG_SUFFIX, METADATA_FILE, METADATA_MARK, DataFiles, NotUsable, opened
 from pybroker.tools.repair_plan import JournalRun, Piece, RepairPlan, continue_ledger, lost_places, span
-from pybroker.tools.stored_state import Finding, StoredState
+from pybroker.tools.stored_state import NO_NAME, Finding, StoredState
 
 EXIT_OK = 0
 EXIT_NEEDED = 1
@@ -104,9 +104,6 @@ class Repair:
         runs = self._read_journal()
         held = self._look_at_segments()
         plan.rebuilds_metadata = self._read_metadata()
-        plan.is_needed = self._is_damaged or plan.rebuilds_metadata
-        if not plan.is_needed:
-            return plan
         for ledger_id in sorted((held.keys() | runs.keys() | state.extents.keys() | self._created) - state.deleted):
             if held.get(ledger_id, EMPTY_EXTENT) is None:
                 continue  # sealed: whole in its file
@@ -118,9 +115,13 @@ class Repair:
             plan.extents[ledger_id] = extent
             if pieces:
                 plan.pieces[ledger_id] = pieces
+        unnamed = self._unnamed(held)
+        plan.is_needed = self._is_damaged or plan.rebuilds_metadata or bool(unnamed)
+        if not plan.is_needed:
+            return plan
         for ledger_id in state.deleted & held.keys():
             plan.taken_ledgers.setdefault(ledger_id, "the journal says that it was deleted")
-        self._take_unnamed(held)
+        self._take_unnamed(unnamed, held)
         plan.lost += lost_places(self._topic_of, plan.pieces)
         for ledger_id in sorted(self._listed - state.deleted):
             reached = plan.extents.get(ledger_id)
@@ -204,12 +205,17 @@ class Repair:
             is_damaged = True
             self._plan.findings.append(f"damage: {METADATA_FILE}: is missing")
         is_damaged |= self._files.has(METADATA_FILE) and not self._topics and self._has_entries
+        return is_damaged
+
+    def _name_lost_topics(self) -> None:
+        """Those of which a cursor is left."""
         for cursor_id in self._state.cursor_ids():
+            if not any(self._state.cursor_records(cursor_id)):
+                continue  # deleted
             path = cursor_id.removesuffix("/delayed").rpartition("/")[0]
-            if is_damaged and path not in self._topics:
+            if path not in self._topics:
                 self._topics.add(path)
                 self._plan.lost.append(f"{path}: which ledgers it had, so all of the topic")
-        return is_damaged
 
     def _require_known_layout(self) -> None:
         """Raises NotUsable: values of another layout would be taken for lost."""
@@ -270,17 +276,35 @@ class Repair:
                     self._cursors[record_id] = snapshot, deltas
         return True
 
-    def _take_unnamed(self, held: dict[int, LedgerExtent | None]) -> None:
-        plan = self._plan
-        if not plan.rebuilds_metadata:
-            return
-        for ledger_id in sorted((held.keys() | plan.extents.keys()) - self._topic_of.keys() - self._state.deleted):
-            pieces = plan.pieces.pop(ledger_id, [])
-            extent = plan.extents.pop(ledger_id, None)
+    def _unnamed(self, held: Mapping[int, LedgerExtent | None]) -> dict[int, int]:
+        """Entries, by ledger, of those without a name that no start takes; of all without one, if metadata is written anew."""
+        plan, state = self._plan, self._state
+        if not self._files.has(METADATA_FILE) and not plan.rebuilds_metadata:
+            return {}  # they were in memory
+        found = {}
+        for ledger_id in sorted((held.keys() | plan.extents.keys()) - self._topic_of.keys() - state.deleted):
+            extent = plan.extents.get(ledger_id)
             count = self._sealed_entries.get(ledger_id, 0) if extent is None else extent.entry_count
-            count += sum(piece.count for piece in pieces)
+            count += sum(piece.count for piece in plan.pieces.get(ledger_id, ()))
+            is_lost = count > 0 and ledger_id >= state.facts.first_named_ledger_id
+            if is_lost:
+                name = f"{ledger_id:020d}.ledger"
+                plan.findings.append(Finding(name, None, span(ledger_id, 0, count), NO_NAME).line())
+            if is_lost or plan.rebuilds_metadata:
+                found[ledger_id] = count
+        return found
+
+    def _take_unnamed(self, unnamed: Mapping[int, int], held: Mapping[int, LedgerExtent | None]) -> None:
+        plan = self._plan
+        if not (plan.rebuilds_metadata or unnamed):
+            return
+        self._name_lost_topics()
+        for ledger_id, count in unnamed.items():
+            plan.pieces.pop(ledger_id, None)
+            plan.extents.pop(ledger_id, None)
+            self._max_ledger_id = max(self._max_ledger_id, ledger_id)
             if ledger_id in held:
-                plan.taken_ledgers.setdefault(ledger_id, "no topic names it any more")
+                plan.taken_ledgers.setdefault(ledger_id, "no topic names it")
             if count or ledger_id in held:
                 which = span(ledger_id, 0, count) if count else f"ledger {ledger_id}"
                 plan.lost.append(f"no topic, {which}: whose they are is lost")
@@ -348,6 +372,7 @@ class Repair:
             cursor_number=number + 1,
             ledger_id=max(state.facts.ledger_id, self._max_ledger_id + 1, known + 1),
             commit=state.facts.commit + 1,
+            first_named_ledger_id=state.facts.first_named_ledger_id,
         )
         table = CheckpointTable(Disk(), path, "")
         try:

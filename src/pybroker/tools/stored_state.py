@@ -23,7 +23,7 @@ from pybroker.storage.checkpoint_rows import (
     read_rows,
     schema_version,
 )
-from pybroker.storage.checkpoint_table import SQLITE_FAILURES, Facts, missing_facts
+from pybroker.storage.checkpoint_table import NAMES_NOT_CERTAIN, SQLITE_FAILURES, Facts, missing_facts
 from pybroker.storage.cursor_shelf import CursorShelf, merge
 from pybroker.storage.journal_end import JOURNAL_END_NAME, read_journal_end
 from pybroker.storage.layout.fields import LayoutError
@@ -40,6 +40,8 @@ from pybroker.storage.recovery import BatchOrder, DamagedJournal, scan_file
 from pybroker.tools.data_files import DataFiles, NotUsable
 from pybroker.tools.sqlite_log import find_log_damage
 
+NO_NAME = "no topic names it, so metadata is lost"
+"""Of a ledger with entries."""
 JournalItem = AppendRecord | LedgerRecord | CursorRecord
 
 
@@ -134,6 +136,8 @@ class StoredState:
                 raise NotUsable(f"{name} has version {value}, this program knows {TABLE_VERSION}")
             if hasattr(self.facts, fact):
                 setattr(self.facts, fact, value)
+        if found and "first_named_ledger_id" not in found:
+            self.facts.first_named_ledger_id = NAMES_NOT_CERTAIN
         if self._are_facts_known and (missing := missing_facts(found)):
             what_is_there = self._files.what_is_there()
             if found or what_is_there:

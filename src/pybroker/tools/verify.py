@@ -33,7 +33,7 @@ from pybroker.storage.segment_leftovers import held_entries, unknown_entry
 from pybroker.storage.segment_reader import BlockWalk, FoundBlock, Gap, load_sealed
 from pybroker.tools.data_files import METADATA_FILE, METADATA_MARK, DataFiles, NotUsable, TopicLedgers, opened
 from pybroker.tools.sqlite_log import find_log_damage
-from pybroker.tools.stored_state import Finding, StoredState
+from pybroker.tools.stored_state import NO_NAME, Finding, StoredState
 
 EXIT_OK = 0
 EXIT_DAMAGED = 1
@@ -212,9 +212,15 @@ class Verifier:
             named.update(named_ledger_ids(topic.info))
             if not topic.info.deleted:
                 self._verify_ledger_list(topic, segments)
-        for ledger_id in sorted((segments.keys() | self._state.extents.keys()) - named - self._state.deleted):
+        state = self._state
+        for ledger_id in sorted((segments.keys() | state.extents.keys()) - named - state.deleted):
             name = segments.get(ledger_id, f"{ledger_id:020d}.ledger")
-            self._note(name, f"ledger {ledger_id}", "left over: no topic names it")
+            found = self._ledgers.get(ledger_id)
+            count = (0 if found is None else found.entry_count) + state.appended.get(ledger_id, 0)
+            if count and ledger_id >= state.facts.first_named_ledger_id:
+                self._damage(name, None, _span(ledger_id, 0, count), NO_NAME)
+            else:
+                self._note(name, f"ledger {ledger_id}", "left over: no topic names it")
 
     def _verify_ledger_list(self, topic: TopicLedgers, segments: dict[int, str]) -> None:
         state = self._state

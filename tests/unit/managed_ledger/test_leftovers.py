@@ -1,19 +1,30 @@
 """What a crash has left in the store without a name is deleted after the next start, and nothing else is."""
 
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 from tests.unit.managed_ledger.stack import LOCAL, PATH, LocalStack, Stack, entry, read_all
 
 from pybroker.errors import StoreError
-from pybroker.managed_ledger.leftovers import delete_leftovers
+from pybroker.managed_ledger.info import CompactedInfo, CursorInfo, ManagedLedgerInfo
+from pybroker.managed_ledger.ledger_list import LedgerList
+from pybroker.managed_ledger.leftovers import (
+    delete_leftovers,
+    find_leftovers,
+    ledger_ids_in,
+    lost_names_text,
+    named_ledger_ids,
+    told_ids,
+)
 from pybroker.storage.ledger_store import LedgerSummary
 
 
 async def clean(stack: Stack, stored_ids: list[int]) -> list[int]:
     """The ledgers that are in the store once those that were there have been gone through."""
-    await delete_leftovers(stack.store, stack.metadata, stored_ids)
+    await delete_leftovers(stack.store, await find_leftovers(stack.store, stack.metadata, stored_ids))
     return await stack.store.list_ledgers()
 
 
@@ -46,6 +57,32 @@ async def test_a_ledger_that_is_to_become_a_view_is_named_while_it_is_written(st
     assert view not in await stack.store.list_ledgers(), "opening its managed ledger deletes it"
 
 
+@pytest.mark.parametrize("parts", [[], ["compacted"], ["trimmed"], ["compacted", "trimmed", "deleted"]])
+def test_what_is_read_quickly_of_a_document_is_all_that_it_names(parts: list[str]) -> None:
+    ledgers = LedgerList([LedgerSummary(3, 1, 1, 1), LedgerSummary(5, 2, 2, 2)])
+    ledgers.add_ledger(9)
+    info = ManagedLedgerInfo(1, msgspec.Raw(ledgers.encode()), {"s": CursorInfo("id", (3, -1))}, 1)
+    if "compacted" in parts:
+        info.compacted = CompactedInfo(4, 1, 1, (3, 0))
+    if "trimmed" in parts:
+        info.trimmed = [1, 2]
+    info.deleted = "deleted" in parts
+    value = msgspec.json.encode(info)
+    assert ledger_ids_in(PATH, value) == named_ledger_ids(info)
+    for newer in (
+        value.replace(b'{"version":1', b'{"version":2'),
+        value.replace(b'"ledgers":{"version":1', b'"ledgers":{"version":2'),
+    ):
+        assert newer != value
+        with pytest.raises(StoreError, match="version 2"):
+            ledger_ids_in(PATH, newer)
+
+
+def test_of_very_many_ledgers_the_first_are_told() -> None:
+    assert told_ids([3, 1]) == "1, 3"
+    assert told_ids(range(1, 5000)) == "1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 4989 more"
+
+
 @pytest.mark.parametrize("document", [None, b"{"], ids=["lost", "damaged"])
 async def test_what_lost_its_name_and_holds_entries_is_kept(stack: Stack, document: bytes | None) -> None:
     managed = await stack.open()
@@ -55,6 +92,9 @@ async def test_what_lost_its_name_and_holds_entries_is_kept(stack: Stack, docume
     stored = await stack.store.list_ledgers()
     if document is None:
         await stack.metadata.delete(PATH)
+        found = await find_leftovers(stack.store, stack.metadata, stored)
+        assert found.lost_names(stack.store) == {full: 1}
+        assert f"1 entries in ledger {full}. " in lost_names_text(Path("/data"), found.entries, has_topics=True)
         assert await clean(stack, stored) == [full]
     else:
         await stack.metadata.put(PATH, document)
@@ -112,5 +152,7 @@ async def test_a_power_cut_without_sync_costs_entries_and_not_the_topic(
     managed = await stack.open()
     assert managed.ledgers.entry_count <= 12
     assert await stack.topic.publish(entry(0))
-    await delete_leftovers(stack.store, stack.metadata, stored)
+    leftovers = await find_leftovers(stack.store, stack.metadata, stored)
+    assert not leftovers.lost_names(stack.store)
+    await delete_leftovers(stack.store, leftovers)
     await stack.stop()

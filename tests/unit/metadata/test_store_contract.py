@@ -139,3 +139,17 @@ async def test_a_closed_store_refuses_and_may_be_closed_again(store: MetadataSto
     await store.close()
     with pytest.raises(StoreError):
         await store.get("/a")
+
+
+async def test_values_below_a_path_come_in_order_and_in_parts(store: MetadataStore) -> None:
+    names = ["/p/a", "/p/a/x", "/p/a-b", "/p/b", "/p/ä", "/p/z\U0001f600", "/p/z\uffff"]
+    for path in (*names, "/p", "/p0", "/pq/a", "/o"):
+        await store.put(path, path.encode())
+    wanted = [(path, Versioned(path.encode(), 0)) for path in sorted(names, key=str.encode)]
+    assert await store.values_below("/p", "", 100) == wanted
+    found: list[tuple[str, Versioned]] = []
+    while part := await store.values_below("/p", found[-1][0] if found else "", 3):
+        assert len(part) <= 3
+        found += part
+    assert found == wanted
+    assert await store.values_below("/nothing", "", 10) == []

@@ -11,6 +11,7 @@ from tests.unit.storage.stores import DIRECTORY
 from pybroker.errors import StoreError
 from pybroker.storage.checkpoint_rows import SCHEMA, first_version_checksum, schema_version
 from pybroker.storage.checkpoint_table import (
+    NAMES_NOT_CERTAIN,
     CheckpointTable,
     CursorChange,
     DamagedCursor,
@@ -205,7 +206,7 @@ def test_a_table_of_the_first_version_is_converted(tmp_path: Path) -> None:
     for _ in range(2):
         table, damaged = opened(path)
         assert damaged == []
-        assert table.load_facts("") == Facts(2, 7, 3, 9, 1001, 0, 0)
+        assert table.load_facts("") == Facts(2, 7, 3, 9, 1001, 0, 0, NAMES_NOT_CERTAIN)
         assert table.load_extents() == {4: LedgerExtent(500, 5, 6, 400)}
         assert table.load_cursor("a") == ((3, b"snapshot"), [(4, b"delta")])
         assert table.load_cursor("b") == (None, [(5, b"delta")])

@@ -1,11 +1,12 @@
 """What a start says when `checkpoint.db` and the files beside it do not belong together: nothing is begun anew over entries."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.unit.storage.faults import World, world
-from tests.unit.storage.stores import DIRECTORY, read_all
+from tests.unit.storage.stores import DIRECTORY, SMALL, open_store, read_all
 
 from pybroker.errors import StoreError
 from pybroker.storage.checkpoint_rows import row_checksum
@@ -127,3 +128,31 @@ async def test_a_segment_that_holds_more_than_the_table_and_the_journal_stops_th
 def _row(ledger_id: int, extent: LedgerExtent) -> tuple[int, ...]:
     values = (ledger_id, extent.end_offset, extent.entry_count, extent.message_count, extent.size_bytes)
     return (*values, row_checksum(*values))
+
+
+async def test_names_are_certain_of_what_was_made_since_the_journal_was_synced() -> None:
+    """A ledger that a power cut may bring back without its name stays such a one, whatever runs come behind."""
+    disk, ids = FaultDisk(), []
+    for is_synced in (True, False, False, True, True):
+        store, _ = await open_store(disk, replace(SMALL, sync_data=is_synced))
+        ids.append(await store.create_ledger())
+        certain = [store.is_name_certain(ledger_id) for ledger_id in ids]
+        assert (
+            certain == ([True], [False] * 2, [False] * 3, [False] * 3 + [True], [False] * 3 + [True] * 2)[len(ids) - 1]
+        )
+        if is_synced:
+            await store.close()
+        survivor = disk.after_kill()
+        await store.close()
+        disk = survivor
+
+
+async def test_of_a_store_that_does_not_say_how_its_journal_was_written_no_name_is_certain() -> None:
+    disk, ledger_id = await stopped()
+    change_table(disk, "DELETE FROM facts WHERE name = 'first_named_ledger_id'")
+    for _ in range(2):
+        store, _ = await open_store(disk)
+        assert not store.is_name_certain(ledger_id)
+        assert store.is_name_certain(await store.create_ledger())
+        await store.close()
+        disk = disk.after_kill()
