@@ -94,7 +94,7 @@ async def test_what_lost_its_name_and_holds_entries_is_kept(stack: Stack, docume
         await stack.metadata.delete(PATH)
         found = await find_leftovers(stack.store, stack.metadata, stored)
         assert found.lost_names(stack.store) == {full: 1}
-        assert f"1 entries in ledger {full}. " in lost_names_text(Path("/data"), found.entries, has_topics=True)
+        assert f": 1 entry in ledger {full}. " in lost_names_text(Path("/data"), found.entries, has_topics=True)
         assert await clean(stack, stored) == [full]
     else:
         await stack.metadata.put(PATH, document)
