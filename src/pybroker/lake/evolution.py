@@ -1,0 +1,178 @@
+"""What must change in a table so that it can take rows of other columns, and what cannot be changed.
+
+Pure: Arrow schemas in, a list of changes or a refusal out. A column that is in the table but not read any more stays and
+is null in new rows. Columns are compared by name; a rename is told (an option, or an alias of the Avro schema), never guessed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+
+class EvolutionRefused(ValueError):
+    """The table cannot take these rows; the text names each column, why, and what can be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumn:
+    """Null in all rows so far."""
+
+    field: pa.Field
+
+
+@dataclass(frozen=True, slots=True)
+class RenameColumn:
+    """The column keeps its id and its rows."""
+
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromoteColumn:
+    """Old files keep the narrower type; readers widen it."""
+
+    name: str
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeInside:
+    """A struct, list or map whose parts change as columns do."""
+
+    name: str
+    type: pa.DataType
+
+
+Step = AddColumn | RenameColumn | PromoteColumn | ChangeInside
+
+
+def is_widening(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether each value of the old type is one of the new, as table formats allow it: int→long, float→double, decimal."""
+    if pa.types.is_integer(old) and pa.types.is_integer(new):
+        return bool(new.bit_width > old.bit_width)
+    if pa.types.is_floating(old) and pa.types.is_floating(new):
+        return bool(new.bit_width > old.bit_width)
+    if pa.types.is_decimal(old) and pa.types.is_decimal(new):
+        return bool(old.scale == new.scale and new.precision > old.precision)
+    return False
+
+
+def steps_between(present: pa.Schema, wanted: pa.Schema, renames: dict[str, str]) -> list[Step]:
+    """What makes `present` hold rows of `wanted`; `renames` maps new names to old ones. Raises EvolutionRefused."""
+    steps: list[Step] = []
+    problems: list[str] = []
+    old_names = {field.name: field for field in present}
+    for field in wanted:
+        old = renames.get(field.name)
+        if field.name not in old_names and old is not None and old in old_names:
+            steps.append(RenameColumn(old, field.name))
+            before = old_names[old]
+        elif field.name in old_names:
+            before = old_names[field.name]
+        else:
+            steps.append(AddColumn(field.with_nullable(True)))
+            continue
+        _compare(field.name, before.type, field.type, steps, problems)
+    renamed = {step.old for step in steps if isinstance(step, RenameColumn)}
+    problems += _same_but_for_case([name for name in [*present.names, *wanted.names] if name not in renamed])
+    if problems:
+        raise EvolutionRefused(
+            "the table cannot take these rows: "
+            + "; ".join(dict.fromkeys(problems))
+            + ". Either write to another table (--table), or leave the column out (--columns), or read values as bytes "
+            "(--value-mode raw), or let such columns become text (--on-incompatible string-column)"
+        )
+    return steps
+
+
+def _same_but_for_case(names: list[str]) -> list[str]:
+    """A sentence for each two names that SQL engines cannot tell apart."""
+    folded: dict[str, str] = {}
+    return [
+        f"columns {folded[name.casefold()]!r} and {name!r} differ in case only, which SQL engines cannot tell apart"
+        for name in names
+        if folded.setdefault(name.casefold(), name) != name
+    ]
+
+
+def _compare(name: str, old: pa.DataType, new: pa.DataType, steps: list[Step], problems: list[str]) -> None:
+    if same_type(old, new) or is_widening(new, old):  # a narrower value fits into the wider column as it is
+        return
+    if is_widening(old, new):
+        steps.append(PromoteColumn(name, new))
+    elif pa.types.is_nested(old) and pa.types.is_nested(new) and old.id == new.id:
+        inner: list[str] = []
+        if _changes_inside(name, old, new, inner):
+            steps.append(ChangeInside(name, new))
+        problems.extend(inner)
+    else:
+        problems.append(f"column {name!r} is {old} and would become {new}, which loses or changes values")
+
+
+def _changes_inside(path: str, old: pa.DataType, new: pa.DataType, problems: list[str]) -> bool:
+    """Whether a nested type changes; what cannot is added to `problems`."""
+    if pa.types.is_struct(old):
+        changed = False
+        parts = {old.field(i).name: old.field(i) for i in range(old.num_fields)}
+        for index in range(new.num_fields):
+            part = new.field(index)
+            if part.name not in parts:
+                changed = True
+            else:
+                changed |= _part_changes(f"{path}.{part.name}", parts[part.name].type, part.type, problems)
+        return changed
+    if pa.types.is_map(old):
+        if not same_type(old.key_type, new.key_type):
+            problems.append(f"the keys of {path!r} are {old.key_type} and would become {new.key_type}")
+        return _part_changes(f"{path}.value", old.item_type, new.item_type, problems)
+    return _part_changes(f"{path}.element", old.value_type, new.value_type, problems)
+
+
+def _part_changes(path: str, old: pa.DataType, new: pa.DataType, problems: list[str]) -> bool:
+    if same_type(old, new) or is_widening(new, old):
+        return False
+    if is_widening(old, new):
+        return True
+    if pa.types.is_nested(old) and old.id == new.id:
+        return _changes_inside(path, old, new, problems)
+    problems.append(f"{path!r} is {old} and would become {new}, which loses or changes values")
+    return False
+
+
+def same_type(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether two types are stored alike: large and small variants are, and names and metadata inside do not matter."""
+    return bool(_plain(old) == _plain(new))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    simple = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary(), pa.string_view(): pa.string()}
+    if kind in simple:
+        return simple[kind]
+    if pa.types.is_fixed_size_binary(kind):
+        return kind
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(kind.field(i).name, _plain(kind.field(i).type)) for i in range(kind.num_fields)])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(pa.field("element", _plain(kind.value_type)))
+    return kind
+
+
+def evolved(present: pa.Schema, steps: list[Step]) -> pa.Schema:
+    """The schema after these steps, for formats that keep a plain schema (Delta and Parquet keep the names of old files)."""
+    fields = {field.name: field for field in present}
+    for step in steps:
+        if isinstance(step, AddColumn):
+            fields[step.field.name] = step.field
+        elif isinstance(step, RenameColumn):
+            fields = {
+                (step.new if name == step.old else name): (field.with_name(step.new) if name == step.old else field)
+                for name, field in fields.items()
+            }
+        else:
+            fields[step.name] = fields[step.name].with_type(step.type)
+    return pa.schema(list(fields.values()))

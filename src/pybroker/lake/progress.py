@@ -1,0 +1,110 @@
+"""How far a pipeline is in its table, and who may write: values that are committed together with the rows.
+
+`Progress` lives in the table itself, in the very commit that adds the rows (a table property, an app transaction, a
+manifest). What is in no commit does not exist; so there is nothing that could disagree after a crash.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from pybroker.reading.places import Place
+
+FORMAT_VERSION = 1
+MAX_PIPELINE_NAME_LENGTH = 100
+
+
+class ProgressUnreadable(ValueError):
+    """What the table says about a pipeline is not what a pipeline writes; the text tells what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Who writes: `epoch` grows by one with each owner, `until_ms` (since 1970) tells how long nobody else begins.
+
+    The clock only spares work: a lease that runs out while its owner lives costs the owner its next commit, never a row,
+    because a commit is refused when the table is no longer the one that its writer has read.
+    """
+
+    owner: str = ""
+    epoch: int = 0
+    until_ms: int = 0
+
+    def is_held(self, now_ms: int) -> bool:
+        return self.until_ms > now_ms
+
+    def taken_by(self, owner: str, until_ms: int) -> Lease:
+        """The lease of the next owner."""
+        return Lease(owner, self.epoch + 1, until_ms)
+
+    def renewed(self, until_ms: int) -> Lease:
+        return replace(self, until_ms=until_ms)
+
+    def released(self) -> Lease:
+        """The same owner and epoch, but anybody may begin."""
+        return replace(self, until_ms=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Of each topic (partition) the place up to which its rows are in the table, and the lease of the pipeline."""
+
+    positions: Mapping[str, Place] = field(default_factory=dict)
+    lease: Lease = field(default_factory=Lease)
+
+    def moved(self, positions: Mapping[str, Place], lease: Lease) -> Progress:
+        """With these positions instead of the ones before. Raises AssertionError when one would move back."""
+        for topic, place in positions.items():
+            before = self.positions.get(topic)
+            assert before is None or before <= place, f"{topic} would move back from {before} to {place}"
+        return Progress({**self.positions, **positions}, lease)
+
+
+def positions_text(positions: Mapping[str, Place]) -> str:
+    """JSON, the same text for the same positions: `{"t":{"persistent://...":[12,0]},"v":1}`."""
+    places = {topic: list(place) for topic, place in sorted(positions.items())}
+    return json.dumps({"t": places, "v": FORMAT_VERSION}, separators=(",", ":"), sort_keys=True)
+
+
+def positions_of(text: str) -> dict[str, Place]:
+    """What `positions_text` wrote. Raises ProgressUnreadable."""
+    try:
+        document = json.loads(text)
+        if document["v"] != FORMAT_VERSION:
+            raise ProgressUnreadable(
+                f"positions of version {document['v']}, this release reads version {FORMAT_VERSION}: use a newer pybroker"
+            )
+        return {str(topic): Place(int(ledger), int(entry)) for topic, (ledger, entry) in document["t"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, ProgressUnreadable):
+            raise
+        raise ProgressUnreadable(
+            f"the table holds positions that are not readable ({error}): nothing is written over them; "
+            "use another --name, which begins at --start, or restore the property from an older snapshot"
+        ) from error
+
+
+def lease_text(lease: Lease) -> str:
+    return json.dumps({"epoch": lease.epoch, "owner": lease.owner, "untilMs": lease.until_ms}, separators=(",", ":"))
+
+
+def lease_of(text: str) -> Lease:
+    """What `lease_text` wrote. Raises ProgressUnreadable."""
+    try:
+        document = json.loads(text)
+        return Lease(str(document["owner"]), int(document["epoch"]), int(document["untilMs"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ProgressUnreadable(f"the table holds a lease that is not readable ({error})") from error
+
+
+def check_pipeline_name(name: str) -> str:
+    """The name, if it can be part of a property, an app id and a file name. Raises ValueError."""
+    is_plain = all(character.isascii() and (character.isalnum() or character in "-_") for character in name)
+    if not name or len(name) > MAX_PIPELINE_NAME_LENGTH or not is_plain or name.startswith("snap-"):
+        raise ValueError(
+            f"--name {name!r}: 1 to {MAX_PIPELINE_NAME_LENGTH} letters, digits, '-' and '_', not beginning with 'snap-', "
+            "since it is part of file names"
+        )
+    return name

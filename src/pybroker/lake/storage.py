@@ -1,0 +1,172 @@
+"""Files on any target of fsspec, with the one operation that needs care: to write a file only if it is not there.
+
+What is promised by target: a local file system gives `put_if_absent` by a hard link, which holds between processes and
+across a power failure; object stores by a conditional write (s3fs, gcsfs and adlfs have one); memory within one process.
+A target that has none of these refuses.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+# Their `mode="create"` is one request that the store itself refuses when the object is there.
+CONDITIONAL_WRITERS = ("s3", "s3a", "gs", "gcs", "abfs", "az", "abfss")
+
+
+class AlreadyThere(Exception):
+    """Somebody else has written that file."""
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file that is there."""
+
+    location: str
+    size_bytes: int
+    changed_ms: int
+
+
+class Storage:
+    """Files below one root, named by paths relative to it, or by full locations under it."""
+
+    def __init__(self, root: str, options: dict[str, Any] | None = None) -> None:
+        self._fs, self._root = fsspec.core.url_to_fs(root, **(options or {}))
+        self._root = self._root.rstrip("/")
+        self.is_local = isinstance(self._fs, LocalFileSystem)
+        protocol = self._fs.protocol if isinstance(self._fs.protocol, str) else self._fs.protocol[0]
+        self._prefix = "" if self.is_local else f"{protocol}://"
+
+    @property
+    def root(self) -> str:
+        """A path for the local file system, else a URL; without a slash at its end."""
+        return f"{self._prefix}{self._root}"
+
+    def location(self, path: str) -> str:
+        """The full location of a path below the root."""
+        return f"{self.root}/{path}"
+
+    def relative(self, location: str) -> str:
+        """The path below the root of a full location."""
+        stripped = self._fs._strip_protocol(location)  # noqa: SLF001  (fsspec's documented way for its subclasses)
+        assert stripped.startswith(self._root + "/"), f"{location} is not under {self.root}"
+        return str(stripped[len(self._root) + 1 :])
+
+    def create(self, location: str) -> IO[bytes]:
+        """A new file for writing; directories above it are made."""
+        path = self._fs._strip_protocol(location)  # noqa: SLF001
+        if self.is_local or isinstance(self._fs, MemoryFileSystem):
+            self._fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+        opened: IO[bytes] = self._fs.open(path, "wb")
+        return opened
+
+    def open(self, location: str) -> IO[bytes]:
+        opened: IO[bytes] = self._fs.open(location, "rb")
+        return opened
+
+    def read(self, path: str) -> bytes:
+        """Raises FileNotFoundError."""
+        content: bytes = self._fs.cat_file(f"{self._root}/{path}")
+        return content
+
+    def exists(self, path: str) -> bool:
+        self._fs.invalidate_cache()
+        return bool(self._fs.exists(f"{self._root}/{path}"))
+
+    def put_if_absent(self, path: str, content: bytes) -> None:
+        """Write the whole file, or none of it if there is one. Raises AlreadyThere."""
+        target = f"{self._root}/{path}"
+        if self.is_local:
+            self._link(Path(target), content)
+            return
+        if isinstance(self._fs, MemoryFileSystem):
+            if self._fs.exists(target):
+                raise AlreadyThere(path)
+            self._fs.pipe_file(target, content)
+            return
+        protocols = (self._fs.protocol,) if isinstance(self._fs.protocol, str) else self._fs.protocol
+        if not set(protocols) & set(CONDITIONAL_WRITERS):
+            raise OSError(
+                f"{protocols[0]} has no write that fails when the file is there, so two writers could not be kept apart: "
+                "use Iceberg with a catalog for this target, or one of file, " + ", ".join(CONDITIONAL_WRITERS)
+            )
+        try:
+            self._fs.pipe_file(target, content, mode="create")
+        except FileExistsError as error:
+            raise AlreadyThere(path) from error
+
+    @staticmethod
+    def _link(target: Path, content: bytes) -> None:
+        """Through a temporary file and a hard link: the name appears with the whole content or not at all."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, target)
+        except FileExistsError as error:
+            raise AlreadyThere(str(target)) from error
+        finally:
+            temporary.unlink()
+        directory = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def replace(self, path: str, content: bytes) -> None:
+        """Write the file whether it is there or not; readers see the old or the new content."""
+        target = f"{self._root}/{path}"
+        if not self.is_local:
+            self._fs.pipe_file(target, content)
+            return
+        temporary = Path(f"{target}.{uuid.uuid4().hex}.tmp")
+        temporary.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        temporary.replace(target)
+
+    def names(self, directory: str) -> list[str]:
+        """The names of the files in a directory, sorted; none if it is not there."""
+        self._fs.invalidate_cache()
+        try:
+            found = self._fs.ls(f"{self._root}/{directory}", detail=True)
+        except FileNotFoundError:
+            return []
+        return sorted(str(info["name"]).rsplit("/", 1)[-1] for info in found if info["type"] == "file")
+
+    def walk(self) -> Iterator[StoredFile]:
+        """All files below the root."""
+        self._fs.invalidate_cache()
+        try:
+            found = self._fs.find(self._root, detail=True)
+        except FileNotFoundError:
+            return
+        for name, info in found.items():
+            yield StoredFile(self._prefix + name, int(info["size"] or 0), _changed_ms(info))
+
+    def delete(self, location: str) -> None:
+        try:
+            self._fs.rm_file(self._fs._strip_protocol(location))  # noqa: SLF001
+        except FileNotFoundError:
+            pass
+
+
+def _changed_ms(info: dict[str, Any]) -> int:
+    """When a file was last changed; targets name and type it differently. 0 where a target does not tell is never old."""
+    for key in ("mtime", "LastModified", "last_modified", "modified", "updated", "created"):
+        value = info.get(key)
+        if isinstance(value, (int, float)):
+            return int(value * 1000)
+        if value is not None and hasattr(value, "timestamp"):
+            return int(value.timestamp() * 1000)
+    return 2**62

@@ -1,0 +1,75 @@
+"""Who reads and writes the shares of a commit: threads of this process here, tasks of Spark in `pipelines`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import pyarrow as pa
+
+from pybroker.lake.storage import Storage
+from pybroker.lake.table import WrittenFile
+from pybroker.lake.writing import FileLayout, write_files
+from pybroker.reading.places import EntryRange
+
+
+class RowReading(Protocol):
+    """How entries become rows; can be pickled, and opens what it needs where it is used."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of every batch."""
+
+    def rows(self, entries: Sequence[EntryRange]) -> Iterator[pa.RecordBatch]:
+        """The rows of exactly these entries. Raises ReadingFailed; a short read is never taken for the end."""
+
+
+class Workers(ABC):
+    """Writes the files of a commit."""
+
+    count: int
+
+    @abstractmethod
+    def write(
+        self, layout: FileLayout, reading: RowReading, shares: Sequence[Sequence[EntryRange]]
+    ) -> list[WrittenFile]:
+        """The files of all shares. When one raises, the files of the others are removed or left to cleaning."""
+
+    def close(self) -> None:  # noqa: B027  (a cluster's workers are not ours to end)
+        """End what runs."""
+
+
+class ThreadWorkers(Workers):
+    """Threads: Arrow, zstd and checksums run outside of the interpreter's lock."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="lake")
+
+    def write(
+        self, layout: FileLayout, reading: RowReading, shares: Sequence[Sequence[EntryRange]]
+    ) -> list[WrittenFile]:
+        futures = [self._pool.submit(write_share, layout, reading, share) for share in shares]
+        failed = next((error for future in futures if (error := future.exception()) is not None), None)
+        if failed is None:
+            return [file for future in futures for file in future.result()]
+        written = [file for future in futures if future.exception() is None for file in future.result()]
+        discard(layout, written)
+        raise failed
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+def write_share(layout: FileLayout, reading: RowReading, share: Sequence[EntryRange]) -> list[WrittenFile]:
+    """What one worker does, wherever it runs."""
+    return write_files(layout, reading.schema, reading.rows(share))
+
+
+def discard(layout: FileLayout, files: Sequence[WrittenFile]) -> None:
+    """Remove files that no commit names and none will."""
+    storage = Storage(layout.data_location, layout.storage_options)
+    for file in files:
+        storage.delete(file.location)

@@ -1,0 +1,121 @@
+"""A pipeline that is killed at each step, alone and beside another one, with maintenance beside it: no row lost or doubled."""
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from tests.tables.lake.child import EXIT_REFUSED
+from tests.tables.lake.made_up_topic import MadeUpPlanner
+from tests.tables.lake.tables import FORMATS, identities, open_table, rows_of
+
+from pybroker.lake.iceberg.table import IcebergTable
+from pybroker.lake.maintenance import Maintenance, MaintenanceOptions
+
+ROOT = Path(__file__).resolve().parents[3]
+STEPS = {
+    "created": 1,
+    "before-lease": 1,
+    "files-written": 2,
+    "before-commit": 3,
+    "metadata-written": 3,
+    "after-commit": 3,
+}
+ENTRIES = 400
+
+
+def start(kind: str, directory: Path, *options: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-W", "ignore", "-m", "tests.tables.lake.child", kind, str(directory), *options]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+
+def expected(entries: int = ENTRIES) -> list[tuple[str, int, int]]:
+    return MadeUpPlanner({"persistent://t/n/a": {1: entries // 2, 2: entries // 2}}).expected()
+
+
+def check_files(kind: str, directory: Path) -> None:
+    """After cleaning, the data files on disk are exactly those that versions of the table name."""
+    table = open_table(kind, directory)
+    maintenance = Maintenance(table, MaintenanceOptions(orphan_age_ms=0))
+    maintenance.clean(2**60)
+    state = table.load()
+    if isinstance(table, IcebergTable):
+        named = {
+            path.removeprefix("file://") for path in state.reference.inspect.all_files().column("file_path").to_pylist()
+        }
+        assert not list(directory.rglob("*.tmp"))
+        lists = {snapshot.manifest_list.removeprefix("file://") for snapshot in state.reference.metadata.snapshots}
+        assert {str(path) for path in directory.rglob("snap-*.avro")} == lists
+    elif kind == "delta":
+        named = set(DeltaTable(str(directory / "delta")).file_uris())
+    else:
+        named = {table.load().data_location.removesuffix("data") + file.location for file in table.files(state)}
+        assert not list(directory.rglob("*.tmp"))
+    assert {str(path) for path in directory.rglob("*.parquet") if "_delta_log" not in path.parts} == named
+    table.close()
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_killed_at_each_step_and_started_again_every_row_is_there_once(kind: str, tmp_path: Path) -> None:
+    # The first commit only takes the lease, so the third one is in the middle of the work.
+    deaths = [f"{step}:{nth}" for step, nth in STEPS.items() if step != "metadata-written" or kind == "iceberg"]
+    assert start(kind, tmp_path, "--take-over", "--deaths", ",".join(deaths)).wait() == 0
+    assert identities(rows_of(kind, tmp_path)) == expected()
+    check_files(kind, tmp_path)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_two_writers_at_once_lose_and_double_nothing(kind: str, tmp_path: Path) -> None:
+    both = [start(kind, tmp_path, "--take-over", "--partition-by", "publish-hour") for _ in range(2)]
+    codes = [process.wait() for process in both]
+    assert set(codes) <= {0, EXIT_REFUSED}
+    assert start(kind, tmp_path, "--take-over").wait() == 0
+    assert identities(rows_of(kind, tmp_path)) == expected()
+    check_files(kind, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("seed", range(3))
+def test_two_writers_killed_at_random_steps_beside_maintenance_lose_and_double_nothing(
+    kind: str, seed: int, tmp_path: Path
+) -> None:
+    dice = random.Random(seed)
+    entries = 2000
+    fixed = ["--take-over", "--entries", str(entries), "--chance", "0.04"]
+    writers: list[subprocess.Popen[bytes] | None] = [None, None]
+    maintenance: subprocess.Popen[bytes] | None = None
+    kills, is_done = 0, False
+    try:
+        while not is_done or any(writers):
+            for index, process in enumerate(writers):
+                if process is not None and process.poll() is None:
+                    continue
+                if process is not None:
+                    kills += process.returncode == -signal.SIGKILL
+                    is_done |= process.returncode == 0
+                    assert process.returncode in (0, EXIT_REFUSED, -signal.SIGKILL)
+                seeded = ["--seed", str(dice.randrange(10**6))]
+                writers[index] = None if is_done else start(kind, tmp_path, *fixed, *seeded)
+            if maintenance is None or maintenance.poll() is not None:
+                if maintenance is not None:
+                    assert maintenance.returncode in (0, -signal.SIGKILL, 1)  # 1: before the table is there
+                maintenance = start(
+                    kind, tmp_path, "--maintain", "--chance", "0.02", "--seed", str(dice.randrange(10**6))
+                )
+            for process in writers:
+                if process is not None:
+                    try:
+                        process.wait(0.2)
+                    except subprocess.TimeoutExpired:
+                        continue
+    finally:
+        if maintenance is not None:
+            maintenance.kill()
+            maintenance.wait()
+    assert kills > 5
+    assert identities(rows_of(kind, tmp_path)) == expected(entries)
+    check_files(kind, tmp_path)
