@@ -104,11 +104,8 @@ async def plan_of(
     end = durable_end if asked.end is None else min(Position(*asked.end), durable_end)
     covered = [_Covered(row, start, end) for row in ledgers.rows()]
     shown = TopicShown(asked.topic, start, end, first, placeAtTime=place_at_time)  # type: ignore[arg-type]
-    if asked.start is not None and start < first and not ledgers.has_ledger(start.ledger_id):
-        shown.lost.append(
-            f"{topic.name}: asked for what follows {start.ledger_id}:{start.entry_id}, the oldest entry that is left is"
-            f" {first.ledger_id}:{first.entry_id}"
-        )
+    if asked.start is not None:
+        shown.lost += _lost(topic, start, end)
     for each in covered:
         if each.first_entry_id >= each.end_entry_id:
             continue
@@ -120,6 +117,25 @@ async def plan_of(
         budget.spend(1 + len(shown.ledgers[-1].points))
         await asyncio.sleep(0)
     return shown
+
+
+def _lost(topic: Topic, start: Position, end: Position) -> list[str]:
+    """One sentence for each run of entries that was asked for and is gone."""
+    first = topic.ledger.ledgers.first_position
+    sentences = []
+    for lost, behind in topic.ledger.gone.lost_between(start, end):
+        gone = (
+            f"entries from {_text(lost)} on are gone"
+            if behind is None
+            else (f"entries {_text(lost)} up to {_text(behind)} are gone")
+        )
+        asked = f"asked for {_text(start)} up to {_text(end)}"
+        sentences.append(f"{topic.name}: {gone}; {asked}, the oldest that is left is {_text(first)}")
+    return sentences
+
+
+def _text(position: Position) -> str:
+    return f"{position.ledger_id}:{position.entry_id}"
 
 
 class _Covered:

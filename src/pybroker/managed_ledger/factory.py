@@ -17,6 +17,7 @@ from pybroker.clock import Clock
 from pybroker.errors import BadVersionError, NoSuchLedger, StoreError
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.entry_cache import EntryCache
+from pybroker.managed_ledger.gone_ledgers import GoneLedgers
 from pybroker.managed_ledger.info import (
     FORMAT_VERSION,
     CursorInfo,
@@ -168,6 +169,8 @@ class ManagedLedgerFactory:
             managed.is_terminated = True
         else:
             managed = await self._make(path, ledgers)
+        if info.gone_until is not None:
+            managed.gone = GoneLedgers(info.gone_until, info.gone)
         managed.created_ms = info.created
         managed.properties = info.properties
         managed.last_index = info.last_index
@@ -365,6 +368,7 @@ class ManagedLedgerFactory:
 
 
 def _info_of(managed: ManagedLedger) -> ManagedLedgerInfo:
+    gone = managed.gone.with_rows(managed.ledgers.entry_counts_of(managed.leaving_ledger_ids))
     return ManagedLedgerInfo(
         FORMAT_VERSION,
         msgspec.Raw(managed.ledgers.encode(managed.leaving_ledger_ids)),
@@ -377,6 +381,8 @@ def _info_of(managed: ManagedLedger) -> ManagedLedgerInfo:
         managed.properties,
         managed.last_index,
         managed.compacted,
+        list(gone.rows),
+        gone.until,
     )
 
 

@@ -12,6 +12,9 @@ nothing receipted hangs in the air and nothing deleted takes space for ever:
      "trimmed": [4, 5],          only if any: ledgers that may still be in the store and are to be deleted
      "last_index": 41,           only if indexes were ever added to its entries: that of its last message, which the last
                                  entry may know better; -1 before the first one
+     "gone": [[2, 100], [3, 7]], the last ledgers with entries that were trimmed, and how many entries they had
+     "gone_until": 1,            what followed a place in this ledger or an earlier one is not all there any more, or the place is
+                                 of an earlier topic of that name; documents of earlier versions do not say
      "compacted": {"ledger": 7, "entries": 3, "bytes": 250, "horizon": [ledger, entry]},
                                  only if it was compacted: the ledger that holds what is left of everything up to `horizon`
      "deleted": true}            only if so: everything named here is to be deleted, and then this document
@@ -66,6 +69,8 @@ class ManagedLedgerInfo(msgspec.Struct, omit_defaults=True):
     properties: dict[str, str] = {}
     last_index: int | None = None
     compacted: CompactedInfo | None = None
+    gone: list[tuple[int, int]] = []
+    gone_until: int | None = None
 
 
 def delayed_record_id(cursor_id: str) -> str:

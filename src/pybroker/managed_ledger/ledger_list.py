@@ -194,6 +194,10 @@ class LedgerList:
         index = bisect_left(ids, ledger_id)
         return self._ledgers[index].entry_count if index < len(ids) and ids[index] == ledger_id else 0
 
+    def entry_counts_of(self, ledger_ids: Collection[int]) -> list[tuple[int, int]]:
+        """Those of the ledgers that are in the list, each with how many entries it has."""
+        return [(each, self.entry_count_of(each)) for each in ledger_ids if self.has_ledger(each)]
+
     def has_entry(self, position: Position) -> bool:
         return 0 <= position.entry_id < self.entry_count_of(position.ledger_id)
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from pybroker import logs
 from pybroker.errors import LedgerFenced, LedgerTerminated, StorageFull, StoreError
 from pybroker.managed_ledger.backlog import Backlog, count_backlog
+from pybroker.managed_ledger.gone_ledgers import GoneLedgers
 from pybroker.managed_ledger.info import CompactedInfo, CursorInfo
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
@@ -88,6 +89,8 @@ class ManagedLedger(AppendListener):
         """How often that was given up: a compaction that began before may not become the view any more."""
         self.unfinished_ledger_ids: list[int] = []
         """Being written by a compaction; stored as ledgers to be deleted, which they are after a crash."""
+        self.gone = GoneLedgers(ledgers.ledger_ids()[0] - 1)
+        """What was trimmed; a place before the first ledger that is known is of an earlier topic of that name."""
         self.is_deleted = False
         self.metadata_version: int | None = None
         self.saving = asyncio.Lock()
@@ -372,6 +375,7 @@ class ManagedLedger(AppendListener):
     def _forget_leaving(self) -> None:
         """It is stored that the leaving ledgers are gone: nobody in memory knows them any more."""
         leaving, self.leaving_ledger_ids = self.leaving_ledger_ids, []
+        self.gone.add(self.ledgers.entry_counts_of(leaving))
         self.ledgers.remove(leaving)
         for cursor in self.cursors.values():
             cursor.state.forget_ledgers(leaving)
