@@ -21,12 +21,16 @@ class DataLoss(ReadingFailed):
     """Entries that were asked for are gone (trimmed, deleted, damaged): topic, asked range, found range."""
 
 
+class TopicMissing(ReadingFailed):
+    """There is no such topic."""
+
+
 class EntrySource(ABC):
     """Reads the entries of topics of one cluster. Synchronous; for one thread at a time; made anew in each process."""
 
     @abstractmethod
     def partitions(self, topic: str) -> list[str]:
-        """The full names of the partitions of `topic`, or its own full name if it has none. Raises ReadingFailed if it
+        """The full names of the partitions of `topic`, or its own full name if it has none. Raises TopicMissing if it
         does not exist.
         """
 

@@ -26,7 +26,7 @@ class Taken(NamedTuple):
     message_count: int
 
 
-class _Stretch(NamedTuple):
+class Stretch(NamedTuple):
     """Consecutive entries of one ledger over which bytes and messages are spread evenly."""
 
     ledger_id: int
@@ -100,7 +100,7 @@ def until(plan: TopicPlan, end: Place) -> TopicPlan:
 
 def backlog_bytes(plan: TopicPlan) -> int:
     """About how many bytes the plan covers."""
-    return sum(part.size_bytes for part in _stretches(plan))
+    return sum(part.size_bytes for part in stretches(plan))
 
 
 def entry_count(plan: TopicPlan) -> int:
@@ -112,13 +112,13 @@ class _Topic:
     """A plan as stretches, and what they add up to."""
 
     end: Place
-    stretches: tuple[_Stretch, ...]
+    stretches: tuple[Stretch, ...]
     size_bytes: int
     message_count: int
 
     @staticmethod
     def of(plan: TopicPlan) -> _Topic:
-        parts = tuple(_stretches(plan))
+        parts = tuple(stretches(plan))
         return _Topic(
             plan.end, parts, sum(part.size_bytes for part in parts), sum(part.message_count for part in parts)
         )
@@ -146,18 +146,18 @@ class _Topic:
         return Taken(self.end, used_bytes, used_messages)
 
 
-def _fitting(part: _Stretch, room: int, total: int) -> int:
+def _fitting(part: Stretch, room: int, total: int) -> int:
     """How many entries of `part` fit where each takes an equal share of `total`."""
     if total <= room:
         return part.entry_count
     return max(room, 0) * part.entry_count // total
 
 
-def _stretches(plan: TopicPlan) -> list[_Stretch]:
+def stretches(plan: TopicPlan) -> list[Stretch]:
     return [part for ledger in plan.ledgers for part in _stretches_of(ledger)]
 
 
-def _stretches_of(ledger: PlannedLedger) -> list[_Stretch]:
+def _stretches_of(ledger: PlannedLedger) -> list[Stretch]:
     first, end = ledger.first_entry_id, ledger.end_entry_id
     entries = end - first
     if entries <= 0:
@@ -177,7 +177,7 @@ def _stretches_of(ledger: PlannedLedger) -> list[_Stretch]:
     columns = zip(
         borders, lengths, _filled(sizes, lengths, size_bytes), _filled(messages, lengths, message_count), strict=False
     )
-    return [_Stretch(ledger.ledger_id, *stretch) for stretch in columns]
+    return [Stretch(ledger.ledger_id, *stretch) for stretch in columns]
 
 
 def _filled(known: Sequence[int | None], lengths: Sequence[int], total: int) -> list[int]:
