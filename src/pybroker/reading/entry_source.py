@@ -21,8 +21,8 @@ class DataLoss(ReadingFailed):
     """Entries that were asked for are gone (trimmed, deleted, damaged): topic, asked range, found range."""
 
 
-class TopicMissing(ReadingFailed):
-    """There is no such topic."""
+class TopicMissing(DataLoss):
+    """There is no such topic: never was, or not any more."""
 
 
 class EntrySource(ABC):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from pybroker.reading.entry_source import DataLoss, ReadingFailed
+from pybroker.reading.entry_source import ReadingFailed, TopicMissing
 from pybroker.reading.places import Place, PlannedLedger, SparsePoint, TopicPlan
 from pybroker.reading.rest_topics import NOT_FOUND, parsed
 
@@ -33,7 +33,7 @@ class Plans:
         self._rest = rest
 
     def of(self, requests: Sequence[PlanRequest], *, with_points: bool = True) -> list[TopicPlan]:
-        """The plans in the order of the requests. Raises DataLoss for a topic that is not there, ReadingFailed."""
+        """The plans in the order of the requests. Raises TopicMissing, ReadingFailed."""
         found: dict[int, TopicPlan] = {}
         by_namespace: dict[NamespaceName, list[int]] = {}
         for number, request in enumerate(requests):
@@ -90,7 +90,7 @@ class Plans:
         for shown in answers:
             if shown.get("status", 200) != 200:
                 text = f"{namespace}/{shown['topic']}: {self._rest.where} answered {shown['status']}: {shown['reason']}"
-                raise DataLoss(text) if shown["status"] == NOT_FOUND else ReadingFailed(text)
+                raise TopicMissing(text) if shown["status"] == NOT_FOUND else ReadingFailed(text)
         return answers
 
 

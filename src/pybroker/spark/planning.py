@@ -14,8 +14,8 @@ from pybroker.reading.entry_source import DataLoss, EntrySource, TopicMissing
 from pybroker.reading.places import Place, TopicPlan
 from pybroker.spark.cuts import TopicRange, cut, grouped, split_size
 from pybroker.spark.offsets import EARLIEST, Bound, BoundKind, Bounds, TopicOffset
-from pybroker.spark.options import MAX_TOPICS, ReadOptions
 from pybroker.spark.option_text import InvalidOptions
+from pybroker.spark.options import MAX_TOPICS, ReadOptions
 
 WAIT_BETWEEN_LOOKS_S = 5.0
 MANY_NAMES = 8
@@ -29,28 +29,29 @@ class Planner:
         self.source = source
         self.options = options
 
-    def topics(self) -> list[str]:
-        """The full names of all topics and partitions to read now, sorted. Raises TopicMissing for a named one that is not there."""
+    def find_topics(self) -> tuple[list[str], list[TopicMissing]]:
+        """The full names of all topics and partitions to read now, sorted, and one error for each named topic that is not there."""
         choice = self.options.choice
+        missing: list[TopicMissing] = []
         if choice.pattern:
             found = {topic for topic in self.source.topics(choice.namespace) if choice.matches(topic)}
         else:
-            found = set(self._named_topics(choice.topics))
+            found = set(self._named_topics(choice.topics, missing))
         if len(found) > MAX_TOPICS:
             raise InvalidOptions(f"{choice} means {len(found)} topics; at most {MAX_TOPICS} are read by one query")
-        return sorted(found)
+        return sorted(found), missing
 
     def topics_once_there(self, sleep: Callable[[float], None] = time.sleep) -> list[str]:
-        """The same; waits for topics that are not there yet where the options say so."""
+        """All topics to read. One that is not there is waited for where the options say so; else raises TopicMissing."""
         waited_s = 0.0
         while True:
-            try:
-                topics = self.topics()
-                if topics or not self.options.waits_for_topic:
-                    return topics
-            except TopicMissing:
-                if not self.options.waits_for_topic:
-                    raise
+            topics, missing = self.find_topics()
+            if not self.options.waits_for_topic:
+                if missing:
+                    raise missing[0]
+                return topics
+            if topics and not missing:
+                return topics
             if waited_s % 60 < WAIT_BETWEEN_LOOKS_S:
                 logs.info("spark.topic_awaited", topic=str(self.options.choice), waited_s=int(waited_s))
             sleep(WAIT_BETWEEN_LOOKS_S)
@@ -87,7 +88,7 @@ class Planner:
         if subscription is not None:
             self.source.show_progress(topic, subscription, place)
 
-    def _named_topics(self, names: Sequence[str]) -> Iterable[str]:
+    def _named_topics(self, names: Sequence[str], missing: list[TopicMissing]) -> Iterable[str]:
         by_namespace: dict[str, list[str]] = {}
         for name in names:
             by_namespace.setdefault(str(TopicName.parse(name).namespace), []).append(name)
@@ -98,8 +99,11 @@ class Planner:
                     listed.setdefault(str(TopicName.parse(topic).partitioned_name), []).append(topic)
                     listed.setdefault(topic, [topic])
             for name in named:
-                # Asked for one by one where the list has none: it leaves out partitions that are not made yet.
-                yield from listed.get(name) or self.source.partitions(name)
+                try:
+                    # Asked for one by one where the list has none: it leaves out partitions that are not made yet.
+                    yield from listed.get(name) or self.source.partitions(name)
+                except TopicMissing as error:
+                    missing.append(error)
 
     def _start(self, topic: str, bound: Bound, plan: TopicPlan | None) -> TopicOffset:
         if bound.kind is BoundKind.TIME:
@@ -164,7 +168,9 @@ def _end(planner: Planner, topic: str) -> End:
 
 def _require_reached(planner: Planner, plan: TopicPlan, end: End) -> None:
     """An asked end behind the last entry is a loss: what was there when somebody wrote it down is gone, or was never there."""
-    if end.until is not None or (end.place is not None and planner.options.ending.of(plan.topic).kind is BoundKind.PLACE):
+    if end.until is not None or (
+        end.place is not None and planner.options.ending.of(plan.topic).kind is BoundKind.PLACE
+    ):
         assert end.place is not None
         if end.place > plan.end and plan.end.entry_id < end.place.entry_id:
             planner.lost(plan.topic, (f"asked for up to {_text(end.place)}, found up to {_text(plan.end)}",))
