@@ -405,6 +405,16 @@ class NoSync:
         pass
 
 
+def does_not_sync_the_table(patch: pytest.MonkeyPatch) -> None:
+    sync = fault_disk.FaultFile.sync
+
+    def sync_others(self: Any) -> None:
+        if not self._path.name.endswith(".db-wal"):
+            sync(self)
+
+    patch.setattr(fault_disk.FaultFile, "sync", sync_others)
+
+
 def forgets_the_directory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fault_disk.FaultDisk, "sync_directory", lambda self, directory: None)
 
@@ -424,6 +434,7 @@ def forgets_deletions(patch: pytest.MonkeyPatch) -> None:
         gives_a_ledger_id_twice,
         frees_the_journal_one_batch_too_early,
         commits_before_the_segments_are_synced,
+        does_not_sync_the_table,
         forgets_the_directory,
         forgets_deletions,
     ],

@@ -248,13 +248,37 @@ class Disk:
         """A way to sync all files at once, where the system has one: to be opened before the writes it shall cover."""
         return FileSystemSync(os.open(directory, os.O_RDONLY | os.O_CLOEXEC)) if _HAS_SYNC_FILE_SYSTEM else None
 
+    def rewrite_log(self, database: Path) -> None:
+        """Put SQLite's log of `database`, as far as there is one, onto the device as it is read now.
+
+        After a sync that failed the system shows what the device never got, and no later sync brings it there. SQLite would take
+        such a frame for committed and put the next ones behind it, all of which a power cut would take away again.
+        """
+        path = database.with_name(database.name + "-wal")
+        if not self.exists(path):
+            return
+        with self.open_for_write(path) as file:
+            try:
+                for offset in range(0, file.size(), len(_ZEROS)):
+                    file.write_at((file.read_at(len(_ZEROS), offset),), offset, durable=False)
+                file.sync()
+            except OSError as error:
+                # Only where a block is written to another place each time there may be no room for it.
+                if not lacks_room(error):
+                    raise
+
     def open_database(self, path: Path) -> sqlite3.Connection:
         """A SQLite file whose commits are durable, usable from any one thread at a time."""
         make_private(path)
+        self.rewrite_log(path)
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA fullfsync=ON")  # macOS; elsewhere without effect
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute("PRAGMA fullfsync=ON")  # macOS; elsewhere without effect
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
 

@@ -11,6 +11,7 @@ Concurrency: as SQLite's; the functions are called in the thread that uses the c
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import itertools
 import sqlite3
@@ -66,6 +67,11 @@ _FILE_SYSTEM_METHODS: dict[str, Any] = {
 }
 
 
+# One connection has nobody to lock out or to be in step with. These may be called while an exception of Python is on its way and a
+# cursor goes with it: no function of Python can be called then.
+_CALLED_IN_FAILURE = frozenset({"xLock", "xUnlock", "xShmLock", "xShmBarrier", "xShmUnmap"})
+
+
 class _Methods(Structure):
     _fields_ = (("iVersion", c_int), *_METHODS.items())
 
@@ -89,6 +95,7 @@ class _FileSystem(Structure):
 def open_on_disk(disk: Disk, path: Path, factory: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
     """A connection as that of `Disk.open_database`, on files of `disk`. Raises sqlite3.Error, and OSError."""
     disk.open_for_write(path).close()  # as there: with the mode of all files, before SQLite makes it
+    disk.rewrite_log(path)
     vfs = _DiskFiles(disk)
     connection = sqlite3.connect(
         f"file:{quote(str(path))}?vfs={vfs.name}",
@@ -97,17 +104,22 @@ def open_on_disk(disk: Disk, path: Path, factory: type[sqlite3.Connection] = sql
         factory=factory,
         uri=True,
     )
-    for setting in ("temp_store=MEMORY", "journal_mode=WAL", "synchronous=FULL"):
-        connection.execute(f"PRAGMA {setting}")
+    try:
+        for setting in ("temp_store=MEMORY", "journal_mode=WAL", "synchronous=FULL"):
+            connection.execute(f"PRAGMA {setting}")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
 class _OpenFile:
     """One file that SQLite has open."""
 
-    def __init__(self, path: Path, file: DiskFile, *, is_side_file: bool) -> None:
+    def __init__(self, path: Path, file: DiskFile, place: Any, *, is_side_file: bool) -> None:
         self.path = path
         self.file = file
+        self.place = place
         self.must_sync_directory = is_side_file
         self.memory: list[Any] = []  # what SQLite would share with other processes
 
@@ -115,14 +127,19 @@ class _OpenFile:
 class _DiskFiles:
     """The functions that SQLite calls; registered under `name` for as long as the process lives, as open files need them."""
 
-    _kept: ClassVar[list[_DiskFiles]] = []
+    kept: ClassVar[list[_DiskFiles]] = []
     _numbers = itertools.count(1)
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._files: dict[int, _OpenFile] = {}
+        self.opened: dict[int, _OpenFile] = {}
         self.name = f"disk-{next(self._numbers)}"
-        methods = {name: kind(_answers(getattr(self, name[1:].lower()))) for name, kind in _METHODS.items()}
+        methods = {
+            name: ctypes.cast(_nothing(), kind)
+            if name in _CALLED_IN_FAILURE
+            else kind(_answers(getattr(self, name[1:].lower())))
+            for name, kind in _METHODS.items()
+        }
         self._methods = _Methods(2, **methods)
         library = _library()
         own = _FileSystem.from_address(library.sqlite3_vfs_find(None))
@@ -135,7 +152,7 @@ class _DiskFiles:
         self._vfs.iVersion = 2
         self._vfs.szOsFile = ctypes.sizeof(_File)
         self._vfs.zName = self.name.encode()
-        self._kept.append(self)
+        self.kept.append(self)
         if library.sqlite3_vfs_register(byref(self._vfs), 0):
             raise OSError(f"SQLite does not take {self.name}")
 
@@ -154,7 +171,7 @@ class _DiskFiles:
         except OSError:
             return _CANNOT_OPEN
         number = next(self._numbers)
-        self._files[number] = _OpenFile(path, opened, is_side_file=may_create and bool(flags & _OPEN_SIDE_FILE))
+        self.opened[number] = _OpenFile(path, opened, file, is_side_file=may_create and bool(flags & _OPEN_SIDE_FILE))
         file.contents.number = number
         file.contents.methods = ctypes.addressof(self._methods)
         if flags_set:
@@ -185,7 +202,7 @@ class _DiskFiles:
     # Of a file
 
     def close(self, file: Any) -> int:
-        self._files.pop(file.contents.number).file.close()
+        self.opened.pop(file.contents.number).file.close()
         return _OK
 
     def read(self, file: Any, place: int, length: int, offset: int) -> int:
@@ -228,12 +245,6 @@ class _DiskFiles:
             return _SIZE
         return _OK
 
-    def lock(self, _file: Any, _kind: int) -> int:
-        return _OK
-
-    def unlock(self, _file: Any, _kind: int) -> int:
-        return _OK
-
     def checkreservedlock(self, _file: Any, is_held: Any) -> int:
         is_held[0] = 0
         return _OK
@@ -254,18 +265,8 @@ class _DiskFiles:
         place[0] = ctypes.addressof(memory[region]) if region < len(memory) else None
         return _OK
 
-    def shmlock(self, _file: Any, _offset: int, _count: int, _flags: int) -> int:
-        return _OK
-
-    def shmbarrier(self, _file: Any) -> None:
-        """One connection has nobody to be in step with."""
-
-    def shmunmap(self, file: Any, _must_delete: int) -> int:
-        self._opened(file).memory.clear()
-        return _OK
-
     def _opened(self, file: Any) -> _OpenFile:
-        return self._files[file.contents.number]
+        return self.opened[file.contents.number]
 
     def _sync_directory(self, path: Path) -> int:
         # Unlike the system's VFS, which passes over a directory that cannot be opened, a failure is always told.
@@ -288,6 +289,19 @@ def _answers(function: Callable[..., int | None]) -> Callable[..., int | None]:
     return answer
 
 
+@atexit.register
+def _let_go() -> None:
+    """A connection that is closed only while the interpreter ends must find no function of Python any more."""
+    for files in _DiskFiles.kept:
+        for opened in files.opened.values():
+            opened.place.contents.methods = ctypes.addressof(_NO_METHODS)
+
+
+def _nothing() -> Any:
+    """A function of the system that does nothing and answers 0, whatever it is given."""
+    return ctypes.CDLL(None).sched_yield
+
+
 def _library() -> Any:
     """The very SQLite that `sqlite3` uses."""
     import _sqlite3  # noqa: PLC0415 - its file names the library; built into the interpreter it has none
@@ -296,3 +310,6 @@ def _library() -> Any:
     library.sqlite3_vfs_find.restype = c_void_p
     library.sqlite3_vfs_find.argtypes = (c_char_p,)
     return library
+
+
+_NO_METHODS = _Methods(2, **{name: ctypes.cast(_nothing(), kind) for name, kind in _METHODS.items()})

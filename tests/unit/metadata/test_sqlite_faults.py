@@ -110,3 +110,40 @@ async def test_what_was_refused_because_of_a_sync_is_not_in_force_after_a_kill(t
     assert await again.get("/b") is None
     assert (await again.get("/c") is not None) == (times > 1)
     await again.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_what_follows_a_log_whose_sync_failed_survives_a_power_cut(seed: int) -> None:
+    """The next process reads frames that the device never got, and puts its own behind them."""
+    disk = FaultDisk()
+    store = await opened(disk)
+    await store.put("/a", b"kept")
+    disk.plan = fails(errno.EIO, "sync", suffix="-wal")
+    with pytest.raises(StoreError, match="the metadata store failed"):
+        await store.put("/a", b"refused" * 1000)
+    survivor = disk.after_kill()
+    await store.close()
+    store = await opened(survivor)
+    await store.put("/b", b"answered")
+    survivor = survivor.after_power_loss(Random(seed))
+    await store.close()
+    store = await opened(survivor)
+    assert await store.get("/b") == Versioned(b"answered", 0)
+    await store.close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+async def test_a_log_that_cannot_be_written_again_refuses_the_start_only_when_it_is_not_for_space(number: int) -> None:
+    disk = FaultDisk()
+    store = await opened(disk)
+    await store.put("/a", b"kept")
+    survivor = disk.after_kill()
+    await store.close()
+    survivor.plan = fails(number, "write", suffix="-wal")
+    if number == errno.EIO:
+        with pytest.raises(StoreError, match="cannot be opened"):
+            await opened(survivor)
+        survivor.plan = None
+    store = await opened(survivor)
+    assert await store.get("/a") == Versioned(b"kept", 0)
+    await store.close()

@@ -9,7 +9,8 @@ from tests.unit.storage.faults import NO_SPACE, Gate, World, fails, power_fails,
 from tests.unit.storage.stores import read_all
 
 from pybroker.errors import StorageFull, StoreError
-from pybroker.storage.fault_disk import PartialWrite
+from pybroker.storage import checkpoint
+from pybroker.storage.fault_disk import FaultDisk, PartialWrite
 
 PAYLOADS = [b"%d" % number * 500 for number in range(40)]
 
@@ -189,6 +190,67 @@ async def test_a_ledger_may_grow_and_be_deleted_while_a_checkpoint_is_made(
     assert await again.store.list_ledgers() == ledger_ids
     assert await read_all(again.store, ledger_ids[0]) == payloads
     await again.store.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_what_follows_a_commit_whose_sync_failed_survives_a_power_cut(seed: int) -> None:
+    """The next process reads frames of the table's log that the device never got, and puts its own behind them."""
+    it = await world()
+    ledger_id = await filled(it)
+    it.disk.plan = fails(errno.EIO, "sync", suffix=".db-wal")
+    assert not await it.store._checkpointer.run()
+    again = await it.again()
+    other = await again.store.create_ledger()
+    await again.append(other, 0, b"a" * 3000)
+    assert await again.store._checkpointer.run()
+    assert await again.acknowledge(b"2") is None
+    last = await again.again(Random(seed))
+    assert await read_all(last.store, ledger_id) == PAYLOADS
+    assert await read_all(last.store, other) == [b"a" * 3000]
+    assert await last.store.load("c") == (None, [b"1", b"2"])
+    await last.store.close()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+async def test_a_sync_of_all_files_that_fails_loses_nothing(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it had to bring to the device, no later sync brings: all of it is written again."""
+    monkeypatch.setattr(checkpoint, "MAX_SINGLE_SYNCS", 0)
+    it = await world()
+    ledger_ids = [await filled(it), await it.store.create_ledger()]
+    await it.append(ledger_ids[1], 0, *PAYLOADS)
+    it.disk.plan = fails(number, "sync_all")
+    running = asyncio.ensure_future(it.store._checkpointer.run())
+    await it.until(lambda: it.store.stats().checkpoint_retries >= 2 or running.done())
+    it.disk.plan = None
+    assert await running == (number == errno.ENOSPC)
+    assert it.has_failed.is_set() == (number == errno.EIO)
+    again = await it.again(Random(6))
+    for ledger_id in ledger_ids:
+        assert await read_all(again.store, ledger_id) == PAYLOADS
+    await again.store.close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_a_sync_of_all_files_that_lies_is_told_and_not_passed_over(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "MAX_SINGLE_SYNCS", 0)
+    monkeypatch.setattr(FaultDisk, "sync_all", lambda disk: None)
+    it = await world()
+    ledger_id = await filled(it)
+    assert await it.store._checkpointer.run()
+    try:
+        again = await it.again(Random(seed))
+    except StoreError:
+        return  # the start is refused
+    try:
+        found = await read_all(again.store, ledger_id)
+    except StoreError:
+        pass  # the reader is told
+    else:
+        assert found == PAYLOADS
+    finally:
+        await again.store.close()
 
 
 async def test_damage_in_the_table_is_noticed_when_a_cursor_is_loaded() -> None:
