@@ -60,6 +60,7 @@ class AvroType:
     children: list[AvroType] = field(default_factory=list)  # items, values, branches, or the types of the fields
     fields: tuple[AvroField, ...] = ()
     symbols: dict[str, None] = field(default_factory=dict)  # in their order
+    enum_default: str | None = None  # the symbol for those that a reader does not know
     size_bytes: int = 0
     aliases: tuple[str, ...] = ()  # with their namespaces
     properties: str = ""
@@ -184,6 +185,8 @@ class _Parser:
         )
         if kind == "enum":
             avro_type.symbols = _symbols(value, where)
+            default = value.get("default")
+            avro_type.enum_default = default if isinstance(default, str) else None
         elif kind == "fixed":
             avro_type.size_bytes = _size_bytes(value, where)
         known = self._named.setdefault(name, avro_type)

@@ -1,0 +1,363 @@
+"""How Avro lays values out, without what they mean: passing over them, and finding the items of lists.
+
+Everything is there twice: for all lanes at once (numpy), and for one place (plain Python) where few lanes have long lists,
+since a step of numpy costs the same for one lane as for a hundred. Both find the same places and the same faults.
+What must always hold: the cost is linear in the bytes that are there, whatever they claim.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pybroker.columns.values.lanes import Lanes, Mask, Numbers
+
+MAX_EMPTY_ITEMS = 32
+"""So many items of no bytes at all (nulls, empty records) a list may claim: nothing but the claim bounds them."""
+FEW_LANES = 96
+"""With fewer lanes than that, items that must be followed one by one are followed in plain Python: about where it gets
+cheaper than a step of numpy."""
+_LONG_RUN = 32
+"""From so many numbers in one block on, their ends are found by looking at all of its bytes at once."""
+
+
+class BadBytes(Exception):
+    """One payload cannot be followed further; the text says why."""
+
+
+class Shape(ABC):
+    """The layout of one type of a writer's schema. Immutable."""
+
+    fixed_width: int | None = None
+    """The bytes of every value, where they are always the same."""
+    least_width: int = 0
+    """The fewest bytes that a value has; at most 1 is told."""
+
+    @abstractmethod
+    def skip(self, lanes: Lanes) -> None:
+        """Pass over one value in each lane."""
+
+    @abstractmethod
+    def skip_one(self, data: memoryview, place: int, end: int) -> int:
+        """The place behind the value at `place`; raises BadBytes."""
+
+
+class FixedShape(Shape):
+    """Values of so many bytes, none among them for null."""
+
+    def __init__(self, width: int) -> None:
+        self.fixed_width = width
+        self.least_width = min(1, width)
+        self.width = width
+
+    def skip(self, lanes: Lanes) -> None:
+        if not self.width:
+            return
+        short = lanes.ends - lanes.places < self.width
+        if short.any():
+            lanes.fail(short, "it ends in the middle of a value")
+        lanes.places = lanes.places + np.where(short, 0, self.width)
+
+    def skip_one(self, data: memoryview, place: int, end: int) -> int:
+        if end - place < self.width:
+            raise BadBytes("it ends in the middle of a value")
+        return place + self.width
+
+
+class NumberShape(Shape):
+    """An int, a long or the index of a symbol."""
+
+    least_width = 1
+
+    def skip(self, lanes: Lanes) -> None:
+        lanes.read_unsigned_or_zigzag()
+
+    def skip_one(self, data: memoryview, place: int, end: int) -> int:
+        return read_one_long(data, place, end)[1]
+
+
+class BytesShape(Shape):
+    """Bytes or a text, with their length in front."""
+
+    least_width = 1
+
+    def skip(self, lanes: Lanes) -> None:
+        lengths = lanes.read_length()
+        lanes.places = lanes.places + lengths
+
+    def skip_one(self, data: memoryview, place: int, end: int) -> int:
+        length, place = read_one_long(data, place, end)
+        if not 0 <= length <= end - place:
+            raise BadBytes("a text or bytes claim more than is there")
+        return place + length
+
+
+class RecordShape(Shape):
+    """Fields one after the other."""
+
+    def __init__(self, fields: list[Shape]) -> None:
+        self.fields = fields
+        widths = [shape.fixed_width for shape in fields]
+        self.fixed_width = None if None in widths else sum(width or 0 for width in widths)
+        self.least_width = min(1, sum(shape.least_width for shape in fields))
+
+    def skip(self, lanes: Lanes) -> None:
+        for shape in self.fields:
+            shape.skip(lanes)
+
+    def skip_one(self, data: memoryview, place: int, end: int) -> int:
+        for shape in self.fields:
+            place = shape.skip_one(data, place, end)
+        return place
+
+
+class UnionShape(Shape):
+    """The index of a branch, then its value."""
+
+    least_width = 1
+
+    def __init__(self, branches: list[Shape]) -> None:
+        self.branches = branches
+
+    def read_branch(self, lanes: Lanes) -> Numbers:
+        """The branch of each lane; -1 for a lane that names none."""
+        branch = lanes.read_long()
+        wrong = (branch < 0) | (branch >= len(self.branches))
+        if wrong.any():
+            lanes.fail(wrong, "it names a branch that its union has not")
+            branch[wrong] = -1
+        return branch
+
+    def skip(self, lanes: Lanes) -> None:
+        branch = self.read_branch(lanes)
+        for index in np.unique(branch).tolist():
+            if index < 0 or self.branches[index].fixed_width == 0:
+                continue
+            where = np.nonzero(branch == index)[0]
+            part = lanes.at(where)
+            self.branches[index].skip(part)
+            lanes.put_back(where, part)
+
+    def skip_one(self, data: memoryview, place: int, end: int) -> int:
+        branch, place = read_one_long(data, place, end)
+        if not 0 <= branch < len(self.branches):
+            raise BadBytes("it names a branch that its union has not")
+        return self.branches[branch].skip_one(data, place, end)
+
+
+@dataclass(slots=True)
+class Items:
+    """The items of the lists of some lanes, in the lanes' order: places, ends, their lane, and how many each lane has."""
+
+    starts: Numbers
+    ends: Numbers
+    lanes: Numbers
+    counts: Numbers
+
+
+class ListShape(Shape):
+    """Blocks of items, each with their number in front, and a number of 0 at the end. A map is a list of entries."""
+
+    least_width = 1
+
+    def __init__(self, item: Shape) -> None:
+        self.item = item
+
+    def skip(self, lanes: Lanes) -> None:
+        self.find_items(lanes)
+
+    def skip_one(self, data: memoryview, place: int, end: int) -> int:
+        return self._walk_one(data, place, end, 0, None)
+
+    def find_items(self, lanes: Lanes) -> Items:
+        """Pass over the lists and tell where their items are. The items of a lane that fails are none."""
+        found: list[tuple[Numbers, Numbers, Numbers]] = []  # starts, ends, lanes
+        totals = np.zeros(len(lanes), dtype=np.int64)
+        active = np.arange(len(lanes), dtype=np.int64)
+        while len(active):
+            if len(active) < FEW_LANES:
+                self._follow_singly(lanes, active, totals, found)
+                break
+            part = lanes.at(active)
+            counts = self._read_counts(part, totals[active])
+            totals[active] += counts
+            self._find_block(part, active, counts, found)
+            lanes.put_back(active, part)
+            active = active[(counts > 0) & (lanes.places[active] < lanes.ends[active])]
+            # A list whose last block is not followed by a 0 has reached the end of its payload: that fails here.
+            unended = (counts > 0) & (part.places >= part.ends)
+            if unended.any():
+                part.fail(unended, "it ends in the middle of a value")
+        return self._in_order(lanes, found)
+
+    def _read_counts(self, lanes: Lanes, already: Numbers) -> Numbers:
+        """The number of items in the next block of each lane, checked against the bytes that are there."""
+        counts = lanes.read_long()
+        sized = np.nonzero(counts < 0)[0]
+        if len(sized):
+            part = lanes.at(sized)
+            size = part.read_long()
+            lanes.put_back(sized, part)
+            part.ends = lanes.ends[sized]
+            with np.errstate(over="ignore"):
+                counts[sized] = -counts[sized]
+            wrong = sized[(size < 0) | (counts[sized] < 0)]
+            if len(wrong):
+                lanes.fail(wrong, "a list claims a negative size")
+                counts[wrong] = 0
+        wrong_claims = counts > self._most_items(lanes.ends - lanes.places, already)
+        if wrong_claims.any():
+            lanes.fail(wrong_claims, "a list claims more items than there are bytes")
+            counts[wrong_claims] = 0
+        return counts
+
+    def _most_items(self, left: Any, already: Any) -> Any:
+        if self.item.fixed_width == 0 or not self.item.least_width:
+            return MAX_EMPTY_ITEMS - already
+        return left // (self.item.fixed_width or 1)
+
+    def _find_block(
+        self, lanes: Lanes, numbers: Numbers, counts: Numbers, found: list[tuple[Numbers, Numbers, Numbers]]
+    ) -> None:
+        """The items of one block of each lane; `numbers` are the lanes' own."""
+        width = self.item.fixed_width
+        if width is not None:
+            which = np.repeat(np.arange(len(counts)), counts)
+            rank = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+            starts = lanes.places[which] + rank * width
+            found.append((starts, starts + width, numbers[which]))
+            lanes.places = lanes.places + counts * width
+            return
+        left = counts.copy()
+        active = np.nonzero(left > 0)[0]
+        while len(active) >= FEW_LANES:
+            part = lanes.at(active)
+            starts = part.places.copy()  # passing over lists changes places where they are
+            self.item.skip(part)
+            found.append((starts, part.places, numbers[active]))
+            lanes.put_back(active, part)
+            left[active] -= 1
+            active = active[left[active] > 0]
+        data = memoryview(lanes.data)  # type: ignore[arg-type]
+        for lane in active.tolist():
+            self._follow_items(lanes, data, lane, int(numbers[lane]), int(left[lane]), found)
+
+    def _follow_items(
+        self, lanes: Lanes, data: memoryview, lane: int, number: int, count: int, found: list[Any]
+    ) -> None:
+        bounds: list[int] = []
+        try:
+            lanes.places[lane] = self._walk_items(data, int(lanes.places[lane]), int(lanes.ends[lane]), count, bounds)
+        except BadBytes as error:
+            lanes.fail(np.array([lane]), str(error))
+            return
+        _add_bounds(found, bounds, number)
+
+    def _follow_singly(
+        self, lanes: Lanes, active: Numbers, totals: Numbers, found: list[tuple[Numbers, Numbers, Numbers]]
+    ) -> None:
+        """The rest of the lists of a few lanes, in plain Python."""
+        data = memoryview(lanes.data)  # type: ignore[arg-type]
+        for lane in active.tolist():
+            bounds: list[int] = []
+            place, end = int(lanes.places[lane]), int(lanes.ends[lane])
+            try:
+                lanes.places[lane] = self._walk_one(data, place, end, int(totals[lane]), bounds)
+            except BadBytes as error:
+                lanes.fail(np.array([lane]), str(error))
+                continue
+            _add_bounds(found, bounds, lane)
+
+    def _walk_one(self, data: memoryview, place: int, end: int, total: int, bounds: list[int] | None) -> int:
+        """Pass over what is left of one list, whose `total` items came before; starts and ends go into `bounds`."""
+        while True:
+            count, place = read_one_long(data, place, end)
+            if count == 0:
+                return place
+            if count < 0:
+                count = -count
+                size, place = read_one_long(data, place, end)
+                if size < 0:
+                    raise BadBytes("a list claims a negative size")
+            if count > self._most_items(end - place, total):
+                raise BadBytes("a list claims more items than there are bytes")
+            total += count
+            place = self._walk_items(data, place, end, count, bounds)
+
+    def _walk_items(self, data: memoryview, place: int, end: int, count: int, bounds: list[int] | None) -> int:
+        width = self.item.fixed_width
+        if width is not None:
+            if bounds is not None:
+                for start in range(place, place + count * width, width) if width else [place] * count:
+                    bounds += (start, start + width)
+            return place + count * width
+        if count >= _LONG_RUN and isinstance(self.item, NumberShape):
+            return _walk_numbers(data, place, end, count, bounds)
+        skip_one = self.item.skip_one
+        for _ in range(count):
+            start = place
+            place = skip_one(data, place, end)
+            if bounds is not None:
+                bounds += (start, place)
+        return place
+
+    @staticmethod
+    def _in_order(lanes: Lanes, found: list[tuple[Numbers, Numbers, Numbers]]) -> Items:
+        empty = np.empty(0, dtype=np.int64)
+        starts, ends, owners = (
+            (np.concatenate(column) for column in zip(*found, strict=True)) if found else (empty, empty, empty)
+        )
+        if len(found) > 1:
+            order = np.argsort(owners, kind="stable")
+            starts, ends, owners = starts[order], ends[order], owners[order]
+        if lanes.failures.count:
+            good: Mask = ~lanes.failures.rows[lanes.rows[owners]]
+            starts, ends, owners = starts[good], ends[good], owners[good]
+        counts = np.bincount(owners, minlength=len(lanes)).astype(np.int64)
+        return Items(starts, ends, owners, counts)
+
+
+def _add_bounds(found: list[Any], bounds: list[int], number: int) -> None:
+    if bounds:
+        both = np.array(bounds, dtype=np.int64)
+        found.append((both[0::2], both[1::2], np.full(len(both) // 2, number, dtype=np.int64)))
+
+
+def _walk_numbers(data: memoryview, place: int, end: int, count: int, bounds: list[int] | None) -> int:
+    """Pass over numbers of variable length: each ends with a byte below 128."""
+    region = np.frombuffer(data, dtype=np.uint8, count=min(end - place, 10 * count), offset=place)
+    last = np.nonzero(region < 0x80)[0][:count]
+    if len(last) < count:
+        raise BadBytes("it ends in the middle of a value")
+    after = last + place + 1
+    starts = np.concatenate(([place], after[:-1]))
+    if int((after - starts).max()) > 10:
+        raise BadBytes("a number is longer than ten bytes")
+    if bounds is not None:
+        bounds.extend(np.column_stack((starts, after)).ravel().tolist())
+    return int(after[-1])
+
+
+def read_one_long(data: memoryview, place: int, end: int) -> tuple[int, int]:
+    """An Avro `long` and the place behind it; raises BadBytes."""
+    if place >= end:
+        raise BadBytes("it ends in the middle of a value")
+    byte = data[place]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), place + 1
+    value = byte & 0x7F
+    shift = 7
+    while byte >= 0x80:
+        place += 1
+        if place >= end:
+            raise BadBytes("it ends in the middle of a number")
+        if shift > 63:
+            raise BadBytes("a number is longer than ten bytes")
+        byte = data[place]
+        value |= (byte & 0x7F) << shift
+        shift += 7
+    value &= 0xFFFFFFFFFFFFFFFF
+    return (value >> 1) ^ -(value & 1), place + 1

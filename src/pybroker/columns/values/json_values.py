@@ -1,0 +1,313 @@
+"""JSON values as the values of a column, one at a time: for rows that the fast way refuses, and for defaults.
+
+Owns what fits which type. What clients write is taken with the leniency that Jackson has in the Java client: texts that
+are numbers, whole numbers written with a point, numbers and booleans for texts. Bytes are base64; dates and timestamps
+are the numbers of their Avro type, or ISO texts. Fields that are absent are null, unknown ones are passed over.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, TypeAlias
+
+from pybroker.columns.values.avro_columns import AvroColumns, Logical, logical_of, unit_of
+from pybroker.schema.avro import AvroType
+
+Convert: TypeAlias = Callable[[Any], Any]
+
+MAX_NUMBER_TEXT = 400
+"""Characters of a text that is taken for a number: Python's own conversion of a long one is quadratic."""
+_SHOWN = 40
+
+
+class Unfit(ValueError):
+    """A value does not fit its column; the text says which and why."""
+
+
+def value_from_json(avro_type: AvroType, value: Any, *, is_default: bool = False) -> Any:
+    """What Arrow takes for a column of that type; raises Unfit. In defaults, bytes are the text's characters (ISO 8859-1)."""
+    return converter(avro_type, AvroColumns(), is_default=is_default)(value)
+
+
+def converter(avro_type: AvroType, columns: AvroColumns, *, is_default: bool = False) -> Convert:
+    """A function that turns the JSON value of a type into what Arrow takes; it raises Unfit. The type was checked by
+    `AvroColumns.type_of` before.
+    """
+    kind = avro_type.kind
+    if kind == "record":
+        return _record(avro_type, columns, is_default)
+    if kind == "array":
+        return _array(converter(avro_type.children[0], columns, is_default=is_default))
+    if kind == "map":
+        return _map(converter(avro_type.children[0], columns, is_default=is_default))
+    if kind == "union":
+        return _union(avro_type, columns, is_default)
+    return _leaf(avro_type, is_default)
+
+
+def _leaf(avro_type: AvroType, is_default: bool) -> Convert:
+    logical = logical_of(avro_type)
+    kind = avro_type.kind
+    if logical.name == "decimal":
+        return _default_decimal(logical) if is_default else _decimal(logical)
+    if logical.name == "date":
+        return _date
+    if unit_us := unit_of(logical):
+        return _timestamp(unit_us)
+    if kind in {"bytes", "fixed"} and logical.name != "uuid":
+        return _latin if is_default else _base64
+    return {
+        "null": _null,
+        "boolean": _boolean,
+        "int": _whole(32),
+        "long": _whole(64),
+        "float": _float,
+        "double": _float,
+    }.get(kind, _text)
+
+
+def _shown(value: Any) -> str:
+    return f"{value!r}"[:_SHOWN] if isinstance(value, (str, bool, int, float, Decimal)) else type(value).__name__
+
+
+def _null(value: Any) -> None:
+    if value is not None:
+        raise Unfit(f"{_shown(value)} for a null")
+
+
+def _boolean(value: Any) -> bool | None:
+    if value is None or isinstance(value, bool):
+        return value
+    if value in {"true", "false"} if isinstance(value, str) else False:
+        return bool(value == "true")
+    raise Unfit(f"{_shown(value)} for a boolean")
+
+
+def _number(value: Any, what: str) -> Any:
+    """A number, whatever it was written as."""
+    if isinstance(value, str) and len(value) <= MAX_NUMBER_TEXT:
+        text = value.strip()
+        try:
+            return int(text) if text.lstrip("+-").isdecimal() else Decimal(text)
+        except (ValueError, InvalidOperation):
+            raise Unfit(f"{_shown(value)} for {what}") from None
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+        raise Unfit(f"{_shown(value)} for {what}")
+    return value
+
+
+def _whole(bits: int) -> Convert:
+    what = "an int" if bits == 32 else "a long"
+    largest = 1 << (bits - 1)
+
+    def convert(value: Any) -> int | None:
+        if value is None:
+            return None
+        if type(value) is not int:
+            value = _number(value, what)
+            if not isinstance(value, int):
+                if not math.isfinite(value) or abs(value) >= 1 << 64 or value != int(value):
+                    raise Unfit(f"{_shown(value)} for {what}")
+                value = int(value)
+        if not -largest <= value < largest:
+            raise Unfit(f"{_shown(value)} does not fit {what} of {bits} bits")
+        return int(value)
+
+    return convert
+
+
+def _float(value: Any) -> float | None:
+    if value is None or type(value) is float:
+        return value
+    try:
+        return float(_number(value, "a number"))
+    except OverflowError:
+        raise Unfit("a number too large for a double") from None
+
+
+def _text(value: Any) -> str | None:
+    if value is None or type(value) is str:
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float, Decimal)):
+        return str(value)
+    raise Unfit(f"{_shown(value)} for a text")
+
+
+def _base64(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise Unfit(f"{_shown(value)} for bytes")
+    try:
+        return base64.b64decode(value, validate=True)
+    except (ValueError, binascii.Error):
+        raise Unfit(f"{_shown(value)} for bytes: it is not base64") from None
+
+
+def _latin(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    try:
+        return str(value).encode("latin-1")
+    except UnicodeEncodeError:
+        raise Unfit(f"{_shown(value)} for bytes") from None
+
+
+def _decimal(logical: Logical) -> Convert:
+    what = f"a decimal({logical.precision}, {logical.scale})"
+
+    def convert(value: Any) -> Decimal | None:
+        if value is None:
+            return None
+        number = _number(value, what)
+        try:
+            exact = Decimal(repr(number) if isinstance(number, float) else number)
+        except InvalidOperation:
+            raise Unfit(f"{_shown(value)} for {what}") from None
+        _, digits, exponent = exact.normalize().as_tuple() if exact.is_finite() else (0, (), "n")
+        if not isinstance(exponent, int) or -exponent > logical.scale:
+            raise Unfit(f"{_shown(value)} for {what}")
+        if any(digits) and len(digits) + exponent > logical.precision - logical.scale:
+            raise Unfit(f"{_shown(value)} for {what}")
+        return exact
+
+    return convert
+
+
+def _default_decimal(logical: Logical) -> Convert:
+    def convert(value: Any) -> Decimal | None:
+        raw = _latin(value)
+        if raw is None:
+            return None
+        unscaled = int.from_bytes(raw[:17], "big", signed=True)
+        if len(raw) > 16 or abs(unscaled) >= 10**logical.precision:
+            raise Unfit("the default has too many digits")
+        return Decimal(unscaled).scaleb(-logical.scale)
+
+    return convert
+
+
+def _date(value: Any) -> Any:
+    if isinstance(value, str) and "-" in value[1:]:
+        try:
+            return date.fromisoformat(value).toordinal() - _EPOCH.toordinal()
+        except ValueError:
+            raise Unfit(f"{_shown(value)} for a date") from None
+    return _whole(32)(value)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _timestamp(unit_us: int) -> Convert:
+    whole = _whole(64)
+
+    def convert(value: Any) -> int | None:
+        if isinstance(value, str) and "-" in value[1:]:
+            try:
+                moment = datetime.fromisoformat(value)
+            except ValueError:
+                raise Unfit(f"{_shown(value)} for a timestamp") from None
+            since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
+            return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+        number = whole(value)
+        if number is None:
+            return None
+        micros = int(number) * unit_us
+        if not -(1 << 63) <= micros < 1 << 63:
+            raise Unfit(f"{_shown(value)} is no timestamp of 64 bits of microseconds")
+        return micros
+
+    return convert
+
+
+def _array(item: Convert) -> Convert:
+    def convert(value: Any) -> list[Any] | None:
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            raise Unfit(f"{_shown(value)} for an array")
+        return [item(each) for each in value]
+
+    return convert
+
+
+def _map(item: Convert) -> Convert:
+    def convert(value: Any) -> list[tuple[str, Any]] | None:
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise Unfit(f"{_shown(value)} for a map")
+        return [(key, item(each)) for key, each in value.items()]
+
+    return convert
+
+
+def _record(avro_type: AvroType, columns: AvroColumns, is_default: bool) -> Convert:
+    fields = [
+        (each.name, converter(child, columns, is_default=is_default))
+        for each, child in zip(avro_type.fields, avro_type.children, strict=True)
+    ]
+
+    def convert(value: Any) -> dict[str, Any] | None:
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise Unfit(f"{_shown(value)} for a record")
+        return {name: field_value(name, item, value) for name, item in fields}
+
+    return convert
+
+
+def field_value(name: str, convert: Convert, record: dict[str, Any]) -> Any:
+    """The converted value of one field; an error names the field."""
+    try:
+        return convert(record.get(name))
+    except Unfit as error:
+        raise Unfit(f"{name}: {error}") from None
+
+
+def _union(union: AvroType, columns: AvroColumns, is_default: bool) -> Convert:
+    column = columns.union_of(union)
+    converters = [converter(branch, columns, is_default=is_default) for branch in column.branches]
+    if not converters:
+        return _null
+    if len(converters) == 1:
+        return converters[0]
+    if not column.is_struct:  # int and long, or float and double
+        return _float if column.type == "double" else _whole(64)
+    kinds = [_JSON_KINDS.get(branch.kind, (str,)) for branch in column.branches]
+
+    def convert(value: Any) -> dict[str, Any] | None:
+        if value is None:
+            return None
+        reasons = []
+        # What JSON itself calls the branch's kind comes before what could be read as it.
+        ranked = sorted(range(len(kinds)), key=lambda index: type(value) not in kinds[index])
+        for index in ranked:
+            try:
+                return {f"member{index}": converters[index](value)}
+            except Unfit as error:
+                reasons.append(str(error))
+        raise Unfit(f"it fits no branch of the union ({reasons[0]})")
+
+    return convert
+
+
+_JSON_KINDS: dict[str, tuple[type, ...]] = {
+    "boolean": (bool,),
+    "int": (int,),
+    "long": (int,),
+    "float": (float, Decimal),
+    "double": (float, Decimal),
+    "record": (dict,),
+    "map": (dict,),
+    "array": (list,),
+}

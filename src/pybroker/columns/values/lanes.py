@@ -1,0 +1,202 @@
+"""Many payloads in one buffer, read side by side: the same step for all of them at once, by numpy.
+
+Owns the places where each payload is being read, the reading of Avro's numbers and bytes there, and the reasons why a
+payload cannot be read. What must always hold, whatever the bytes are: no place lies behind its payload's end, and a
+payload that fails is left at its end, so that everything read from it afterwards is empty and costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Numbers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+MAX_BAD_REASONS = 64
+"""So many different reasons of one batch are kept; further ones are told in general words."""
+_OTHER_REASON = "it cannot be decoded (the batch has too many different reasons to keep)"
+
+
+class Failures:
+    """Why rows of a batch cannot be decoded. The first reason of a row is kept."""
+
+    def __init__(self, row_count: int) -> None:
+        self._codes = np.zeros(row_count, dtype=np.int16)
+        self._reasons: dict[str, int] = {}
+        self.count = 0
+
+    def add(self, rows: Any, reason: str) -> None:
+        """`rows` are indices of rows, or one of them."""
+        if reason not in self._reasons:
+            if len(self._reasons) >= MAX_BAD_REASONS:
+                reason = _OTHER_REASON
+            self._reasons.setdefault(reason, len(self._reasons) + 1)
+        rows = np.atleast_1d(np.asarray(rows, dtype=np.int64))
+        fresh = rows[self._codes[rows] == 0]
+        self._codes[fresh] = self._reasons[reason]
+        self.count = int(np.count_nonzero(self._codes))
+
+    @property
+    def rows(self) -> Mask:
+        return self._codes > 0
+
+    def reason(self, row: int) -> str | None:
+        code = int(self._codes[row])
+        return None if code == 0 else list(self._reasons)[code - 1]
+
+    def texts(self) -> list[str | None]:
+        """One for each row, null for a good one."""
+        names: list[str | None] = [None, *self._reasons]
+        return [names[code] for code in self._codes.tolist()]
+
+
+class Lanes:
+    """Places that are read side by side: one for each payload, or one for each item of the lists in them.
+
+    Places rise from lane to lane, and what one lane reads next does not reach into the next one; `rows` says to which
+    payload a lane belongs, for `failures`.
+    """
+
+    __slots__ = ("data", "ends", "failures", "places", "rows")
+
+    def __init__(
+        self, data: npt.NDArray[np.uint8], places: Numbers, ends: Numbers, rows: Numbers, failures: Failures
+    ) -> None:
+        self.data = data if len(data) else np.zeros(1, dtype=np.uint8)
+        self.places = places
+        self.ends = ends
+        self.rows = rows
+        self.failures = failures
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def at(self, index: Any) -> Lanes:
+        """Some of the lanes, read on their own; give them back with `put_back`."""
+        return Lanes(self.data, self.places[index], self.ends[index], self.rows[index], self.failures)
+
+    def put_back(self, index: Any, part: Lanes) -> None:
+        self.places[index] = part.places
+
+    def fail(self, lanes: Any, reason: str) -> None:
+        """`lanes`: a mask, or indices."""
+        self.failures.add(self.rows[lanes], reason)
+        self.places[lanes] = self.ends[lanes]
+
+    def read_unsigned_or_zigzag(self) -> npt.NDArray[np.uint64]:
+        """The next variable-length number of each lane as it is written; 0 where there is none."""
+        data, places = self.data, self.places
+        first = data.take(places, mode="clip")
+        short = places >= self.ends
+        if short.any():
+            first[short] = 0
+            self.fail(short, "it ends in the middle of a value")
+            places = self.places
+        value = (first & 0x7F).astype(np.uint64)
+        self.places = places = places + ~short
+        if first.max(initial=0) < 0x80:
+            return value
+        longer = np.nonzero(first >= 0x80)[0]
+        for shift in range(7, 70, 7):
+            spots = places[longer]
+            over = spots >= self.ends[longer]
+            if over.any():
+                self.fail(longer[over], "it ends in the middle of a number")
+                value[longer[over]] = 0
+                longer = longer[~over]
+                spots = places[longer]
+            byte = data.take(spots, mode="clip")
+            places[longer] += 1
+            value[longer] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+            longer = longer[byte >= 0x80]
+            if not len(longer):
+                break
+        if len(longer):
+            self.fail(longer, "a number is longer than ten bytes")
+            value[longer] = 0
+        return value
+
+    def read_long(self) -> Numbers:
+        """Avro's `long`."""
+        value = self.read_unsigned_or_zigzag()
+        return ((value >> np.uint64(1)) ^ (~(value & np.uint64(1)) + np.uint64(1))).view(np.int64)
+
+    def read_int(self) -> npt.NDArray[np.int32]:
+        """Avro's `int`."""
+        value = self.read_long()
+        narrow = value.astype(np.int32)
+        wrong = narrow != value
+        if wrong.any():
+            self.fail(wrong, "a number does not fit an int of 32 bits")
+            narrow[wrong] = 0
+        return narrow
+
+    def read_fixed(self, width: int) -> npt.NDArray[np.uint8]:
+        """The next `width` bytes of each lane, a row for each; zeros where there are fewer."""
+        short = self.ends - self.places < width
+        starts = self.places
+        if short.any():
+            self.fail(short, "it ends in the middle of a value")
+        taken = self.data.take(starts[:, None] + np.arange(width, dtype=np.int64), mode="clip")
+        taken[short] = 0
+        self.places = self.places + np.where(short, 0, width)
+        return taken
+
+    def read_length(self) -> Numbers:
+        """A length in bytes that is there; 0 where it is not."""
+        length = self.read_long()
+        wrong = (length < 0) | (length > self.ends - self.places)
+        if wrong.any():
+            self.fail(wrong, "a text or bytes claim more than is there")
+            length[wrong] = 0
+        return length
+
+    def read_slices(self, lengths: Numbers) -> pa.BinaryArray:
+        """The next bytes of each lane, so many as said; they must be there."""
+        starts = self.places
+        self.places = starts + lengths
+        return slices(self.data, starts, lengths)
+
+
+def slices(data: npt.NDArray[np.uint8], starts: Numbers, lengths: Numbers) -> pa.BinaryArray:
+    """Rising, not overlapping pieces of `data`, as one array: laid over it with the gaps, and taken out by Arrow."""
+    count = len(starts)
+    if not count:
+        return pa.array([], type=pa.binary())
+    offsets = np.empty(2 * count + 1, dtype=np.int64)
+    offsets[0] = 0
+    offsets[1::2] = starts
+    offsets[2::2] = starts + lengths
+    assert offsets[-1] < 2**31, "a binary array holds less than 2 GiB"
+    laid = pa.Array.from_buffers(
+        pa.binary(), 2 * count, [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
+    )
+    return laid.take(pa.array(np.arange(1, 2 * count, 2, dtype=np.int64)))
+
+
+def lanes_over(values: pa.BinaryArray, rows: Numbers, failures: Failures) -> Lanes:
+    """A lane for each value, none of which may be null; `rows` are their rows in `failures`."""
+    _, offset_buffer, data_buffer = values.buffers()
+    offsets = np.frombuffer(offset_buffer, dtype=np.int32, count=len(values) + 1, offset=values.offset * 4)
+    data = np.frombuffer(data_buffer, dtype=np.uint8) if data_buffer else np.zeros(1, dtype=np.uint8)
+    wide = offsets.astype(np.int64)
+    return Lanes(data, wide[:-1].copy(), wide[1:], rows, failures)
+
+
+def placed(pieces: list[tuple[Any, pa.Array]], count: int, arrow_type: pa.DataType) -> pa.Array:
+    """An array of `count` made of pieces, each with the indices where its values belong; null where no piece has one."""
+    if not pieces:
+        return pa.nulls(count, arrow_type)
+    where = np.zeros(count, dtype=np.int64)
+    missing = np.ones(count, dtype=np.bool_)
+    start = 0
+    for index, piece in pieces:
+        where[index] = np.arange(start, start + len(piece))
+        missing[index] = False
+        start += len(piece)
+    whole = pieces[0][1] if len(pieces) == 1 else pa.concat_arrays([piece for _, piece in pieces])
+    return whole.take(pa.array(where, mask=missing))

@@ -1,0 +1,162 @@
+"""What reads the payloads of one topic: the frame around the readers of each schema type.
+
+A payload reader reads one column of payloads into the columns of its schema; `ReaderOfValues` makes a `ValueDecoder` of
+it. KEY_VALUE has two of them inside it, one for keys and one for values.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from pybroker.columns.message_columns import ERROR_COLUMN, METADATA_TYPES, VALUE
+from pybroker.columns.values.lanes import Failures, Numbers, placed
+from pybroker.columns.values.unreadable import UnreadableSchema
+from pybroker.columns.values.value_schema import DecodedValues, SchemaInfo, SchemaOfVersion, ValueDecoder
+
+MAX_VERSIONS_KEPT = 256
+"""Schema versions of one topic whose readers are kept; with more, the oldest ones are made anew when they come again."""
+
+
+class PayloadReader(ABC):
+    """Reads payloads as the columns of `fields`."""
+
+    fields: list[pa.Field]
+    is_record: bool = False
+    """Whether the fields are those of one record: inside something else they are a struct. Otherwise there is one field."""
+
+    @abstractmethod
+    def read(self, values: pa.BinaryArray, versions: pa.BinaryArray, failures: Failures) -> list[pa.Array]:
+        """A column for each field, null where the payload is. What stands in the rows that are told to `failures` is
+        of no meaning.
+        """
+
+
+class ReaderOfValues(ValueDecoder):
+    """Decodes the payloads of a topic whose keys are plain."""
+
+    def __init__(self, reader: PayloadReader) -> None:
+        self.fields = reader.fields
+        self._reader = reader
+
+    def decode(self, values: pa.BinaryArray, keys: pa.BinaryArray, schema_versions: pa.BinaryArray) -> DecodedValues:
+        failures = Failures(len(values))
+        return decoded(self._reader.read(values, schema_versions, failures), failures)
+
+
+def decoded(columns: list[pa.Array], failures: Failures) -> DecodedValues:
+    """These columns with the rows that failed as nulls, and their reasons."""
+    if not failures.count:
+        return DecodedValues(columns, None)
+    index = pa.array(np.arange(len(failures.rows)), mask=failures.rows)
+    return DecodedValues([column.take(index) for column in columns], pa.array(failures.texts(), type=pa.string()))
+
+
+class BytesReader(PayloadReader):
+    """The payload as it is."""
+
+    def __init__(self) -> None:
+        self.fields = [pa.field(VALUE, pa.binary())]
+
+    def read(self, values: pa.BinaryArray, versions: pa.BinaryArray, failures: Failures) -> list[pa.Array]:
+        return [values]
+
+
+ProgramT = TypeVar("ProgramT")
+
+
+class Programs(Generic[ProgramT]):
+    """What reads payloads of each schema version, made when the version is first met."""
+
+    def __init__(self, latest: ProgramT, versions: SchemaOfVersion, make: Callable[[SchemaInfo], ProgramT]) -> None:
+        """`latest` reads payloads that name no version; `make` may raise ValueError, which fails the version's payloads."""
+        self._latest = latest
+        self._versions = versions
+        self._make = make
+        self._made: dict[bytes, ProgramT | str] = {}
+
+    def of(self, version: bytes) -> ProgramT | str:
+        """The program, or the reason why there is none."""
+        if not version:
+            return self._latest
+        program = self._made.get(version)
+        if program is None:
+            while len(self._made) >= MAX_VERSIONS_KEPT:
+                del self._made[next(iter(self._made))]
+            program = self._made[version] = self._look_up(version)
+        return program
+
+    def _look_up(self, version: bytes) -> ProgramT | str:
+        named = f"schema version {_shown_version(version)}"
+        info = self._versions(version)
+        if info is None:
+            return f"the broker knows no {named}"
+        try:
+            return self._make(info)
+        except ValueError as error:
+            return f"{named}: {error}"
+
+
+def _shown_version(version: bytes) -> str:
+    """As clients show it: the number that its eight bytes are."""
+    return str(int.from_bytes(version, "big")) if len(version) == 8 else version.hex()[:40]
+
+
+def rows_by_version(values: pa.BinaryArray, versions: pa.BinaryArray) -> Iterator[tuple[bytes, Numbers | None]]:
+    """The rows of each version that occurs, None for all of them. Rows without a payload are in none."""
+    present = None if not values.null_count else np.asarray(values.is_valid())
+    encoded = versions.fill_null(b"").dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    if present is None and len(names) == 1:
+        yield names[0], None
+        return
+    codes = encoded.indices.to_numpy()
+    for code, name in enumerate(names):
+        wanted = codes == code if present is None else (codes == code) & present
+        if wanted.any():
+            yield name, np.nonzero(wanted)[0]
+
+
+def read_by_version(
+    programs: Programs[ProgramT],
+    fields: list[pa.Field],
+    values: pa.BinaryArray,
+    versions: pa.BinaryArray,
+    failures: Failures,
+    run: Callable[[ProgramT, pa.BinaryArray, Numbers], list[pa.Array]],
+) -> list[pa.Array]:
+    """`run` for the payloads of each version, put together again: it gets the program, payloads and their rows."""
+    pieces: list[tuple[Any, list[pa.Array]]] = []
+    for version, rows in rows_by_version(values, versions):
+        program = programs.of(version)
+        where = np.arange(len(values)) if rows is None else rows
+        if isinstance(program, str):
+            failures.add(where, program)
+            continue
+        part = values if rows is None else values.take(pa.array(rows))
+        columns = run(program, part, where)
+        if rows is None:
+            return columns
+        pieces.append((where, columns))
+    return [
+        placed([(where, columns[index]) for where, columns in pieces], len(values), field.type)
+        for index, field in enumerate(fields)
+    ]
+
+
+def checked_names(fields: list[pa.Field]) -> list[pa.Field]:
+    """Refuse names that a table cannot tell apart from each other (Spark's do not mind case) or from the metadata columns."""
+    taken = {name.lower(): f"the metadata column {name}" for name in (*METADATA_TYPES, ERROR_COLUMN)}
+    for field in fields:
+        other = taken.setdefault(field.name.lower(), f"the field {field.name!r}")
+        if other != f"the field {field.name!r}":
+            raise UnreadableSchema(f"the field {field.name!r} and {other} cannot be told apart as columns")
+    return fields
+
+
+def chosen_fields(fields: list[pa.Field], wanted: Collection[str] | None) -> list[pa.Field]:
+    return fields if wanted is None else [field for field in fields if field.name in wanted]

@@ -1,0 +1,92 @@
+"""From a topic's schema to the decoder of its payloads: the one place that knows all kinds of schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal
+
+import pyarrow as pa
+
+from pybroker.columns.message_columns import VALUE
+from pybroker.columns.values.avro_values import AvroReader
+from pybroker.columns.values.json_payloads import JsonReader
+from pybroker.columns.values.key_values import KEY, KeyValueDecoder, is_separated, sides
+from pybroker.columns.values.payload_reader import BytesReader, PayloadReader, ReaderOfValues, checked_names
+from pybroker.columns.values.primitive_values import PrimitiveReader
+from pybroker.columns.values.unreadable import UnreadableSchema
+from pybroker.columns.values.value_schema import SchemaInfo, SchemaOfVersion, ValueDecoder
+from pybroker.schema.schema_data import PRIMITIVE_TYPES, InvalidSchema, SchemaType, schema_type_named
+
+ValueMode = Literal["auto", "raw"]
+BYTES = SchemaInfo("BYTES")
+
+
+def value_decoder(
+    info: SchemaInfo | None,
+    versions: SchemaOfVersion,
+    mode: ValueMode = "auto",
+    wanted: Collection[str] | None = None,
+) -> ValueDecoder:
+    """The decoder of payloads as columns of the schema `info`, which is pinned as the reader's.
+
+    `versions` is asked once for each version that payloads name; what it raises passes through `decode`. With `raw` and
+    without a schema, payloads are bytes. With `wanted` only these columns are decoded, in the schema's order. Raises
+    UnreadableSchema for a schema that cannot become columns.
+    """
+    if mode == "raw" or info is None:
+        return ReaderOfValues(BytesReader())
+    if _type_of(info) == SchemaType.KEY_VALUE:
+        return _key_value_decoder(info, versions, wanted)
+    reader = payload_reader(info, versions, wanted)
+    checked_names(reader.fields)
+    return ReaderOfValues(reader)
+
+
+def fields_of(info: SchemaInfo | None, mode: ValueMode = "auto") -> list[pa.Field]:
+    """The columns that payloads of this schema have; raises UnreadableSchema."""
+    return value_decoder(info, lambda _: None, mode).fields
+
+
+def payload_reader(info: SchemaInfo, versions: SchemaOfVersion, wanted: Collection[str] | None = None) -> PayloadReader:
+    """What reads payloads of any schema but KEY_VALUE."""
+    schema_type = _type_of(info)
+    if schema_type in PRIMITIVE_TYPES:
+        return PrimitiveReader(schema_type)
+    if schema_type == SchemaType.AVRO:
+        return AvroReader(info, versions, wanted)
+    if schema_type == SchemaType.JSON:
+        return JsonReader(info, versions, wanted)
+    if schema_type == SchemaType.KEY_VALUE:
+        raise UnreadableSchema("a KEY_VALUE schema stands inside another one")
+    return BytesReader()
+
+
+def _type_of(info: SchemaInfo) -> SchemaType:
+    try:
+        return schema_type_named(info.type)
+    except InvalidSchema:
+        return SchemaType.NONE  # What clients alone know, such as AUTO_CONSUME, says nothing about the payload.
+
+
+def _key_value_decoder(info: SchemaInfo, versions: SchemaOfVersion, wanted: Collection[str] | None) -> ValueDecoder:
+    try:
+        key, value = sides(info)
+    except ValueError as error:
+        raise UnreadableSchema(str(error)) from None
+    return KeyValueDecoder(
+        payload_reader(key, _side_of(versions, 0)) if wanted is None or KEY in wanted else None,
+        payload_reader(value, _side_of(versions, 1)) if wanted is None or VALUE in wanted else None,
+        separated=is_separated(info),
+    )
+
+
+def _side_of(versions: SchemaOfVersion, side: int) -> SchemaOfVersion:
+    """The schema of one side of a version. A version that is no KEY_VALUE schema fails where its type is compared."""
+
+    def look_up(version: bytes) -> SchemaInfo | None:
+        info = versions(version)
+        if info is None or _type_of(info) != SchemaType.KEY_VALUE:
+            return info
+        return sides(info)[side]
+
+    return look_up
