@@ -142,7 +142,10 @@ def not_told(wrong: list[str], lost: list[str]) -> list[str]:
 
 def _is_about(line: str, fault: str) -> bool:
     if gone := re.fullmatch(r"topic (\w+) is gone", fault):
-        return f"/{gone[1]}: which ledgers it had" in line
+        return any(
+            text in line
+            for text in (f"/{gone[1]}: which ledgers it had", "not even the path is left", "lost: metadata value ")
+        )
     if fault == "the deleted topic is back":
         return "what they deleted may be back" in line
     if undone := re.fullmatch(r"(\w+), ('.*'): \d+ acknowledgements undone.*", fault):

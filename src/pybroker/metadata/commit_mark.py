@@ -17,15 +17,29 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from pybroker import logs
+
 _RECORD = struct.Struct("<8sQI")
 _MAGIC = b"PYBMETA1"
 _BYTES = 4096
+
+
+def decode_mark(data: bytes) -> int | None:
+    """How many commits were answered; 0 when nothing was ever written, None when what was written is damaged."""
+    if not any(data):
+        return 0
+    if len(data) != _BYTES:
+        return None
+    magic, commits, checksum = _RECORD.unpack_from(data)
+    is_right = magic == _MAGIC and checksum == crc32c(magic + commits.to_bytes(8, "little"))
+    return int(commits) if is_right else None
 
 
 class CommitMark:
     """Owned by the store; the file is made when it is missing. Raises OSError."""
 
     def __init__(self, path: Path) -> None:
+        self._name = path.name
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if os.fstat(descriptor).st_size != _BYTES:
@@ -37,9 +51,13 @@ class CommitMark:
             os.close(descriptor)
 
     def read(self) -> int:
-        """How many commits were answered, as far as is known; 0 when nothing is."""
-        magic, commits, checksum = _RECORD.unpack_from(self._memory)
-        return int(commits) if magic == _MAGIC and checksum == crc32c(magic + commits.to_bytes(8, "little")) else 0
+        """How many commits were answered, as far as is known; 0 when nothing is, which is logged if the mark is damaged."""
+        commits = decode_mark(self._memory[:])
+        if commits is None:
+            logs.warning(
+                "metadata.mark_damaged", file=self._name, note="a loss of the last changes would not be noticed"
+            )
+        return commits or 0
 
     def write(self, commits: int) -> None:
         """So many are committed."""

@@ -75,6 +75,10 @@ class DataFiles:
         """Where the copy of a database lies."""
         return self._copies / name
 
+    def told(self, error: StoreError) -> str:
+        """What an error about a copy says of the file that was copied."""
+        return str(error).replace(str(self._copies), str(self._directory))
+
     def log_of(self, name: str) -> bytes:
         """The write-ahead log of a database as the last process left it; empty for none."""
         path = self._directory / (name + LOG_SUFFIX)

@@ -81,7 +81,7 @@ class Dump:
                 self._topics, failures = self._files.load_topics()
                 self._damages += [Finding(METADATA_FILE, None, path, reason) for path, reason in failures]
             except StoreError as error:
-                self._damages.append(Finding(METADATA_FILE, None, "", str(error)))
+                self._damages.append(Finding(METADATA_FILE, None, "", self._files.told(error)))
 
     def _take_damages(self) -> Iterator[Item]:
         for finding in self._damages:

@@ -11,13 +11,11 @@ Failure: cut off in the middle, it is run again after what it took away was move
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
-import sqlite3
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,12 +23,10 @@ from pybroker.errors import StoreError
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.info import decode_info
 from pybroker.managed_ledger.ledger_list import LedgerList
-from pybroker.managed_ledger.leftovers import named_ledger_ids
+from pybroker.managed_ledger.leftovers import other_ledger_ids
 from pybroker.metadata.paths import MANAGED_LEDGERS
-from pybroker.metadata.sqlite import SqliteMetadataStore
-from pybroker.metadata.sqlite_table import LAYOUT_VERSION, prepare, require_whole, row_checksum, save_totals
 from pybroker.model.position import Position
-from pybroker.storage.checkpoint_table import SQLITE_FAILURES, CheckpointTable, CursorChange, Facts, TableChange
+from pybroker.storage.checkpoint_table import CheckpointTable, CursorChange, Facts, TableChange
 from pybroker.storage.disk import Disk
 from pybroker.storage.journal_files import file_number
 from pybroker.storage.layout.journal import AppendRecord, LedgerRecord, RecordType
@@ -47,6 +43,7 @@ from pybroker.storage.segment_leftovers import held_entries
 from pybroker.storage.segment_reader import load_sealed
 from pybroker.storage.segments import segment_path
 from pybroker.tools.data_files import LOG_SUFFIX, METADATA_FILE, METADATA_MARK, DataFiles, NotUsable, opened
+from pybroker.tools.repair_metadata import LAST_CHANGES, Row, read_metadata, write_metadata
 from pybroker.tools.repair_plan import JournalRun, Piece, RepairPlan, continue_ledger, lost_places, span
 from pybroker.tools.stored_state import NO_NAME, Finding, StoredState
 
@@ -54,7 +51,6 @@ EXIT_OK = 0
 EXIT_NEEDED = 1
 EXIT_NOT_USABLE = 2
 _LOST_PLACES_IN_A_BLOCK = 4096
-Row = tuple[str, bytes, int]
 
 
 def main(directory: Path, *, applies: bool) -> int:
@@ -103,7 +99,7 @@ class Repair:
         state.load_table()
         runs = self._read_journal()
         held = self._look_at_segments()
-        plan.rebuilds_metadata = self._read_metadata()
+        self._read_metadata()
         for ledger_id in sorted((held.keys() | runs.keys() | state.extents.keys() | self._created) - state.deleted):
             if held.get(ledger_id, EMPTY_EXTENT) is None:
                 continue  # sealed: whole in its file
@@ -116,8 +112,10 @@ class Repair:
             if pieces:
                 plan.pieces[ledger_id] = pieces
         unnamed = self._unnamed(held)
-        plan.is_needed = self._is_damaged or plan.rebuilds_metadata or bool(unnamed)
-        if not plan.is_needed:
+        if (unnamed or self._find_deleted_ledgers()) and LAST_CHANGES not in plan.lost:
+            plan.lost.append(LAST_CHANGES)  # metadata is older than the ledgers
+        plan.rebuilds_table = self._is_damaged or plan.rebuilds_metadata or bool(unnamed)
+        if not plan.rebuilds_table:
             return plan
         for ledger_id in state.deleted & held.keys():
             plan.taken_ledgers.setdefault(ledger_id, "the journal says that it was deleted")
@@ -182,30 +180,21 @@ class Repair:
 
     # Metadata
 
-    def _read_metadata(self) -> bool:
-        """Fill rows, topics and cursors with what is whole; whether the file must be written anew."""
-        is_damaged = False
-        if self._files.has(METADATA_FILE):
-            try:
-                asyncio.run(_open_and_close(self._files.copy_of(METADATA_FILE)))
-            except StoreError as error:
-                is_damaged = True
-                self._require_known_layout()
-                self._plan.findings.append(f"damage: {METADATA_FILE}: {error}")
-                what = "the last changes, if its log held any: what they made is gone, what they deleted may be back"
-                self._plan.lost.append(f"{METADATA_FILE}: {what}")
-            for path, value, version in self._whole_rows():
-                if path.startswith(f"{MANAGED_LEDGERS}/") and not self._add_topic(path, value):
-                    is_damaged = True
-                    self._plan.dropped_documents.append(path)
-                    self._plan.lost.append(f"{path}: its document, so all of the topic")
-                    continue
-                self._rows.append((path, value, version))
-        elif self._files.has(METADATA_MARK):
-            is_damaged = True
-            self._plan.findings.append(f"damage: {METADATA_FILE}: is missing")
-        is_damaged |= self._files.has(METADATA_FILE) and not self._topics and self._has_entries
-        return is_damaged
+    def _read_metadata(self) -> None:
+        """Fill rows, topics and cursors with what is whole."""
+        plan, found = self._plan, read_metadata(self._files)
+        plan.findings += found.findings
+        plan.lost += found.lost
+        plan.takes_mark = found.is_mark_damaged
+        plan.rebuilds_metadata = found.is_damaged
+        for path, value, version in found.rows:
+            if path.startswith(f"{MANAGED_LEDGERS}/") and not self._add_topic(path, value):
+                plan.rebuilds_metadata = True
+                plan.dropped_documents.append(path)
+                plan.lost.append(f"{path}: its document, so all of the topic")
+                continue
+            self._rows.append((path, value, version))
+        plan.rebuilds_metadata |= self._files.has(METADATA_FILE) and not self._topics and self._has_entries
 
     def _name_lost_topics(self) -> None:
         """Those of which a cursor is left."""
@@ -217,48 +206,16 @@ class Repair:
                 self._topics.add(path)
                 self._plan.lost.append(f"{path}: which ledgers it had, so all of the topic")
 
-    def _require_known_layout(self) -> None:
-        """Raises NotUsable: values of another layout would be taken for lost."""
-        connection = self._files.open_database(METADATA_FILE)
-        try:
-            (layout,) = connection.execute("PRAGMA user_version").fetchone()
-        except SQLITE_FAILURES:
-            return
-        finally:
-            connection.close()
-        if layout not in (0, LAYOUT_VERSION):
-            raise NotUsable(f"{METADATA_FILE} has layout {layout}, this program repairs {LAYOUT_VERSION}")
-
-    def _whole_rows(self) -> Iterator[Row]:
-        """Those that fit their checksum, from both ends of the table as far as SQLite comes."""
-        rows: dict[str, Row] = {}
-        for order in ("ASC", "DESC"):
-            try:
-                connection = self._files.open_database(METADATA_FILE)
-                try:
-                    statement = f"SELECT path, value, version, checksum FROM metadata ORDER BY path {order}"
-                    for path, value, version, checksum in connection.execute(statement):
-                        try:
-                            require_whole(path, value, version, checksum)
-                        except StoreError as error:
-                            if order == "ASC":
-                                self._plan.lost.append(f"metadata value {path!r}: {error}")
-                            continue
-                        rows[path] = (path, value, version)
-                finally:
-                    connection.close()
-            except SQLITE_FAILURES as error:
-                self._plan.findings.append(f"damage: {METADATA_FILE}: {error}")
-        yield from sorted(rows.values())
-
     def _add_topic(self, path: str, value: bytes) -> bool:
         try:
             info = decode_info(path, value)
             ledgers = LedgerList.decode(bytes(info.ledgers), 0)
-            self._topic_of.update(dict.fromkeys(named_ledger_ids(info), path))
+            self._topic_of.update(dict.fromkeys((*ledgers.ledger_ids(), *other_ledger_ids(info)), path))
         except StoreError:
             return False
         self._topics.add(path)
+        if info.deleted:
+            return True
         self._listed.update(ledgers.ledger_ids())
         self._last_ledgers[path] = max(ledgers.ledger_ids(), default=0)
         for name, cursor in info.cursors.items():
@@ -275,6 +232,15 @@ class Repair:
                 if snapshot is not None or deltas:
                     self._cursors[record_id] = snapshot, deltas
         return True
+
+    def _find_deleted_ledgers(self) -> bool:
+        """Whether a topic reads from ledgers that were deleted: metadata names such only as those to be deleted."""
+        found = sorted(self._listed & self._state.deleted)
+        for ledger_id in found:
+            reason = "was deleted before this, so the document is older"
+            where = f"ledger {ledger_id} of {self._topic_of[ledger_id]}"
+            self._plan.findings.append(Finding(METADATA_FILE, None, where, reason).line())
+        return bool(found)
 
     def _unnamed(self, held: Mapping[int, LedgerExtent | None]) -> dict[int, int]:
         """Entries, by ledger, of those without a name that no start takes; of all without one, if metadata is written anew."""
@@ -321,9 +287,19 @@ class Repair:
 
     def apply(self) -> Path:
         """Do what was planned; where the replaced files are. Raises StoreError, OSError."""
-        plan, directories = self._plan, self._files.directories
+        plan = self._plan
         taken = self._directory / time.strftime("taken-away-%Y%m%d-%H%M%S", time.gmtime())
         taken.mkdir(mode=0o700)
+        mark = self._directory / METADATA_MARK
+        if (plan.takes_mark or plan.rebuilds_metadata) and mark.exists():
+            mark.replace(taken / mark.name)
+        if plan.rebuilds_table:
+            self._rebuild(taken)
+        _sync_directory(self._directory)
+        return taken
+
+    def _rebuild(self, taken: Path) -> None:
+        plan, directories = self._plan, self._files.directories
         (taken / "ledgers").mkdir()
         for ledger_id in plan.taken_ledgers:
             segment_path(directories.ledgers, ledger_id).replace(segment_path(taken / "ledgers", ledger_id))
@@ -340,19 +316,14 @@ class Repair:
         new_metadata = self._directory / f"{METADATA_FILE}.repaired"
         self._write_table(new_table, extents, max(numbers, default=0) + 1)
         if plan.rebuilds_metadata:
-            _write_metadata(new_metadata, self._rows)
+            write_metadata(new_metadata, self._rows)
         if directories.journal.exists():
             directories.journal.replace(taken / "journal")
         _take_database(directories.table, taken)
         new_table.replace(directories.table)
         if plan.rebuilds_metadata:
             _take_database(self._directory / METADATA_FILE, taken)
-            mark = self._directory / METADATA_MARK
-            if mark.exists():
-                mark.replace(taken / mark.name)
             new_metadata.replace(self._directory / METADATA_FILE)
-        _sync_directory(self._directory)
-        return taken
 
     def _write_table(self, path: Path, extents: dict[int, LedgerExtent], first_generation: int) -> None:
         state, plan = self._state, self._plan
@@ -421,23 +392,6 @@ def _for_the_owner(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _write_metadata(path: Path, rows: list[Row]) -> None:
-    path.unlink(missing_ok=True)
-    os.close(_for_the_owner(str(path), os.O_CREAT | os.O_WRONLY))
-    connection = sqlite3.connect(path, isolation_level=None)
-    try:
-        totals = prepare(connection)
-        connection.execute("BEGIN")
-        for row in rows:
-            checksum = row_checksum(*row)
-            connection.execute("INSERT INTO metadata VALUES (?, ?, ?, ?)", (*row, checksum))
-            totals.added(checksum)
-        save_totals(connection, totals)
-        connection.execute("COMMIT")
-    finally:
-        connection.close()
-
-
 def _take_database(path: Path, taken: Path) -> None:
     for suffix in ("", LOG_SUFFIX, "-shm"):
         file = path.with_name(path.name + suffix)
@@ -452,7 +406,3 @@ def _sync_directory(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-async def _open_and_close(path: Path) -> None:
-    await (await SqliteMetadataStore.open(path, mark=path.with_name(METADATA_MARK))).close()

@@ -32,26 +32,35 @@ class RepairPlan:
     """Everything that an application does, and what is lost."""
 
     findings: list[str] = field(default_factory=list)
-    is_needed: bool = False
+    rebuilds_table: bool = False
     rebuilds_metadata: bool = False
+    takes_mark: bool = False  # that of metadata.db
     dropped_documents: list[str] = field(default_factory=list)
     pieces: dict[int, list[Piece]] = field(default_factory=dict)  # by ledger
     extents: dict[int, LedgerExtent] = field(default_factory=dict)  # of unsealed ledgers, before the pieces
     taken_ledgers: dict[int, str] = field(default_factory=dict)  # with the reason
     lost: list[str] = field(default_factory=list)
 
+    @property
+    def is_needed(self) -> bool:
+        return self.rebuilds_table or self.takes_mark
+
     def lines(self) -> list[str]:
         """For the operator."""
         lines = [f"found: {finding}" for finding in self.findings]
         if not self.is_needed:
-            return [*lines, "nothing to repair: a start takes the directory as it is"]
-        lines.append(
-            "do: write checkpoint.db anew, from segments, journal and what of it is whole; take the journal away"
-        )
+            lines.append("nothing to repair: a start takes the directory as it is")
+            return lines + [f"lost: {text}" for text in self.lost]
+        if self.rebuilds_table:
+            lines.append(
+                "do: write checkpoint.db anew, from segments, journal and what of it is whole; take the journal away"
+            )
         if self.rebuilds_metadata:
             lines.append("do: write metadata.db anew with the values that are whole")
+        if self.takes_mark or self.rebuilds_metadata:
+            lines.append("do: take metadata.end away, which a start makes anew")
         lines += [f"do: drop {path}, which cannot be read" for path in self.dropped_documents]
-        for ledger_id, pieces in sorted(self.pieces.items()):
+        for ledger_id, pieces in sorted(self.pieces.items() if self.rebuilds_table else ()):
             count = sum(piece.count for piece in pieces if piece.payloads is not None)
             if count:
                 lines.append(f"do: put {count} entries of the journal into ledger {ledger_id}")

@@ -16,7 +16,7 @@ from pybroker.dispatch.delayed_record import stored_runs
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.info import delayed_record_id
-from pybroker.managed_ledger.leftovers import named_ledger_ids
+from pybroker.managed_ledger.leftovers import other_ledger_ids
 from pybroker.model.position import Position
 from pybroker.storage.checkpoint import Moved
 from pybroker.storage.disk import DiskFile
@@ -32,7 +32,7 @@ from pybroker.storage.ledger_store import LedgerSummary
 from pybroker.storage.segment_leftovers import held_entries, unknown_entry
 from pybroker.storage.segment_reader import BlockWalk, FoundBlock, Gap, load_sealed
 from pybroker.tools.data_files import METADATA_FILE, METADATA_MARK, DataFiles, NotUsable, TopicLedgers, opened
-from pybroker.tools.sqlite_log import find_log_damage
+from pybroker.tools.repair_metadata import doubts
 from pybroker.tools.stored_state import NO_NAME, Finding, StoredState
 
 EXIT_OK = 0
@@ -191,14 +191,12 @@ class Verifier:
             if self._files.has(METADATA_MARK):
                 self._damage(METADATA_FILE, None, "", "is missing")
             return None
-        offset = find_log_damage(self._files.log_of(METADATA_FILE))
-        # The mark knows better: what a refused commit has left in the log looks like damage, too.
-        if offset is not None and not self._files.has(METADATA_MARK):
-            self._damage(f"{METADATA_FILE}-wal", offset, "", "wrong checksum of a committed page")
+        for finding in doubts(self._files):
+            self._report(finding)
         try:
             topics, failures = self._files.load_topics()
         except StoreError as error:
-            self._damage(METADATA_FILE, None, "", str(error))
+            self._damage(METADATA_FILE, None, "", self._files.told(error))
             return None
         for path, reason in failures:
             self._damage(METADATA_FILE, None, path, reason)
@@ -209,7 +207,7 @@ class Verifier:
             return
         named: set[int] = set()
         for topic in topics:
-            named.update(named_ledger_ids(topic.info))
+            named.update(topic.ledgers.ledger_ids(), other_ledger_ids(topic.info))
             if not topic.info.deleted:
                 self._verify_ledger_list(topic, segments)
         state = self._state

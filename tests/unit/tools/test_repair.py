@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from tests.unit.tools.stored_data import TOPICS, content, damages, file_bytes, make
 
 from pybroker.cli import main
+from pybroker.tools.repair_metadata import write_metadata
 from pybroker.tools.repair_plan import JournalRun, Piece, continue_ledger, lost_places
 
 
@@ -104,3 +106,41 @@ def test_entries_of_the_journal_continue_a_segment_and_leave_places_for_what_is_
     ]
     assert lost_places({9: "a topic"}, {9: pieces}) == ["a topic, positions 9:5 to 9:6: in no file"]
     assert continue_ledger(9, runs) == []
+
+
+def test_a_mark_that_cannot_be_read_goes_alone(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (killed / "metadata.end").write_bytes(b"\1" * 4096)
+    before = file_bytes(killed)
+    assert main(["ledger", "repair", str(killed), "--apply"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[1:3] == [
+        "do: take metadata.end away, which a start makes anew",
+        "lost: metadata.db: perhaps its last changes: what they made is gone, what they deleted may be back",
+    ]
+    after = {name: data for name, data in file_bytes(killed).items() if not name.startswith("taken-away")}
+    assert before.pop("metadata.end") == file_bytes(next(killed.glob("taken-away-*")))["metadata.end"]
+    assert after == before
+    assert damages(killed) == []
+
+
+def test_a_lost_mark_and_older_metadata_are_told_by_the_ledgers(
+    killed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The document of one topic is older than the ledgers that it has had since, that of the other one is gone."""
+    connection = sqlite3.connect(killed / "metadata.db", isolation_level=None)
+    ((path, value),) = connection.execute("SELECT path, value FROM metadata WHERE path LIKE '%logs'").fetchall()
+    document = json.loads(value)
+    last = document["ledgers"]["ledgers"].pop()["id"]
+    write_metadata(killed / "metadata.db.new", [(path, json.dumps(document).encode(), 3)])
+    connection.close()
+    for name in ("metadata.db", "metadata.db-wal", "metadata.db-shm", "metadata.end"):
+        (killed / name).unlink(missing_ok=True)
+    (killed / "metadata.db.new").rename(killed / "metadata.db")
+    assert len(damages(killed)) == 3
+    assert main(["ledger", "repair", str(killed), "--apply"]) == 0
+    said = capsys.readouterr().out
+    assert "lost: metadata.db: perhaps its last changes" in said
+    assert f"lost: no topic, positions {last}:0 to {last}:89: whose they are is lost" in said
+    assert f"lost: {TOPICS[0]}: which ledgers it had, so all of the topic" in said
+    assert f"lost: {path}, perhaps everything behind ledger " in said
+    assert damages(killed) == []

@@ -12,6 +12,7 @@ from tests.unit.tools.stored_data import content, damages, file_bytes, flipped, 
 
 from pybroker.cli import main
 from pybroker.data_directory import DataDirectoryLock
+from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.storage.layout.journal import FILE_HEADER_BYTES
 from pybroker.storage.recovery import scan_file
 
@@ -251,3 +252,35 @@ def test_a_journal_header_is_checked(killed: Path, live_journal: tuple[Path, int
     with flipped(path, 20):
         assert any(finding.file == path.name and finding.offset == 0 for finding in damages(killed))
     assert live_journal[1] >= FILE_HEADER_BYTES
+
+
+@pytest.mark.parametrize("command", ["verify", "repair"])
+def test_each_list_of_ledgers_is_decoded_once(killed: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[bytes] = []
+    decode = LedgerList.decode
+
+    def counting(data: bytes, now_ms: int) -> LedgerList:
+        decoded.append(data)
+        return decode(data, now_ms)
+
+    monkeypatch.setattr(LedgerList, "decode", counting)
+    assert main(["ledger", command, str(killed)]) == 0
+    assert len(decoded) == len(stored_data.TOPICS)
+
+
+def test_a_mark_that_cannot_be_read_is_damage_and_one_that_was_never_written_is_not(killed: Path) -> None:
+    mark = killed / "metadata.end"
+    mark.write_bytes(bytes(4096))
+    assert damages(killed) == []
+    for data in (b"\1" + bytes(4095), b"PYBMETA1" + bytes(4088), b"PYB"):
+        mark.write_bytes(data)
+        (finding,) = damages(killed)
+        assert finding.line() == (
+            "damage: metadata.end: damaged: whether the last changes of metadata.db are there is not known"
+        )
+
+
+def test_a_refusal_names_the_directory_and_not_the_copy(killed: Path) -> None:
+    (killed / "metadata.db").write_bytes(b"no database")
+    (finding,) = damages(killed)
+    assert str(killed / "metadata.db") in finding.reason

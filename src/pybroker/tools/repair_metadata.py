@@ -1,0 +1,147 @@
+"""What a repair finds of `metadata.db`: the values that are whole, what its damage may have cost, and a new file out of the values.
+
+The database's own checks say whether it is damaged; where they do, it is read row by row, from both ends, and what fits its
+checksum counts. Pages that SQLite does not find hold values of which nothing is left but how many they were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pybroker.errors import StoreError
+from pybroker.metadata.commit_mark import decode_mark
+from pybroker.metadata.sqlite import SqliteMetadataStore
+from pybroker.metadata.sqlite_table import LAYOUT_VERSION, prepare, require_whole, row_checksum, save_totals
+from pybroker.storage.checkpoint_table import SQLITE_FAILURES
+from pybroker.tools.data_files import LOG_SUFFIX, METADATA_FILE, METADATA_MARK, DataFiles, NotUsable
+from pybroker.tools.sqlite_log import find_log_damage
+from pybroker.tools.stored_state import Finding
+
+LAST_CHANGES = f"{METADATA_FILE}: perhaps its last changes: what they made is gone, what they deleted may be back"
+Row = tuple[str, bytes, int]
+"""Path, value and version."""
+
+
+@dataclass(slots=True)
+class MetadataRows:
+    """The values that are whole."""
+
+    rows: list[Row] = field(default_factory=list)
+    is_damaged: bool = False
+    """It cannot be opened as it is."""
+    is_mark_damaged: bool = False
+    """Its mark says nothing: it must go, and whether the last changes are there is not known."""
+    findings: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+
+def read_metadata(files: DataFiles) -> MetadataRows:
+    """Everything that can be read. Raises NotUsable for a layout that this program does not know."""
+    found = MetadataRows()
+    if not files.has(METADATA_FILE):
+        if files.has(METADATA_MARK):
+            found.is_damaged = True
+            found.findings.append(f"damage: {METADATA_FILE}: is missing")
+            found.lost.append(_lost_values(None))
+        return found
+    for finding in doubts(files):
+        found.findings.append(finding.line())
+        found.is_mark_damaged |= finding.file == METADATA_MARK
+        found.is_damaged |= finding.file != METADATA_MARK  # a log that ends in damage is not kept
+    try:
+        asyncio.run(_open_and_close(files.copy_of(METADATA_FILE)))
+    except StoreError as error:
+        found.is_damaged = True
+        _require_known_layout(files)
+        found.findings.append(f"damage: {METADATA_FILE}: {files.told(error)}")
+    if found.findings:
+        found.lost.append(LAST_CHANGES)
+    _read_rows(files, found)
+    return found
+
+
+def doubts(files: DataFiles) -> list[Finding]:
+    """What a start takes although it may hide a loss: a mark that cannot be read; and damage in the log, where there is no mark."""
+    has_mark = files.has(METADATA_MARK)
+    found = []
+    if has_mark and decode_mark(files.copy_of(METADATA_MARK).read_bytes()) is None:
+        has_mark = False
+        reason = f"damaged: whether the last changes of {METADATA_FILE} are there is not known"
+        found.append(Finding(METADATA_MARK, None, "", reason))
+    # The mark knows better: what a refused commit has left in the log looks like damage, too.
+    offset = None if has_mark else find_log_damage(files.log_of(METADATA_FILE))
+    if offset is not None:
+        found.append(Finding(f"{METADATA_FILE}{LOG_SUFFIX}", offset, "", "wrong checksum of a committed page"))
+    return found
+
+
+def write_metadata(path: Path, rows: list[Row]) -> None:
+    """Make a new file that holds `rows`. Raises sqlite3.Error, OSError."""
+    path.unlink(missing_ok=True)
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        totals = prepare(connection)
+        connection.execute("BEGIN")
+        for row in rows:
+            checksum = row_checksum(*row)
+            connection.execute("INSERT INTO metadata VALUES (?, ?, ?, ?)", (*row, checksum))
+            totals.added(checksum)
+        save_totals(connection, totals)
+        connection.execute("COMMIT")
+    finally:
+        connection.close()
+
+
+def _require_known_layout(files: DataFiles) -> None:
+    """Raises NotUsable: values of another layout would be taken for lost."""
+    connection = files.open_database(METADATA_FILE)
+    try:
+        (layout,) = connection.execute("PRAGMA user_version").fetchone()
+    except SQLITE_FAILURES:
+        return
+    finally:
+        connection.close()
+    if layout not in (0, LAYOUT_VERSION):
+        raise NotUsable(f"{METADATA_FILE} has layout {layout}, this program repairs {LAYOUT_VERSION}")
+
+
+def _read_rows(files: DataFiles, found: MetadataRows) -> None:
+    """Those that fit their checksum, from both ends of the table as far as SQLite comes."""
+    rows: dict[str, Row] = {}
+    damaged: dict[str, str] = {}
+    stored_count: int | None = None
+    for order in ("ASC", "DESC"):
+        try:
+            connection = files.open_database(METADATA_FILE)
+            try:
+                statement = f"SELECT path, value, version, checksum FROM metadata ORDER BY path {order}"
+                for path, value, version, checksum in connection.execute(statement):
+                    try:
+                        require_whole(path, value, version, checksum)
+                    except StoreError as error:
+                        damaged[repr(path)] = str(error)
+                    else:
+                        rows[path] = (path, value, version)
+                ((stored_count,),) = connection.execute("SELECT row_count FROM totals").fetchall()
+            finally:
+                connection.close()
+        except (*SQLITE_FAILURES, ValueError) as error:  # the last: not one row
+            found.findings.append(f"damage: {METADATA_FILE}: {error}")
+    found.rows = sorted(rows.values())
+    found.lost += [f"metadata value {path}: {reason}" for path, reason in sorted(damaged.items())]
+    if found.is_damaged and (stored_count is None or stored_count > len(rows) + len(damaged)):
+        found.lost.append(_lost_values(None if stored_count is None else stored_count - len(rows) - len(damaged)))
+
+
+def _lost_values(count: int | None) -> str:
+    how_many = "perhaps values" if count is None else f"{count} values"
+    return f"{METADATA_FILE}: {how_many} of which not even the path is left, topics among them, with all that they had"
+
+
+async def _open_and_close(path: Path) -> None:
+    await (await SqliteMetadataStore.open(path, mark=path.with_name(METADATA_MARK))).close()
