@@ -22,15 +22,13 @@ from pybroker import __version__, logs
 from pybroker.admin.http import HttpServer
 from pybroker.auth.tls import CertificateRefresher, server_context
 from pybroker.broker.service import BrokerService
-from pybroker.clock import Clock
+from pybroker.build import Stores, build
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
-from pybroker.config import BrokerConfig, ConfigError
+from pybroker.config import BrokerConfig
 from pybroker.data_directory import DataDirectoryInUse, DataDirectoryLock
 from pybroker.descriptors import FEW, raise_limit
-from pybroker.errors import AdminError, CannotListen, InvalidTopicName, StoreError
+from pybroker.errors import CannotListen, StoreError
 from pybroker.garbage import GarbagePolicy
-from pybroker.managed_ledger.entry_cache import EntryCache
-from pybroker.managed_ledger.factory import LedgerLimits, ManagedLedgerFactory
 from pybroker.managed_ledger.leftovers import (
     Leftovers,
     delete_leftovers,
@@ -55,6 +53,7 @@ from pybroker.storage.local_store import LocalStore
 from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
 from pybroker.storage.options import LocalStoreOptions
 from pybroker.storage.start_up import is_new_store
+from pybroker.surroundings import Surroundings
 from pybroker.tasks import TaskOwner
 from pybroker.watchdog import LoopWatchdog
 from pybroker.wire.broker_entry_metadata import entry_time_ms
@@ -108,7 +107,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def _serve(config: BrokerConfig, ready_file: Path | None, disk: Disk | None) -> int:
     stop = asyncio.Event()
-    broker = Broker(config, stop.set, disk)
+    broker = Broker(Surroundings(config), stop.set, disk)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -128,13 +127,13 @@ async def _serve(config: BrokerConfig, ready_file: Path | None, disk: Disk | Non
 class Broker:
     """A whole broker: every object of the process. `start` and `close` are called once each, on the running loop."""
 
-    def __init__(self, config: BrokerConfig, request_stop: Callable[[], None], disk: Disk | None = None) -> None:
+    def __init__(self, surroundings: Surroundings, request_stop: Callable[[], None], disk: Disk | None = None) -> None:
         """`request_stop` makes who runs this broker call `close` soon."""
-        self.config = config
+        self.surroundings = surroundings
+        self.config = surroundings.config
         self._request_stop = request_stop
         self._disk = disk or Disk()
-        self.clock = Clock()
-        self._directory = Path(config.data_directory)
+        self._directory = Path(self.config.data_directory)
         self._closers: list[Callable[[], object]] = []
         self._tasks = TaskOwner("app")
         self._garbage: GarbagePolicy | None = None
@@ -155,49 +154,21 @@ class Broker:
             raise
 
     async def _start(self) -> None:
-        config = self.config
         if self.is_stored_locally:
             self._lock_directory()
         metadata = await self._open_metadata()
-        resources = Resources(metadata, config.default_number_of_namespace_bundles)
-        await resources.load()
-        try:
-            await resources.bootstrap(config.cluster_name, config.bootstrap_namespaces)
-        except (AdminError, InvalidTopicName) as error:
-            raise ConfigError(f"clusterName or bootstrapNamespaces cannot be used: {error}") from error
         await self._require_ledgers(metadata)
         ledger_store, cursor_store = await self._open_storage()
         earlier_ledger_ids = await ledger_store.list_ledgers()
         leftovers = await find_leftovers(ledger_store, metadata, earlier_ledger_ids)
         await self._require_names(metadata, ledger_store, leftovers)
-        ledgers = ManagedLedgerFactory(
-            ledger_store,
-            cursor_store,
-            metadata,
-            EntryCache(config.managed_ledger_cache_size_mb * _MIB),
-            LedgerLimits(
-                config.managed_ledger_max_entries_per_ledger,
-                config.managed_ledger_max_size_per_ledger_mbytes * _MIB,
-                config.managed_ledger_min_ledger_rollover_time_minutes * 60_000,
-                config.managed_ledger_max_ledger_rollover_time_minutes * 60_000,
-                config.managed_ledger_inactive_ledger_rollover_time_seconds * 1000,
-            ),
-            self.clock,
-            config.cursor_flush_interval_ms,
-            entry_time_ms,
-        )
-        self.service = BrokerService(config, metadata, resources, ledgers, self.clock)
+        self.service = await build(self.surroundings, Stores(metadata, ledger_store, cursor_store))
         self.service.request_stop = self._request_stop
         descriptors = self.service.descriptors
         log = logs.warning if descriptors.limit < FEW else logs.info
         log("descriptors.limit", **descriptors._asdict(), advice="raise it with ulimit -n for more connections")
-        await self.service.dynamic.load()
-        await self.service.partitioned.load()
-        await self.service.partitioned_operations.finish_deletions()
-        await self.service.resource_groups.load()
-        await self.service.producer_names.load()
         await self._bind()
-        await self._publish_addresses(resources)
+        await self._publish_addresses(self.service.resources)
         await self.listener.start()
         await self.http.start()
         self.service.ready = True
@@ -206,7 +177,8 @@ class Broker:
     def own_collector(self) -> None:
         """Let this broker, which has been started and is alone in its process, say when cyclic garbage is collected."""
         service = self.service
-        policy = GarbagePolicy(service.stats, lambda: service.stats.topic_loads - len(service.topics))
+        stats = self.surroundings.stats
+        policy = GarbagePolicy(stats, lambda: stats.topic_loads - len(service.topics))
         policy.start()
         self._garbage = policy
         self._closers.append(policy.stop)
@@ -228,7 +200,7 @@ class Broker:
                 self._directory / "metadata.db", self._disk.open_database, self._directory / "metadata.end"
             )
         self._closers.append(store.close)
-        return MeasuredMetadataStore(store, self.clock)
+        return MeasuredMetadataStore(store, self.surroundings.clock)
 
     async def _require_names(self, metadata: MetadataStore, store: LedgerStore, leftovers: Leftovers) -> None:
         """Ledgers with entries of which no topic is known show that metadata was lost. Raises StartError."""
@@ -277,7 +249,7 @@ class Broker:
             tls = server_context(config)
             refresher = CertificateRefresher(tls, config)
         self.listener = Listener(ServerContext(self.service, command_table()))
-        self.http = HttpServer(self.service, tls, self.clock)
+        self.http = HttpServer(self.service, tls, self.surroundings.clock)
         problems: list[str] = []
         try:
             self.listener.bind(config.bind_address, config.broker_service_port, config.broker_service_port_tls, tls)
@@ -315,7 +287,7 @@ class Broker:
             group.create_task(self._check_expired_credentials(), name="credentials")
             group.create_task(self.service.maintenance.run(), name="maintenance")
             group.create_task(
-                LoopWatchdog(self.service.stats, self.config.event_loop_watchdog_ms).run(), name="watchdog"
+                LoopWatchdog(self.surroundings.stats, self.config.event_loop_watchdog_ms).run(), name="watchdog"
             )
             if refresher is not None:
                 group.create_task(refresher.run(), name="certificates")

@@ -98,7 +98,7 @@ async def test_the_health_metric_says_what_the_last_check_found(is_well: bool) -
         broker.service.ready = is_well
         tasks = TaskOwner("test")
         tasks.start(measure_health(broker.service, 3600), "health")
-        await broker.until(lambda: broker.service.stats.is_healthy is not None)
+        await broker.until(lambda: broker.service.surroundings.stats.is_healthy is not None)
         await tasks.close()
         broker.service.ready = True
         groups = (await broker.rest("GET", f"{BASE}/metrics")).json

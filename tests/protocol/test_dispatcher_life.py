@@ -40,8 +40,10 @@ def join(subscription: Subscription, name: str, kind: str, options: KeySharedOpt
 async def test_the_classic_switch_holds_for_the_next_dispatcher(broker: MemoryBroker) -> None:
     subscription = await subscription_of(broker)
     join(subscription, "a", "Key_Shared")
-    service = broker.service
-    service.config = replace(service.config, subscription_key_shared_use_classic_persistent_implementation=True)
+    surroundings = broker.service.surroundings
+    surroundings.config = replace(
+        surroundings.config, subscription_key_shared_use_classic_persistent_implementation=True
+    )
     join(subscription, "b", "Key_Shared")
     assert not isinstance(subscription.dispatcher, ClassicKeySharedDispatcher)
     for consumer in list(subscription.consumers):

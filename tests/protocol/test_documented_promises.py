@@ -73,7 +73,7 @@ async def test_hashes_that_are_released_one_by_one_are_served_together_after_the
         waiting = first.subscription.replay_entry_count
         before = len(second.delivered)
         calls: list[tuple[float, Callable[[], None]]] = []
-        broker.service.call_later = lambda delay_s, callback: calls.append((delay_s, callback))  # type: ignore[method-assign]
+        broker.service.surroundings.call_later = lambda delay_s, callback: calls.append((delay_s, callback))  # type: ignore[method-assign]
         for position in positions:
             acknowledge(first, [position])
         assert [delay_s for delay_s, _ in calls] == [0.5]

@@ -68,7 +68,7 @@ async def test_every_dynamic_key_is_set_shown_and_taken_back(broker: MemoryBroke
     assert (await broker.rest("GET", f"{CONFIGURATION}/values")).json == {key: wanted}
     changed = (await broker.rest("GET", f"{CONFIGURATION}/runtime")).json
     assert {name for name in changed if changed[name] != before[name]} == {key}
-    assert getattr(broker.service.config, info.field) == another(info)
+    assert getattr(broker.service.surroundings.config, info.field) == another(info)
     assert await broker.publish(topic, 1)
     assert await broker.rest("DELETE", f"{CONFIGURATION}/{key}") == (200, "")
     assert (await broker.rest("GET", f"{CONFIGURATION}/runtime")).json == before

@@ -70,7 +70,7 @@ async def test_a_bug_is_answered_without_its_stack_and_logged_with_it(
     answer = await http.call("GET", f"{ADMIN}/brokers/health")
     assert (answer.status, "RuntimeError" in answer.reason, "secret" in answer.reason) == (500, True, False)
     logged = [record for record in caplog.records if record.getMessage() == "http.failed"]
-    assert (len(logged), http.broker.stats.bugs) == (1, 1)
+    assert (len(logged), http.broker.surroundings.stats.bugs) == (1, 1)
     assert logged[0].exc_info
 
 

@@ -88,7 +88,7 @@ async def test_calls_to_unload_and_delete_at_once_get_along(broker: MemoryBroker
         assert all(answer.status in {200, 204, 404, 412, 503} for answer in answers), answers
         # Where the deletion came while the topic was being unloaded, a terminated one is left.
         assert (await broker.rest("DELETE", f"{PATH}?force=true")).status in {204, 404}
-    assert broker.service.stats.bugs == 0
+    assert broker.service.surroundings.stats.bugs == 0
 
 
 # --- partitioned topics ----------------------------------------------------------------------------------------------

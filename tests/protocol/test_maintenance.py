@@ -274,7 +274,7 @@ async def test_what_fails_in_one_topic_stops_neither_the_others_nor_the_check(br
     await broker.service.maintenance.check_expiry()
     assert topics[2].subscriptions["s"].cursor.backlog_entries == 0
     assert [topic.is_fenced for topic in topics] == [False, True, False]
-    assert broker.service.stats.bugs == 1
+    assert broker.service.surroundings.stats.bugs == 1
 
 
 # --- moving cursors and ending topics ------------------------------------------------------------------------------------

@@ -229,7 +229,7 @@ async def test_limits_hold_as_on_persistent_topics(broker: MemoryBroker) -> None
 
 async def test_topics_that_nobody_uses_go(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     now_ms = 0.0
-    monkeypatch.setattr(broker.service.clock, "monotonic_ms", lambda: now_ms)
+    monkeypatch.setattr(broker.service.surroundings.clock, "monotonic_ms", lambda: now_ms)
     policy = {
         "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
         "maxInactiveDurationSeconds": 60,

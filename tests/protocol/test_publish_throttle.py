@@ -26,7 +26,7 @@ class World:
         return self
 
     @property
-    def service(self) -> World:
+    def surroundings(self) -> World:
         return self
 
     def monotonic_ms(self) -> float:

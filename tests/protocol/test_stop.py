@@ -122,10 +122,10 @@ async def test_a_topic_that_cannot_be_closed_keeps_none_of_the_others_open(monke
                 raise ZeroDivisionError("a bug in the topic")
 
         intercept_close(monkeypatch, before)
-        bugs = broker.service.stats.bugs
+        bugs = broker.service.surroundings.stats.bugs
         await broker.service.close()
         assert calls == COUNT
-        assert broker.service.stats.bugs == bugs + COUNT // 2
+        assert broker.service.surroundings.stats.bugs == bugs + COUNT // 2
         assert all(topic.ledger.is_closed for topic in topics)  # by the factory, where not by their topics
 
 

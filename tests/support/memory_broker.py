@@ -23,19 +23,19 @@ from pybroker.broker.service import BrokerService
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.broker.topic_base import TopicBase
+from pybroker.build import Stores, build
 from pybroker.clock import Clock
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig
 from pybroker.dispatch.dispatcher import Delivery
 from pybroker.errors import BrokerError
-from pybroker.managed_ledger.entry_cache import EntryCache
-from pybroker.managed_ledger.factory import LedgerLimits, ManagedLedgerFactory
+from pybroker.managed_ledger.factory import LedgerLimits
 from pybroker.metadata.memory import MemoryMetadataStore
-from pybroker.metadata.resources import Resources
 from pybroker.model.events import Ack, SendRun
 from pybroker.model.names import TopicName
 from pybroker.model.position import Position
 from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
+from pybroker.surroundings import Surroundings
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.broker_entry_metadata import entry_time_ms
 
@@ -236,24 +236,10 @@ def acknowledge(consumer: Consumer, positions: list[Position]) -> None:
 async def memory_broker(limits: LedgerLimits | None = None, **settings: Any) -> AsyncIterator[MemoryBroker]:
     """A bootstrapped broker behind a real HTTP server; `settings` are fields of BrokerConfig."""
     fixed = {"web_service_port": 0, "bind_address": "127.0.0.1", "metrics_page_interval_ms": 0}
-    config = BrokerConfig(**{**fixed, **settings})
+    config = BrokerConfig(**{**fixed, "managed_ledger_cache_size_mb": 1, **settings})
     clock = SetClock()
-    metadata = MemoryMetadataStore()
-    resources = Resources(metadata)
-    await resources.load()
-    await resources.bootstrap(config.cluster_name)
-    ledgers = ManagedLedgerFactory(
-        MemoryLedgerStore(entry_time_ms),
-        MemoryCursorStore(),
-        metadata,
-        EntryCache(1 << 20),
-        limits or LedgerLimits(),
-        clock,
-        cursor_flush_interval_ms=10,
-        publish_time_of=entry_time_ms,
-    )
-    service = BrokerService(config, metadata, resources, ledgers, clock)
-    await service.producer_names.load()
+    stores = Stores(MemoryMetadataStore(), MemoryLedgerStore(entry_time_ms), MemoryCursorStore())
+    service = await build(Surroundings(config, clock), stores, limits or LedgerLimits())
     service.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
     service.ready = True
     rates_clock = RatesClock()

@@ -22,6 +22,7 @@ SERVICES = ("managed_ledger", "compaction", "transaction", "schema", "cluster", 
 SCHEMA_RULES = ("schema.avro", "schema.key_value", "schema.protobuf_native", "schema.schema_data")
 BROKER = (
     *STORES,
+    "surroundings",
     "descriptors",
     *SERVICES,
     "dispatch",
@@ -41,6 +42,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "config": ("errors",),
     "model": ("errors",),
     "permits": ("model",),
+    "surroundings": ("config", "clock", "model"),
     "descriptors": (),
     "wire": VALUES,
     "dispatch": VALUES,
@@ -68,7 +70,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "garbage": ("logs", "model"),
     "configuration_check": ("config", "errors", "model", "auth", "cluster"),
     "tools": ("data_directory", *STORES, "managed_ledger", "dispatch.delayed_record", "wire"),
+    "build": (*STORES, "surroundings", "managed_ledger", "wire", "broker"),
     "app": (
+        "surroundings",
+        "build",
         "data_directory",
         "descriptors",
         "watchdog",

@@ -59,8 +59,9 @@ class Application:
 
     def __init__(self, broker: BrokerService, routes: Sequence[BaseRoute]) -> None:
         self._broker = broker
+        self._surroundings = broker.surroundings
         self._table = RouteTable(routes, _unknown_path)
-        config = broker.config
+        config = broker.surroundings.config
         self.limits = HttpLimits(config)
         is_limited = config.http_requests_limit_enabled
         self._limit = RequestLimit(config.http_requests_max_per_second) if is_limited else None
@@ -68,7 +69,7 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "neither lifespan nor WebSocket is switched on"
         share = Share(self.limits)
-        answer = _Answer(scope, receive, send, share, self._broker.config)
+        answer = _Answer(scope, receive, send, share, self._surroundings.config)
         try:
             scope[SHARE_KEY] = share
             try:
@@ -77,7 +78,7 @@ class Application:
                 scope["path"] = path.removesuffix("/") or "/"
                 scope["app"] = self  # Tells the router to raise 405 instead of answering it.
                 if self._limit is not None:
-                    self._limit.take(_client_address(scope), self._broker.clock.monotonic_ms())
+                    self._limit.take(_client_address(scope), self._surroundings.clock.monotonic_ms())
                 self._check_header_size(scope)
                 scope[BROKER_KEY] = self._broker
                 scope[IDENTITY_KEY] = await self._authenticate(scope)
@@ -96,14 +97,14 @@ class Application:
             await share.close()
 
     def _check_header_size(self, scope: Scope) -> None:
-        limit = self._broker.config.http_max_request_header_size
+        limit = self._surroundings.config.http_max_request_header_size
         size = len(scope["raw_path"]) + len(scope["query_string"])
         size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
         if size > limit:
             raise AdminError(431, f"The headers are larger than httpMaxRequestHeaderSize ({limit})")
 
     async def _authenticate(self, scope: Scope) -> Identity:
-        config = self._broker.config
+        config = self._surroundings.config
         path = scope["path"]
         if path in PROBE_PATHS or (path == METRICS_PATH and not config.authenticate_metrics_endpoint):
             return ANONYMOUS
@@ -129,7 +130,7 @@ class Application:
             case HTTPException():
                 return Response(status_code=error.status_code, headers=error.headers)
             case _:
-                self._broker.stats.bugs += 1
+                self._surroundings.stats.bugs += 1
                 logs.error("http.failed", method=scope["method"], path=scope["path"], exc_info=error)
                 return _reason(500, f"Internal error: {type(error).__name__}; the broker's log has the details")
 

@@ -27,8 +27,8 @@ def load_report(broker: BrokerService, rates: RateSampler, loads: Mapping[str, B
     }
     return {
         **{name: url for name, url in urls.items() if url},
-        "persistentTopicsEnabled": broker.config.enable_persistent_topics,
-        "nonPersistentTopicsEnabled": broker.config.enable_non_persistent_topics,
+        "persistentTopicsEnabled": broker.surroundings.config.enable_persistent_topics,
+        "nonPersistentTopicsEnabled": broker.surroundings.config.enable_non_persistent_topics,
         "cpu": _usage(resources.cpu),
         "memory": _usage(resources.memory),
         "directMemory": _usage(resources.direct_memory),

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
     from pybroker.config import BrokerConfig
     from pybroker.metadata.resources import Resources
+    from pybroker.surroundings import Surroundings
 
 MAX_DIGITS = 64
 """Of a number in a path or a query."""
@@ -72,6 +73,7 @@ class Call:
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope = scope
         self.broker: BrokerService = scope[BROKER_KEY]
+        self.surroundings: Surroundings = self.broker.surroundings
         self.headers = Headers(scope=scope)
         self.share: Share = scope[SHARE_KEY]
         self._receive = receive
@@ -82,7 +84,7 @@ class Call:
 
     @property
     def config(self) -> BrokerConfig:
-        return self.broker.config
+        return self.surroundings.config
 
     @property
     def resources(self) -> Resources:

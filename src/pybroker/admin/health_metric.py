@@ -17,8 +17,8 @@ async def measure_health(broker: BrokerService, interval_s: float) -> None:
     while True:
         try:
             await broker.health_check()
-            broker.stats.is_healthy = True
+            broker.surroundings.stats.is_healthy = True
         except (BrokerError, StoreError) as error:
-            broker.stats.is_healthy = False
+            broker.surroundings.stats.is_healthy = False
             logs.warning("health.failed", error=str(error))
         await asyncio.sleep(interval_s)

@@ -109,11 +109,12 @@ class HttpServer:
     def __init__(self, broker: BrokerService, tls_context: ssl.SSLContext | None, clock: Clock) -> None:
         """`tls_context` may be shared with other listeners, for one refresher to serve; made here when absent."""
         self._broker = broker
-        self._config = broker.config
+        self._surroundings = broker.surroundings
+        self._config = broker.surroundings.config
         self.rates = RateSampler(broker, clock)
         broker.consumer_rates = self.rates.consumer
         self._tasks = TaskOwner("http")
-        config = broker.config
+        config = broker.surroundings.config
         page = self._page = SharedPage(
             MetricsPage(broker, self.rates, self._figures),
             self._tasks,

@@ -33,6 +33,7 @@ class RateSampler:
 
     def __init__(self, broker: BrokerService, clock: Clock) -> None:
         self._broker = broker
+        self._surroundings = broker.surroundings
         self._clock = clock
         self._sampled_ms = clock.monotonic_ms()
         self._windows = _Windows()
@@ -43,7 +44,7 @@ class RateSampler:
         self.broker = BrokerRates(broker, self._sampled_ms)
         self.groups = GroupUsage()
         self.resources = ResourceMeter(broker)
-        self.started_wall_ms = broker.clock.wall_ms()
+        self.started_wall_ms = broker.surroundings.clock.wall_ms()
 
     def topic(self, topic: TopicBase) -> TopicRates:
         """The topic's rates; zeros for one that no window has seen yet, and so it is with the others."""
@@ -60,7 +61,7 @@ class RateSampler:
 
     async def run(self, initial_delay_s: float, frequency_s: float) -> None:
         """Sample for ever."""
-        self.resources.sample(self._broker.clock.wall_ms(), self._clock.monotonic_ms())
+        self.resources.sample(self._surroundings.clock.wall_ms(), self._clock.monotonic_ms())
         await asyncio.sleep(initial_delay_s)
         while True:
             await self.sample()
@@ -79,7 +80,7 @@ class RateSampler:
         self._windows = ended
         self.broker.update(self._broker, self._sampled_ms)
         self.groups.look_at_namespaces(self._broker.resources)
-        self.resources.sample(self._broker.clock.wall_ms(), self._sampled_ms)
+        self.resources.sample(self._surroundings.clock.wall_ms(), self._sampled_ms)
 
     def _end_windows(self, began_ms: float, ended: _Windows) -> Iterator[None]:
         """Move the windows that are wanted further to `ended`, one object a step; what is new has one since `began_ms`."""
@@ -111,7 +112,7 @@ class BrokerRates:
     """What the whole broker did during the last window."""
 
     def __init__(self, broker: BrokerService, now_ms: float) -> None:
-        stats = broker.stats
+        stats = broker.surroundings.stats
         self.publish_latency_ms = BucketsWindow(len(stats.publish_latency_ms.counts))
         self.lookup_ms = BucketsWindow(len(stats.lookup_ms.counts))
         self.topic_load_ms = BucketsWindow(len(stats.topic_load_ms.counts))
@@ -125,7 +126,7 @@ class BrokerRates:
         self.cache_evictions = Rate(now_ms)
 
     def update(self, broker: BrokerService, now_ms: float) -> None:
-        stats, reads = broker.stats, broker.ledgers.counters
+        stats, reads = broker.surroundings.stats, broker.ledgers.counters
         self.publish_latency_ms.update(stats.publish_latency_ms)
         self.lookup_ms.update(stats.lookup_ms)
         self.topic_load_ms.update(stats.topic_load_ms)

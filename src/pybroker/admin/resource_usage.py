@@ -74,8 +74,12 @@ class ResourceMeter:
 
     def _message_memory(self) -> Usage:
         broker = self._broker
-        limit_mb = broker.ledgers.cache.limit_bytes / _MIB + broker.config.max_message_publish_buffer_size_in_mb
-        return Usage((broker.ledgers.cache.size_bytes + broker.stats.pending_publish_bytes) / _MIB, limit_mb)
+        limit_mb = (
+            broker.ledgers.cache.limit_bytes / _MIB + broker.surroundings.config.max_message_publish_buffer_size_in_mb
+        )
+        return Usage(
+            (broker.ledgers.cache.size_bytes + broker.surroundings.stats.pending_publish_bytes) / _MIB, limit_mb
+        )
 
     @property
     def max_percent(self) -> float:

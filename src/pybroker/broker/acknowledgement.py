@@ -41,7 +41,7 @@ def acknowledge(subscription: Subscription, consumer: Consumer, ack: Ack) -> Non
     before, unacked_before = cursor.mark_delete_position, dispatcher.unacked_messages
     can_move, entries = (_acknowledge_up_to if ack.is_cumulative else _acknowledge_each)(subscription, ack)
     _count(consumer, unacked_before - dispatcher.unacked_messages, entries)
-    now_ms = subscription.service.clock.wall_ms()
+    now_ms = subscription.surroundings.clock.wall_ms()
     consumer.counters.last_acked_ms = subscription.counters.last_acked_ms = now_ms
     if cursor.mark_delete_position != before:
         subscription.counters.last_mark_delete_advanced_ms = now_ms
@@ -124,13 +124,13 @@ def _acknowledge_each(subscription: Subscription, ack: Ack) -> tuple[bool, int]:
 
 
 def _acknowledge_part(subscription: Subscription, partial: PartialAck) -> bool:
-    if not subscription.service.config.acknowledgment_at_batch_index_level_enabled:
+    if not subscription.surroundings.config.acknowledgment_at_batch_index_level_enabled:
         return False  # The client acknowledges the whole entry once all of it is done.
     dispatcher, cursor = subscription.dispatcher, subscription.cursor
     assert dispatcher is not None
     position = from_wire(partial.ledger_id, partial.entry_id)
     # What the entry itself says counts; only for one that left memory the client is believed.
-    words_bits = min(len(partial.ack_set) * WORD_BITS, subscription.service.config.max_messages_in_batch)
+    words_bits = min(len(partial.ack_set) * WORD_BITS, subscription.surroundings.config.max_messages_in_batch)
     said_count = min(partial.batch_size, words_bits) or words_bits
     message_count = cursor.ledger.message_count_at_hand(position) or said_count
     left = cursor.state.acknowledge_batch(position, partial.ack_set, message_count)

@@ -48,7 +48,7 @@ async def analyze_backlog(
     """
     cursor = subscription.cursor
     ledger = subscription.topic.ledger
-    clock = subscription.service.clock
+    clock = subscription.surroundings.clock
     filters = FilterChain(subscription, subscription.service.entry_filters.of(subscription.topic))
     found = BacklogAnalysis()
     deadline_ms = clock.monotonic_ms() + max_ms

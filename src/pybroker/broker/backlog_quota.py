@@ -48,7 +48,7 @@ def _durable(topic: Topic) -> list[Subscription]:
 
 async def require_within_quota(topic: Topic) -> None:
     """Raises the policy's error when a backlog is such that no new producer gets in."""
-    if not topic.service.config.backlog_quota_check_enabled:
+    if not topic.surroundings.config.backlog_quota_check_enabled:
         return
     policies = topic.policies
     quota = policies.size_quota
@@ -70,7 +70,7 @@ async def enforce(topic: Topic) -> None:
     """Measure the topic's backlogs and act on what is exceeded; size first. Raises StoreError."""
     policies = topic.policies
     oldest_ms = await _oldest_ms(topic)
-    now_ms = topic.service.clock.wall_ms()
+    now_ms = topic.surroundings.clock.wall_ms()
     slowest = slowest_subscription(topic)
     if oldest_ms is None or slowest is None:
         topic.backlog_age_s, topic.backlog_age_subscription = UNKNOWN_AGE_S, ""
@@ -97,7 +97,7 @@ async def _is_size_exceeded(topic: Topic, quota: BacklogQuota) -> bool:
 
 async def _is_age_exceeded(topic: Topic, quota: BacklogQuota) -> bool:
     oldest_ms = await _oldest_ms(topic)
-    return backlog.is_age_exceeded(quota, oldest_ms, topic.service.clock.wall_ms())
+    return backlog.is_age_exceeded(quota, oldest_ms, topic.surroundings.clock.wall_ms())
 
 
 async def _oldest_ms(topic: Topic) -> int | None:
@@ -105,7 +105,7 @@ async def _oldest_ms(topic: Topic) -> int | None:
     slowest = slowest_subscription(topic)
     if slowest is None:
         return None
-    if topic.service.config.precise_time_based_backlog_quota_check:
+    if topic.surroundings.config.precise_time_based_backlog_quota_check:
         return await slowest.cursor.oldest_publish_time()
     return backlog.closed_ms_of_oldest(topic.ledger.ledgers, slowest.cursor.mark_delete_position)
 
@@ -134,7 +134,7 @@ async def _evict_by_age(topic: Topic, quota: BacklogQuota, now_ms: int) -> int:
     """Skip what is too old in every subscription; 1 if there was any."""
     evicted = 0
     for subscription in _durable(topic):
-        if topic.service.config.precise_time_based_backlog_quota_check:
+        if topic.surroundings.config.precise_time_based_backlog_quota_check:
             evicted += await cursor_moves.expire(subscription, backlog.eviction_deadline_ms(quota, now_ms))
             continue
         end = backlog.end_of_ledgers_closed_before(

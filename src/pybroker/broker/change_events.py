@@ -46,7 +46,7 @@ class ChangeEvents:
     def changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
         """`policies` are set for `topic` alone now, durably; None: nothing is."""
         namespace = self._broker.resources.namespace(topic.namespace)
-        if not self._broker.config.system_topic_enabled or system_topics.is_system_topic(topic):
+        if not self._broker.surroundings.config.system_topic_enabled or system_topics.is_system_topic(topic):
             return
         if namespace is None or namespace.deleted:
             return  # Its topics go with it, this one among them.
@@ -59,7 +59,7 @@ class ChangeEvents:
 
     async def _publish_all(self, namespace: NamespaceName) -> None:
         waiting = self._waiting[namespace]
-        cluster = self._broker.config.cluster_name
+        cluster = self._broker.surroundings.config.cluster_name
         try:
             while waiting:
                 topic, policies = waiting.popleft()

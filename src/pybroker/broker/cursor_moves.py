@@ -63,7 +63,7 @@ def _while_there(subscription: Subscription) -> Iterator[None]:
 
 def _expired(subscription: Subscription, entry_count: int) -> int:
     counters = subscription.counters
-    counters.last_expired_ms = subscription.service.clock.wall_ms()
+    counters.last_expired_ms = subscription.surroundings.clock.wall_ms()
     counters.expired_last_run_entries = entry_count
     if entry_count:
         counters.expired_entries += entry_count
@@ -88,7 +88,7 @@ async def reset_to_time(subscription: Subscription, publish_time_ms: int) -> Non
 
 
 async def _move(subscription: Subscription, position: Position, unacked_words: Sequence[int]) -> None:
-    if not subscription.service.config.acknowledgment_at_batch_index_level_enabled:
+    if not subscription.surroundings.config.acknowledgment_at_batch_index_level_enabled:
         unacked_words = ()
     subscription.close_consumers()
     if subscription.dispatcher is not None:
@@ -98,7 +98,7 @@ async def _move(subscription: Subscription, position: Position, unacked_words: S
     finally:
         if not subscription.is_durable:
             # Its reader comes back on it; one that does not must leave nothing behind.
-            subscription.service.call_later(READER_RETURN_S, partial(_drop_unused, subscription))
+            subscription.surroundings.call_later(READER_RETURN_S, partial(_drop_unused, subscription))
     logs.info("cursor.reset", topic=subscription.topic.name, subscription=subscription.name, position=position)
 
 

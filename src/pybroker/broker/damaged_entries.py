@@ -35,7 +35,7 @@ def go_behind(subscription: Subscription, damage: DamagedEntries) -> bool:
     if not entry_ids:
         return False
     if cursor.state.undeleted_in(ledger_id, first, len(entry_ids)) != []:
-        if not subscription.service.config.auto_skip_non_recoverable_data:
+        if not subscription.surroundings.config.auto_skip_non_recoverable_data:
             return False
         _skip(subscription, ledger_id, entry_ids, damage)
     position = ledgers.normalize(cursor.read_position)
@@ -47,7 +47,7 @@ def go_behind(subscription: Subscription, damage: DamagedEntries) -> bool:
 def _skip(subscription: Subscription, ledger_id: int, entry_ids: range, damage: DamagedEntries) -> None:
     assert subscription.dispatcher is not None
     skipped = subscription.cursor.state.acknowledge(ledger_id, entry_ids)
-    subscription.service.stats.skipped_damaged_entries += skipped
+    subscription.surroundings.stats.skipped_damaged_entries += skipped
     subscription.dispatcher.acked(ledger_id, entry_ids)
     subscription.cursor.changed(None)
     logs.warning(

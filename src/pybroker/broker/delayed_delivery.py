@@ -50,6 +50,7 @@ class DelayedDelivery(CursorOwner):
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
         self._service = subscription.service
+        self._surroundings = subscription.service.surroundings
         self._cursor = subscription.cursor
         self._index = DelayedIndex()
         self._times = _delivery_times(subscription)
@@ -97,7 +98,7 @@ class DelayedDelivery(CursorOwner):
         due_times_ms = [deliver_at_ms(payload) for payload in entries.payloads]
         if not any(due_times_ms):
             return entries
-        cutoff_ms = times.cutoff_ms(self._service.clock.wall_ms())
+        cutoff_ms = times.cutoff_ms(self._surroundings.clock.wall_ms())
         held = [index for index, due_ms in enumerate(due_times_ms) if due_ms > cutoff_ms]
         if not held:
             return entries
@@ -114,7 +115,7 @@ class DelayedDelivery(CursorOwner):
         """Entries that are due, in the order of their times; they wait no more. All of them when nothing is delayed any more."""
         if not self._index or not self._is_shared:
             return []
-        cutoff_ms = MAX_DUE_MS if self._times is None else self._times.cutoff_ms(self._service.clock.wall_ms())
+        cutoff_ms = MAX_DUE_MS if self._times is None else self._times.cutoff_ms(self._surroundings.clock.wall_ms())
         taken = self._index.take_due(cutoff_ms, max_entries)
         self._set_alarm()
         if taken:
@@ -163,7 +164,7 @@ class DelayedDelivery(CursorOwner):
                 return
             self._alarm.cancel()
         self._alarm_ms = alarm_ms
-        wait_s = (alarm_ms - self._service.clock.wall_ms()) / 1000
+        wait_s = (alarm_ms - self._surroundings.clock.wall_ms()) / 1000
         loop = asyncio.get_running_loop()
         self._alarm = loop.call_later(max(0.0, min(wait_s, MAX_ALARM_S)), self._ring)
 
@@ -175,7 +176,7 @@ class DelayedDelivery(CursorOwner):
     def _ring(self) -> None:
         """Wake the pump if something is due. It may not get to it now, for want of permits: then it is woken for these."""
         self._alarm = None
-        now_ms = self._service.clock.wall_ms()
+        now_ms = self._surroundings.clock.wall_ms()
         if now_ms < self._alarm_ms:
             self._set_alarm()
         else:
@@ -230,7 +231,7 @@ class DelayedDelivery(CursorOwner):
         if self._unread is None or not self._is_shared:
             return True
         state, ledgers = self._cursor.state, self._cursor.ledger.ledgers
-        clock = self._service.clock
+        clock = self._surroundings.clock
         try:
             for run in self._unread:
                 if ledgers.row_of(run.ledger_id) is not None:
@@ -324,7 +325,7 @@ def _delivery_times(subscription: Subscription) -> DeliveryTimes | None:
     policies = subscription.topic.policies.delayed_delivery
     if not policies.active:
         return None
-    config = subscription.service.config
+    config = subscription.surroundings.config
     return DeliveryTimes(max(0, policies.tickTime), config.is_delayed_delivery_deliver_at_time_strict)
 
 

@@ -115,7 +115,7 @@ class AvailableFilters:
         """Those that are asked for `topic`; none for topics of the broker itself."""
         if is_system_topic(topic.name):
             return ()
-        if not topic.service.config.allow_override_entry_filters:
+        if not topic.surroundings.config.allow_override_entry_filters:
             return self.configured
         return tuple(map(self._available, topic.policies.entry_filter_names))
 
@@ -239,7 +239,7 @@ class FilterChain(FilterJury):
     def _stop_at(self, position: Position) -> None:
         self._subscription.cursor.read_position = position
         self.is_waiting = True
-        self._subscription.service.call_later(RESCHEDULE_S, self._go_on)
+        self._subscription.surroundings.call_later(RESCHEDULE_S, self._go_on)
 
     def _go_on(self) -> None:
         self.is_waiting = False
@@ -255,7 +255,7 @@ class FilterChain(FilterJury):
             dispatcher.give_back(later)
             self._subscription.wake()
 
-        self._subscription.service.call_later(RESCHEDULE_S, give_back)
+        self._subscription.surroundings.call_later(RESCHEDULE_S, give_back)
 
 
 def _of(entries: AssignInput, verdicts: list[Verdict], wanted: Verdict) -> list[int]:

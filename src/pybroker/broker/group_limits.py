@@ -13,7 +13,7 @@ from pybroker.metadata.resource_groups import ResourceGroup, ResourceGroups
 from pybroker.model.policies import DispatchRate, PublishRate
 
 if TYPE_CHECKING:
-    from pybroker.broker.service import BrokerService
+    from pybroker.surroundings import Surroundings
 
 
 class LimitsOfGroup:
@@ -30,8 +30,8 @@ _UNLIMITED = LimitsOfGroup()
 class GroupLimits:
     """Owned by the broker."""
 
-    def __init__(self, service: BrokerService, groups: ResourceGroups) -> None:
-        self._service = service
+    def __init__(self, surroundings: Surroundings, groups: ResourceGroups) -> None:
+        self._surroundings = surroundings
         self._groups = groups
         self._limits: dict[str, LimitsOfGroup] = {}
 
@@ -57,11 +57,11 @@ class GroupLimits:
 
     def _apply(self, limits: LimitsOfGroup, group: ResourceGroup) -> None:
         rate = PublishRate(group.publishRateInMsgs, group.publishRateInBytes)
-        limits.publish_gate = renewed_gate(self._service, limits.publish_gate, rate)
+        limits.publish_gate = renewed_gate(self._surroundings, limits.publish_gate, rate)
         dispatch_rate = DispatchRate(group.dispatchRateInMsgs, group.dispatchRateInBytes, False, 1)
         before = limits.dispatch_limit
         if not is_limited(dispatch_rate):
             limits.dispatch_limit = None
         elif before is None or before.rate != dispatch_rate:
-            now_ms = self._service.clock.monotonic_ms()
+            now_ms = self._surroundings.clock.monotonic_ms()
             limits.dispatch_limit = DispatchLimit("ResourceGroup", dispatch_rate, now_ms, 0, 0)

@@ -37,14 +37,14 @@ class HealthCheck:
             raise ServiceNotReady("the broker is starting or stopping")
         try:
             async with asyncio.timeout(TIMEOUT_S), self._running:
-                await broker.metadata_store.get(paths.cluster(broker.config.cluster_name))
+                await broker.metadata_store.get(paths.cluster(broker.surroundings.config.cluster_name))
                 await self._write_and_read()
         except (StoreError, TimeoutError) as error:
             raise MetadataError(f"the broker cannot store anything: {error or 'no answer in time'}") from error
 
     async def _write_and_read(self) -> None:
         topic = await self._broker.load_topic(system_topics.health_check(self._broker_id()), may_create=True)
-        payload = b"%d" % self._broker.clock.wall_ms()
+        payload = b"%d" % self._broker.surroundings.clock.wall_ms()
         position = await InternalProducer.of(topic).publish(payload)
         read = await topic.ledger.read(position, 1, 1 << 16)
         entry = read.payloads[0]

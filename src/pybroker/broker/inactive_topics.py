@@ -29,6 +29,7 @@ class InactiveTopics:
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service
+        self._surroundings = service.surroundings
 
     async def check(self, topic: TopicBase) -> None:
         """Delete `topic` when it has been idle for as long as its policies say. Raises StoreError."""
@@ -38,7 +39,7 @@ class InactiveTopics:
         if is_active(topic):
             topic.in_use()
             return
-        idle_ms = self._service.clock.monotonic_ms() - topic.last_used_ms
+        idle_ms = self._surroundings.clock.monotonic_ms() - topic.last_used_ms
         retention_minutes = topic.policies.retention.retentionTimeInMinutes if topic.name.is_persistent else 0
         if (
             idle_ms < policies.maxInactiveDurationSeconds * _MS_PER_SECOND
@@ -54,7 +55,7 @@ class InactiveTopics:
             return
         if (
             topic.name.partition_index >= 0
-            and self._service.config.broker_delete_inactive_partitioned_topic_metadata_enabled
+            and self._surroundings.config.broker_delete_inactive_partitioned_topic_metadata_enabled
         ):
             await self._service.partitioned_operations.forget_if_empty(topic.name.partitioned_name)
 

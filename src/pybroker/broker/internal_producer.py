@@ -96,7 +96,7 @@ class InternalProducer(_Publisher):
         service = topic.service
         self._topic = topic
         self._producer = Producer(
-            topic, _PRODUCER_ID, service.producer_names.new(), False, 0, self, {}, service.clock.wall_ms()
+            topic, _PRODUCER_ID, service.producer_names.new(), False, 0, self, {}, service.surroundings.clock.wall_ms()
         )
         self._sequence_id = 0
         self._awaited: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
@@ -122,7 +122,7 @@ class InternalProducer(_Publisher):
         entry = build_entry(
             self._producer.name,
             self._sequence_id,
-            self._topic.service.clock.wall_ms(),
+            self._topic.surroundings.clock.wall_ms(),
             payload,
             key=key,
             replicate_to=replicate_to,
@@ -158,7 +158,7 @@ class EntryPublish(_Publisher):
         service = topic.service
         # Of a name that nobody else has: these sequence ids, which only count, are not to be taken for somebody's.
         self._producer = Producer(
-            topic, _PRODUCER_ID, service.producer_names.new(), False, 0, self, {}, service.clock.wall_ms()
+            topic, _PRODUCER_ID, service.producer_names.new(), False, 0, self, {}, service.surroundings.clock.wall_ms()
         )
         self._left: Sequence[int] = range(len(entries))  # to be handed to the topic
         self._handed = 0  # of these
@@ -184,7 +184,7 @@ class EntryPublish(_Publisher):
 
     def _refuse_too_large(self) -> None:
         """What no client could send, nor would all be able to read."""
-        limit = self._topic.service.config.max_message_size
+        limit = self._topic.surroundings.config.max_message_size
         for index in self._left:
             if len(self._entries[index]) > limit:
                 self._answer(index, NotAllowedError(f"Exceed maximum message size of {limit} bytes (maxMessageSize)"))

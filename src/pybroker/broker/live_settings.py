@@ -28,7 +28,7 @@ class LiveSettings:
         broker.dynamic.listen(self._changed)
 
     def _changed(self, key: KeyInfo) -> None:
-        broker, config = self._broker, self._broker.config
+        broker, config = self._broker, self._broker.surroundings.config
         match key.key:
             case "logLevel":
                 logs.set_level(config.log_level)

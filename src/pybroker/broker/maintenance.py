@@ -42,12 +42,13 @@ class Maintenance:
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service
+        self._surroundings = service.surroundings
         self.quota_check_duration_s = Buckets(CHECK_DURATION_BOUNDS_S)
         self._inactive_topics = InactiveTopics(service)
 
     async def run(self) -> None:
         """Check for ever, each at its own interval."""
-        config = self._service.config
+        config = self._surroundings.config
         async with asyncio.TaskGroup() as group:
             retention_s = config.retention_check_interval_in_seconds
             group.create_task(_every(retention_s, self.check_retention), name="retention")
@@ -85,7 +86,7 @@ class Maintenance:
 
     async def _check_inactive_topics(self) -> None:
         while True:
-            await asyncio.sleep(self._service.config.broker_delete_inactive_topics_frequency_seconds)
+            await asyncio.sleep(self._surroundings.config.broker_delete_inactive_topics_frequency_seconds)
             await self.check_inactive_topics()
 
     async def check_inactive_topics(self) -> None:
@@ -102,7 +103,7 @@ class Maintenance:
 
     async def check_backlog_quotas(self) -> None:
         """Measure all backlogs and act where a quota is exceeded."""
-        clock = self._service.clock
+        clock = self._surroundings.clock
         started_ms = clock.monotonic_ms()
         await self._for_each_topic("backlog_quota", backlog_quota.enforce)
         self.quota_check_duration_s.add((clock.monotonic_ms() - started_ms) / 1000)
@@ -112,7 +113,7 @@ class Maintenance:
         await self._for_each(list(self._service.topics.values()), what, check)
 
     async def _for_each(self, topics: Sequence[_Topic], what: str, check: Callable[[_Topic], Awaitable[None]]) -> None:
-        clock = self._service.clock
+        clock = self._surroundings.clock
         slice_ends_ms = clock.monotonic_ms() + SLICE_MS
         for topic in topics:
             if clock.monotonic_ms() >= slice_ends_ms:
@@ -153,7 +154,7 @@ async def _check_deduplication(topic: Topic) -> None:
 async def _expire(topic: Topic) -> None:
     ttl_s = topic.policies.message_ttl_s
     if ttl_s > 0:
-        before_ms = topic.service.clock.wall_ms() - ttl_s * 1000
+        before_ms = topic.surroundings.clock.wall_ms() - ttl_s * 1000
         for subscription in list(topic.subscriptions.values()):
             if subscription.name != COMPACTION_SUBSCRIPTION:  # what it has not reached is not compacted yet
                 with suppress(SubscriptionNotFound):  # The others are looked at all the same.
@@ -165,7 +166,7 @@ async def _delete_unused(topic: Topic) -> None:
     limit_minutes = topic.policies.subscription_expiration_minutes
     if limit_minutes <= 0:
         return
-    deadline_ms = topic.service.clock.wall_ms() - limit_minutes * _MS_PER_MINUTE
+    deadline_ms = topic.surroundings.clock.wall_ms() - limit_minutes * _MS_PER_MINUTE
     for subscription in list(topic.subscriptions.values()):
         if not _is_unused(subscription, deadline_ms):
             continue

@@ -48,7 +48,7 @@ class NamespaceDeletion:
         service = self._service
         if service.resources.namespace(namespace) is None:
             raise AdminError(_NOT_FOUND, f"Namespace {namespace} does not exist.")
-        if force and not service.config.force_delete_namespace_allowed:
+        if force and not service.surroundings.config.force_delete_namespace_allowed:
             raise AdminError(405, "Broker doesn't allow forced deletion of namespaces (forceDeleteNamespaceAllowed)")
         try:
             if not force:

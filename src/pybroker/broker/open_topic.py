@@ -24,11 +24,13 @@ async def on_open_topic(
     `find` waits until the topic is closed. Raises what both raise, and TooManyRequests for a topic that was closed again and
     again until the deadline of those who wait for a subscription.
     """
-    ends_ms = service.clock.monotonic_ms() + service.config.subscription_turn_timeout_seconds * 1000
+    ends_ms = (
+        service.surroundings.clock.monotonic_ms() + service.surroundings.config.subscription_turn_timeout_seconds * 1000
+    )
     while True:
         topic = await find()
         try:
             return await action(topic)
         except TopicFenced as fenced:
-            if service.clock.monotonic_ms() >= ends_ms:
+            if service.surroundings.clock.monotonic_ms() >= ends_ms:
                 raise TooManyRequests(f"topic {topic.name} is closed again and again, try again") from fenced

@@ -21,8 +21,8 @@ from pybroker.model.policies import PublishRate
 from pybroker.model.system_topics import is_system_topic
 
 if TYPE_CHECKING:
-    from pybroker.broker.service import BrokerService
     from pybroker.broker.topic_base import TopicBase
+    from pybroker.surroundings import Surroundings
 
 MAX_WAIT_MS = 1000
 """A long debt is waited for in steps, so that a limit nobody needs any more is not kept for its sake."""
@@ -64,25 +64,25 @@ class WaitingRow:
 class PublishGate(WaitingRow):
     """One limit, and who waits for it. Shared by all topics under the limit."""
 
-    def __init__(self, service: BrokerService, rate: PublishRate) -> None:
+    def __init__(self, surroundings: Surroundings, rate: PublishRate) -> None:
         assert is_limited(rate)
         super().__init__()
         self.rate = rate
         self.limit = RateLimit(
-            rate.publishThrottlingRateInMsg, rate.publishThrottlingRateInByte, 1000, service.clock.monotonic_ms()
+            rate.publishThrottlingRateInMsg, rate.publishThrottlingRateInByte, 1000, surroundings.clock.monotonic_ms()
         )
-        self._service = service
+        self._surroundings = surroundings
         self._is_timed = False
 
     def wait(self, waiter: PublishWaiter) -> None:
         super().wait(waiter)
         if not self._is_timed:
             self._is_timed = True
-            self._service.call_later(min(MAX_WAIT_MS, max(1, self.limit.wait_ms())) / 1000, self._time_passed)
+            self._surroundings.call_later(min(MAX_WAIT_MS, max(1, self.limit.wait_ms())) / 1000, self._time_passed)
 
     def _time_passed(self) -> None:
         self._is_timed = False
-        while self._waiting and min(self.limit.allowance(self._service.clock.monotonic_ms())) > 0:
+        while self._waiting and min(self.limit.allowance(self._surroundings.clock.monotonic_ms())) > 0:
             self._let_go(next(iter(self._waiting)))  # It is last in the row if it has to wait again.
         if self._waiting:
             self.wait(next(iter(self._waiting)))
@@ -104,7 +104,7 @@ class PublishThrottle:
         """How many of these messages may be published now, which counts as done."""
         if self.held is not None:
             return 0
-        now_ms = self._topic.service.clock.monotonic_ms()
+        now_ms = self._topic.surroundings.clock.monotonic_ms()
         counts, payloads = run.message_counts, run.payloads
         passing = min(gate.limit.passing(counts, payloads, run.size_bytes, now_ms) for gate in self.gates)
         if passing:
@@ -129,11 +129,11 @@ def is_limited(rate: PublishRate) -> bool:
     return rate.publishThrottlingRateInMsg > 0 or rate.publishThrottlingRateInByte > 0
 
 
-def renewed_gate(service: BrokerService, gate: PublishGate | None, rate: PublishRate) -> PublishGate | None:
+def renewed_gate(surroundings: Surroundings, gate: PublishGate | None, rate: PublishRate) -> PublishGate | None:
     """What limits to `rate`, None for no limit; the same gate while the rate is the same."""
     if not is_limited(rate):
         return None
-    return gate if gate is not None and gate.rate == rate else PublishGate(service, rate)
+    return gate if gate is not None and gate.rate == rate else PublishGate(surroundings, rate)
 
 
 def renew(topic: TopicBase) -> None:
@@ -141,7 +141,7 @@ def renew(topic: TopicBase) -> None:
     if is_system_topic(topic.name):
         return
     service, policies, before = topic.service, topic.policies, topic.publish_throttle
-    own = renewed_gate(service, None if before is None else before.own, policies.publish_rate)
+    own = renewed_gate(topic.surroundings, None if before is None else before.own, policies.publish_rate)
     group = service.group_limits.of(policies.resource_group)
     shared = [gate for gate in (service.publish_gate, group.publish_gate) if gate is not None]
     held = topic.held_publishers

@@ -38,7 +38,6 @@ from pybroker.broker.topic_loading import TopicLoading
 from pybroker.broker.topic_watchers import TopicWatchers
 from pybroker.broker.unacked_budget import UnackedBudget
 from pybroker.broker.waiting import WaitingRequests
-from pybroker.clock import Clock
 from pybroker.cluster.cluster_documents import ClusterDocuments
 from pybroker.cluster.dynamic_configuration import DynamicConfiguration
 from pybroker.cluster.lookup import AdvertisedAddresses, LookupResult
@@ -65,8 +64,8 @@ from pybroker.model.policies import (
     PublishRate,
     TopicPolicies,
 )
-from pybroker.model.stats import BrokerStats
 from pybroker.schema.registry import SchemaRegistry
+from pybroker.surroundings import Surroundings
 from pybroker.tasks import TaskOwner
 
 if TYPE_CHECKING:
@@ -84,17 +83,16 @@ class BrokerService(PolicyListener, ResourceGroupListener):
 
     def __init__(
         self,
-        config: BrokerConfig,
+        surroundings: Surroundings,
         metadata_store: MetadataStore,
         resources: Resources,
         ledgers: ManagedLedgerFactory,
-        clock: Clock,
     ) -> None:
-        self.config = config
+        config = surroundings.config
+        self.surroundings = surroundings
         self.metadata_store = metadata_store
         self.resources = resources
         self.ledgers = ledgers
-        self.clock = clock
         self.authentication = AuthenticationService(config)
         self.authorization = AuthorizationService(config, resources)
         self.addresses: AdvertisedAddresses
@@ -110,7 +108,7 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         self.health = HealthCheck(self)
         self.partitioned = PartitionedTopics(metadata_store)
         """Loaded by the app before anybody is served."""
-        self.schemas = SchemaRegistry(metadata_store, clock)
+        self.schemas = SchemaRegistry(metadata_store, surroundings.clock)
         self.waiting = WaitingRequests(config)
         """Those that wait for a topic."""
         self.loading = TopicLoading(self)
@@ -118,25 +116,23 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         self.namespace_deletion = NamespaceDeletion(self)
         self.partitioned_operations = PartitionedTopicOperations(self)
         self.maintenance = Maintenance(self)
-        self.producer_names = ProducerNames(config.cluster_name, metadata_store, clock)
+        self.producer_names = ProducerNames(config.cluster_name, metadata_store, surroundings.clock)
         """Loaded by the app before anybody is served."""
-        self.stats = BrokerStats()
         self.consumer_rates: Callable[[Consumer], DeliveryRates] | None = None
         """What each consumer was sent lately; set by who measures it, if anybody does."""
         self.entry_filters = AvailableFilters(config.entry_filter_names)
         self.added_metadata = added_metadata(config.broker_entry_metadata_interceptors)
-        self.dispatch_limit = _dispatch_limit(config, clock)
-        self.publish_gate = renewed_gate(self, None, _publish_rate(config))
+        self.dispatch_limit = _dispatch_limit(surroundings)
+        self.publish_gate = renewed_gate(surroundings, None, _publish_rate(config))
         """What limits all publishing to the broker together."""
         self.resource_groups = ResourceGroups(metadata_store)
         """Loaded by the app before anybody is served."""
-        self.group_limits = GroupLimits(self, self.resource_groups)
+        self.group_limits = GroupLimits(surroundings, self.resource_groups)
         self.unacked_budget = _unacked_budget(config)
         self.ready = False
         self.is_closing = False
         self.fatal_error = ""
-        self._loop = asyncio.get_running_loop()
-        self.pumps = PumpList(self._loop, clock)
+        self.pumps = PumpList(asyncio.get_running_loop(), surroundings.clock)
         self.compaction_slot = asyncio.Semaphore(1)
         """Held while a topic is compacted: one after the other, so that what the keys of a topic take is taken once."""
         self.tasks = TaskOwner("broker")
@@ -155,16 +151,16 @@ class BrokerService(PolicyListener, ResourceGroupListener):
 
     async def lookup(self, topic: TopicName, listener_name: str | None) -> LookupResult:
         """Where `topic` is served. The topic need not exist, its namespace must. Raises TopicNotFound."""
-        self.stats.lookups += 1
-        started_ms = self.clock.monotonic_ms()
+        self.surroundings.stats.lookups += 1
+        started_ms = self.surroundings.clock.monotonic_ms()
         try:
             self.require_namespace(topic.namespace)
             return self.addresses.resolve(listener_name)
         except Exception:
-            self.stats.lookup_failures += 1
+            self.surroundings.stats.lookup_failures += 1
             raise
         finally:
-            self.stats.lookup_ms.add(self.clock.monotonic_ms() - started_ms)
+            self.surroundings.stats.lookup_ms.add(self.surroundings.clock.monotonic_ms() - started_ms)
 
     async def partitioned_metadata(self, topic: TopicName, create: bool) -> int:
         """How many partitions `topic` has: 0 for a topic without partitions.
@@ -173,7 +169,7 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         made by the first producer or consumer: asking makes only partitioned ones.
         """
         self.require_namespace(topic.namespace)
-        if self._metadata_requests >= self.config.max_concurrent_lookup_request:
+        if self._metadata_requests >= self.surroundings.config.max_concurrent_lookup_request:
             raise TooManyRequests("too many lookups are under way (maxConcurrentLookupRequest), try again")
         self._metadata_requests += 1
         try:
@@ -210,7 +206,7 @@ class BrokerService(PolicyListener, ResourceGroupListener):
             return topic
         if not name.is_persistent:
             raise NotAllowedError(f"Not possible on a non-persistent topic: {name}")
-        if not self.config.enable_persistent_topics:
+        if not self.surroundings.config.enable_persistent_topics:
             raise NotAllowedError("Broker is unable to load persistent topic (enablePersistentTopics)")
 
         async def load() -> Topic:
@@ -246,7 +242,7 @@ class BrokerService(PolicyListener, ResourceGroupListener):
     @functools.cached_property
     def descriptors(self) -> Descriptors:
         """What connections may take of the process's file descriptors."""
-        config = self.config
+        config = self.surroundings.config
         return Descriptors.of_process(config.file_descriptors_reserve, config.max_http_server_connections)
 
     def unready_reason(self) -> str | None:
@@ -254,7 +250,7 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         if self.is_closing or not self.ready:
             return "the broker is starting or stopping"
         limit = self.descriptors.max_clients
-        if self.stats.active_connections >= limit:
+        if self.surroundings.stats.active_connections >= limit:
             return (
                 f"there are as many connections as file descriptors allow ({limit}; fileDescriptorsReserve, ulimit -n)"
             )
@@ -362,14 +358,14 @@ class BrokerService(PolicyListener, ResourceGroupListener):
 
     def effective_policies(self, namespace: NamespaceName, topic: TopicPolicies) -> EffectivePolicies:
         """What holds for a topic of `namespace` that has `topic` set for itself."""
-        if not self.config.topic_level_policies_enabled:
+        if not self.surroundings.config.topic_level_policies_enabled:
             topic = TopicPolicies()
         # A namespace that is being deleted has none; its topics go next.
         return effective_policies(
             topic,
             self.resources.namespace(namespace) or _NOTHING_SET,
             self.default_policies,
-            self.config.cluster_name,
+            self.surroundings.config.cluster_name,
         )
 
     async def namespace_changed(self, namespace: NamespaceName) -> None:
@@ -377,11 +373,11 @@ class BrokerService(PolicyListener, ResourceGroupListener):
 
     def defaults_changed(self) -> None:
         """Settings were changed at run time: apply what holds where neither topic nor namespace says anything."""
-        self.default_policies = default_policies(self.config)
-        limit = _dispatch_limit(self.config, self.clock)
+        self.default_policies = default_policies(self.surroundings.config)
+        limit = _dispatch_limit(self.surroundings)
         if (limit and limit.rate) != (self.dispatch_limit and self.dispatch_limit.rate):
             self.dispatch_limit = limit  # One that stays the same keeps its count.
-        self.publish_gate = renewed_gate(self, self.publish_gate, _publish_rate(self.config))
+        self.publish_gate = renewed_gate(self.surroundings, self.publish_gate, _publish_rate(self.surroundings.config))
         self.tasks.start(self._apply_policies(None), "apply default policies")
 
     async def _apply_policies(self, namespace: NamespaceName | None) -> None:
@@ -413,13 +409,9 @@ class BrokerService(PolicyListener, ResourceGroupListener):
 
     def read_retry_delay_s(self, failures: int) -> float:
         """How long to wait after the n-th failed read in a row."""
-        first_ms = self.config.dispatcher_read_failure_backoff_initial_time_in_ms
-        most_ms = self.config.dispatcher_read_failure_backoff_max_time_in_ms
+        first_ms = self.surroundings.config.dispatcher_read_failure_backoff_initial_time_in_ms
+        most_ms = self.surroundings.config.dispatcher_read_failure_backoff_max_time_in_ms
         return min(most_ms, first_ms << min(failures - 1, 16)) / 1000
-
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
-        """Call back on the loop after `delay_s`."""
-        self._loop.call_later(delay_s, callback)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -455,7 +447,8 @@ def _publish_rate(config: BrokerConfig) -> PublishRate:
     )
 
 
-def _dispatch_limit(config: BrokerConfig, clock: Clock) -> DispatchLimit | None:
+def _dispatch_limit(surroundings: Surroundings) -> DispatchLimit | None:
     """What limits all dispatch of the broker together."""
+    config = surroundings.config
     rate = DispatchRate(config.dispatch_throttling_rate_in_msg, config.dispatch_throttling_rate_in_byte, False, 1)
-    return DispatchLimit("Broker", rate, clock.monotonic_ms(), 0, 0) if is_limited(rate) else None
+    return DispatchLimit("Broker", rate, surroundings.clock.monotonic_ms(), 0, 0) if is_limited(rate) else None

@@ -57,7 +57,7 @@ class Subscription(SubscriptionBase):
         """The same, if it does."""
         self.dispatcher: Dispatcher | None = None
         self.is_queued = False
-        self.last_active_ms = topic.service.clock.wall_ms()
+        self.last_active_ms = topic.surroundings.clock.wall_ms()
         """When a consumer came or went last; when the topic was loaded if none did since."""
         self.delayed = DelayedDelivery(self)
         self._redelivery_counts = RedeliveryCounts()
@@ -151,7 +151,7 @@ class Subscription(SubscriptionBase):
             # The type and its options are the connected consumers'; only cursor and redelivery counts are the subscription's.
             max_unacked = self.topic.policies.max_unacked_per_subscription
             dispatcher = new_dispatcher(
-                self.service.config, kind, self._redelivery_counts, self.topic.name, max(0, max_unacked)
+                self.surroundings.config, kind, self._redelivery_counts, self.topic.name, max(0, max_unacked)
             )
             self.reads, self.compacted_reads = self.cursor, None
             self.cursor.rewind()
@@ -171,13 +171,13 @@ class Subscription(SubscriptionBase):
             self._draining_hashes_cleared_before = self.draining_hashes_cleared_total
             self.dispatcher = dispatcher
         self.consumers.append(consumer)
-        self.last_active_ms = self.service.clock.wall_ms()
+        self.last_active_ms = self.surroundings.clock.wall_ms()
         self._apply(redelivery)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """`consumer` is gone: what it did not acknowledge is delivered again."""
         self.consumers.remove(consumer)
-        self.last_active_ms = self.service.clock.wall_ms()
+        self.last_active_ms = self.surroundings.clock.wall_ms()
         self.topic.in_use()
         assert self.dispatcher is not None
         self._apply(self.dispatcher.remove_consumer(consumer.state))
@@ -218,8 +218,8 @@ class Subscription(SubscriptionBase):
             self._choose_reads(dispatcher)
             self.reads.rewind()
         if redelivery.start_later:
-            delay_s = self.service.config.active_consumer_failover_delay_time_millis / 1000
-            self.service.call_later(delay_s, lambda: self._start(dispatcher))
+            delay_s = self.surroundings.config.active_consumer_failover_delay_time_millis / 1000
+            self.surroundings.call_later(delay_s, lambda: self._start(dispatcher))
         for state, is_active in redelivery.notices:
             consumer = state.peer
             assert isinstance(consumer, Consumer)
@@ -269,7 +269,9 @@ class Subscription(SubscriptionBase):
         """What was held back can go: a little later, so that what is released one by one goes together."""
         if not self._is_waking_soon:
             self._is_waking_soon = True
-            self.service.call_later(self.service.config.key_shared_unblocking_interval_ms / 1000, self._wake_now)
+            self.surroundings.call_later(
+                self.surroundings.config.key_shared_unblocking_interval_ms / 1000, self._wake_now
+            )
 
     def _wake_now(self) -> None:
         self._is_waking_soon = False
@@ -278,7 +280,7 @@ class Subscription(SubscriptionBase):
     def pump(self, deadline_ms: float) -> bool:
         """Dispatch until nothing can move or the time is up; True when there is more to do."""
         dispatcher = self.dispatcher
-        clock = self.service.clock
+        clock = self.surroundings.clock
         budget = self.service.unacked_budget
         if not self.delayed.restore(deadline_ms):
             return True
@@ -357,7 +359,7 @@ class Subscription(SubscriptionBase):
                 "; autoSkipNonRecoverableData=true goes on behind it, so does skipping by hand" if is_lasting else ""
             )
             logs.error("read.failed", topic=self.topic.name, subscription=self.name, error=f"{error}{remedy}")
-        self.service.call_later(self.service.read_retry_delay_s(self._read_failures), self.wake)
+        self.surroundings.call_later(self.service.read_retry_delay_s(self._read_failures), self.wake)
 
     def assign_run(self, plan: ReadPlan, run: EntryRun) -> None:
         """Hand what was read from the cursor's position to the dispatcher, without what is acknowledged already."""
@@ -406,7 +408,7 @@ class Subscription(SubscriptionBase):
             return
         if self.throttle is not None:
             self.throttle.sent(deliveries)
-        now_ms = self.service.clock.wall_ms()
+        now_ms = self.surroundings.clock.wall_ms()
         has_chunks = self.topic.counters.chunks_in > 0
         for delivery in deliveries:
             consumer = delivery.consumer.peer
@@ -464,7 +466,7 @@ class Subscription(SubscriptionBase):
 
     def moved_up(self) -> None:
         """The mark-delete position went on without acknowledgements: nobody waits for what is before it."""
-        self.counters.last_mark_delete_advanced_ms = self.service.clock.wall_ms()
+        self.counters.last_mark_delete_advanced_ms = self.surroundings.clock.wall_ms()
         self.delayed.forget_up_to(self.cursor.mark_delete_position)
         dispatcher = self.dispatcher
         if dispatcher is not None:

@@ -24,6 +24,7 @@ class SubscriptionBase(ABC):
         self.topic = topic
         self.name = name
         self.service = topic.service
+        self.surroundings = topic.surroundings
         self.consumers: list[Consumer] = []
         self.counters = DeliveryCounters()
         self.is_closed = False
@@ -99,7 +100,7 @@ class SubscriptionBase(ABC):
         return is_one_gone
 
     def _count_flow(self, consumer: Consumer) -> None:
-        now_ms = self.service.clock.wall_ms()
+        now_ms = self.surroundings.clock.wall_ms()
         consumer.counters.last_consumed_flow_ms = self.counters.last_consumed_flow_ms = now_ms
         if not consumer.counters.first_consumed_flow_ms:
             consumer.counters.first_consumed_flow_ms = now_ms

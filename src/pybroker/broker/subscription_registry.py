@@ -69,7 +69,7 @@ class SubscriptionRegistry:
 
     async def _wait(self, name: str, doing: str) -> None:
         service = self._topic.service
-        room, config = service.waiting.subscriptions, service.config
+        room, config = service.waiting.subscriptions, service.surroundings.config
         if not room.enter(config.max_waiting_subscription_requests):
             raise TooManyRequests(
                 "too many requests wait for subscriptions (maxWaitingSubscriptionRequests), try again"

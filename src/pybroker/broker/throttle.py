@@ -52,7 +52,7 @@ def _renewed_limit(scope: str, limit: DispatchLimit | None, rate: DispatchRate, 
     if limit is not None and limit.rate == rate:
         return limit
     counters = topic.counters
-    return DispatchLimit(scope, rate, topic.service.clock.monotonic_ms(), counters.messages_in, counters.bytes_in)
+    return DispatchLimit(scope, rate, topic.surroundings.clock.monotonic_ms(), counters.messages_in, counters.bytes_in)
 
 
 class Throttle:
@@ -68,7 +68,7 @@ class Throttle:
     def allows_read(self) -> bool:
         """Whether something may be read now; when not, the subscription is woken as soon as it may."""
         subscription = self._subscription
-        now_ms = subscription.service.clock.monotonic_ms()
+        now_ms = subscription.surroundings.clock.monotonic_ms()
         counters = subscription.topic.counters
         allowances = []
         for limit in self._limits:
@@ -82,7 +82,7 @@ class Throttle:
             self._is_waiting = True
             self._count(allowances)
             wait_ms = max(MIN_WAIT_MS, *(limit.wait_ms() for limit in self._limits))
-            subscription.service.call_later(wait_ms / 1000, self._waited)
+            subscription.surroundings.call_later(wait_ms / 1000, self._waited)
         return False
 
     def _count(self, allowances: list[tuple[float, float]]) -> None:
@@ -99,7 +99,7 @@ class Throttle:
 
     def _is_exempt(self) -> bool:
         """A consumer that keeps up is left alone, if the configuration says so."""
-        config = self._subscription.service.config
+        config = self._subscription.surroundings.config
         if config.dispatch_throttling_on_non_backlog_consumer_enabled:
             return False
         cursor = self._subscription.cursor
@@ -119,7 +119,7 @@ class Throttle:
 
     def sent(self, deliveries: list[Delivery]) -> None:
         """These go out."""
-        config = self._subscription.service.config
+        config = self._subscription.surroundings.config
         if self._is_exempt():
             return
         counts_entries = config.dispatch_throttling_on_batch_message_enabled

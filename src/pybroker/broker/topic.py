@@ -169,7 +169,7 @@ class Topic(TopicBase, ManagedLedgerListener):
 
     def append(self, producer: Producer, run: SendRun, accepted: Accepted | None) -> bool:
         """Hand a run to the ledger; False when that refuses it, which is answered."""
-        publish = Publish(producer, run, self.service.clock.monotonic_ms(), accepted)
+        publish = Publish(producer, run, self.surroundings.clock.monotonic_ms(), accepted)
         producer.pending += len(run.payloads)
         if run.has_markers:
             self._has_markers = True
@@ -185,7 +185,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         return True
 
     def _append_with_metadata(self, metadata: EntryMetadata, run: SendRun, publish: Publish) -> None:
-        payloads = metadata.put_in_front(run.payloads, run.message_counts, self.service.clock.wall_ms())
+        payloads = metadata.put_in_front(run.payloads, run.message_counts, self.surroundings.clock.wall_ms())
         try:
             self.ledger.append(payloads, run.message_counts, sum(map(len, payloads)), publish)
         except StoreError:
@@ -193,7 +193,7 @@ class Topic(TopicBase, ManagedLedgerListener):
             raise
 
     def entries_added(self, runs: list[AppendRun]) -> None:
-        clock = self.service.clock
+        clock = self.surroundings.clock
         now_ms = clock.monotonic_ms()
         counters = self.counters
         for appended in runs:
@@ -211,7 +211,7 @@ class Topic(TopicBase, ManagedLedgerListener):
             counters.entry_size_bytes.add_sizes(run.payloads, run.size_bytes)
             latency_ms = now_ms - publish.started_ms
             counters.publish_latency_ms.add(latency_ms, entries)
-            self.service.stats.publish_latency_ms.add(latency_ms, entries)
+            self.surroundings.stats.publish_latency_ms.add(latency_ms, entries)
             producer.counters.messages_in += messages
             producer.counters.bytes_in += run.size_bytes
             if run.chunk_count:

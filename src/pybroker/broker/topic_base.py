@@ -49,6 +49,7 @@ class TopicBase(ABC):
     ) -> None:
         """`tasks` end before the topic's storage is closed; `epoch` is the last one stored."""
         self.service = service
+        self.surroundings = service.surroundings
         self.name = name
         self.tasks = tasks
         self._own_policies = own_policies
@@ -60,8 +61,8 @@ class TopicBase(ABC):
         self.is_fenced = False
         self.is_silent = False
         """What producers send is dropped without an answer: they are about to be closed, and send it again."""
-        self.loaded_ms = service.clock.wall_ms()
-        self.last_used_ms = service.clock.monotonic_ms()
+        self.loaded_ms = service.surroundings.clock.wall_ms()
+        self.last_used_ms = service.surroundings.clock.monotonic_ms()
         """When somebody was known to use it last."""
         self._subscribe_limit: SubscribeLimit | None = None
         self.publish_throttle: PublishThrottle | None = None
@@ -193,7 +194,7 @@ class TopicBase(ABC):
             return
         if self._subscribe_limit is None or self._subscribe_limit.rate != rate:
             self._subscribe_limit = SubscribeLimit(rate)
-        if not self._subscribe_limit.admits(consumer, self.service.clock.monotonic_ms()):
+        if not self._subscribe_limit.admits(consumer, self.surroundings.clock.monotonic_ms()):
             raise NotAllowedError("Subscribe limited by subscribe rate limit per consumer.")
 
     @property
@@ -220,11 +221,11 @@ class TopicBase(ABC):
 
     def in_use(self) -> None:
         """Somebody uses the topic now, or did until now."""
-        self.last_used_ms = self.service.clock.monotonic_ms()
+        self.last_used_ms = self.surroundings.clock.monotonic_ms()
 
     def fail(self, bug: Exception) -> None:
         """A broken invariant in here: close the topic; its clients look it up again and get a fresh one."""
-        self.service.stats.bugs += 1
+        self.surroundings.stats.bugs += 1
         if not self.is_fenced:
             self.is_fenced = True
             self.service.start_unload(self, f"{type(bug).__name__}: {bug}")

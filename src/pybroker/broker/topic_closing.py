@@ -27,7 +27,7 @@ ANSWERING_S = 2.0
 
 async def tell_clients(broker: BrokerService) -> None:
     """Fence all loaded topics, which tells their clients, and wait until what these have sent is answered."""
-    clock = broker.clock
+    clock = broker.surroundings.clock
     started_ms = clock.monotonic_ms()
     topics = broker.loaded_topics()
     await _fence(broker, topics)
@@ -43,24 +43,26 @@ async def tell_clients(broker: BrokerService) -> None:
 
 async def close_topics(broker: BrokerService) -> None:
     """Close all loaded topics, at most `maxConcurrentTopicCloses` at once; their clients are told if they were not yet."""
-    started_ms = broker.clock.monotonic_ms()
+    started_ms = broker.surroundings.clock.monotonic_ms()
     topics = broker.loaded_topics()
     await _fence(broker, topics)
     waiting = iter(topics)
     async with asyncio.TaskGroup() as group:
-        for _ in range(min(len(topics), broker.config.max_concurrent_topic_closes)):
+        for _ in range(min(len(topics), broker.surroundings.config.max_concurrent_topic_closes)):
             group.create_task(_close_one_by_one(broker, waiting))
     if topics:
-        logs.info("topics.closed", topics=len(topics), took_ms=round(broker.clock.monotonic_ms() - started_ms))
+        logs.info(
+            "topics.closed", topics=len(topics), took_ms=round(broker.surroundings.clock.monotonic_ms() - started_ms)
+        )
 
 
 async def _fence(broker: BrokerService, topics: list[TopicBase]) -> None:
-    slice_ends_ms = broker.clock.monotonic_ms() + TELLING_SLICE_MS
+    slice_ends_ms = broker.surroundings.clock.monotonic_ms() + TELLING_SLICE_MS
     for topic in topics:
         topic.fence()
-        if broker.clock.monotonic_ms() >= slice_ends_ms:
+        if broker.surroundings.clock.monotonic_ms() >= slice_ends_ms:
             await asyncio.sleep(0)
-            slice_ends_ms = broker.clock.monotonic_ms() + TELLING_SLICE_MS
+            slice_ends_ms = broker.surroundings.clock.monotonic_ms() + TELLING_SLICE_MS
 
 
 async def _close_one_by_one(broker: BrokerService, waiting: Iterator[TopicBase]) -> None:
@@ -69,5 +71,5 @@ async def _close_one_by_one(broker: BrokerService, waiting: Iterator[TopicBase])
         try:
             await broker.unload(topic)
         except Exception as bug:  # noqa: BLE001  (a fault boundary: the others are closed all the same)
-            broker.stats.bugs += 1
+            broker.surroundings.stats.bugs += 1
             logs.error("topic.close_failed", topic=topic.name, exc_info=bug)

@@ -83,12 +83,12 @@ class TopicCompaction:
     async def _run(self) -> None:
         topic = self._topic
         service = topic.service
-        started_ms = service.clock.monotonic_ms()
-        config = service.config
+        started_ms = service.surroundings.clock.monotonic_ms()
+        config = service.surroundings.config
         compactor = Compactor(
             topic.ledger,
             service.ledgers.store,
-            service.clock,
+            service.surroundings.clock,
             keeps_messages_without_key=config.topic_compaction_retain_null_key,
             read_timeout_s=config.broker_service_compaction_phase_one_loop_time_in_seconds,
         )
@@ -102,7 +102,7 @@ class TopicCompaction:
             error = str(failure) or type(failure).__name__
             is_fault = not topic.is_fenced and topic.ledger.compacted_drops == drops
         finally:
-            took_ms = int(service.clock.monotonic_ms() - started_ms)
+            took_ms = int(service.surroundings.clock.monotonic_ms() - started_ms)
             self._count(compactor.progress, took_ms, error, is_fault=is_fault)
 
     async def _compact(self, compactor: Compactor) -> None:
@@ -122,7 +122,7 @@ class TopicCompaction:
 
     def _count(self, progress: Progress, took_ms: int, error: str, *, is_fault: bool) -> None:
         """`error` is no fault when somebody wanted the topic closed, or the view dropped."""
-        counters, now_ms = self.counters, self._topic.service.clock.wall_ms()
+        counters, now_ms = self.counters, self._topic.surroundings.clock.wall_ms()
         counters.removed_messages += progress.removed_messages
         counters.read_bytes += progress.read_bytes
         counters.written_bytes += progress.written_bytes

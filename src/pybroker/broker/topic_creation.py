@@ -34,6 +34,7 @@ class TopicCreation:
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service
+        self._surroundings = service.surroundings
         # Of namespaces with a limit, while somebody makes topics there: who counts and who makes are one.
         self._locks: WeakValueDictionary[NamespaceName, asyncio.Lock] = WeakValueDictionary()
         self._makers: dict[NamespaceName, int] = {}  # how many are in `room`
@@ -46,7 +47,7 @@ class TopicCreation:
         policies = self._service.resources.namespace(namespace)
         if policies is not None and policies.autoTopicCreationOverride is not None:
             return policies.autoTopicCreationOverride
-        config = self._service.config
+        config = self._surroundings.config
         return AutoTopicCreationOverride(
             config.allow_auto_topic_creation, config.allow_auto_topic_creation_type, config.default_num_partitions
         )
@@ -134,7 +135,7 @@ class TopicCreation:
 
     def require_strict_name(self, name: TopicName) -> None:
         """Raises NotAllowedError for a topic that only looks like a partition, where such names are not wanted."""
-        if self._service.config.strict_topic_name_enabled and _PARTITION_KEYWORD in name.local_name:
+        if self._surroundings.config.strict_topic_name_enabled and _PARTITION_KEYWORD in name.local_name:
             raise NotAllowedError(f"A topic name may not contain {_PARTITION_KEYWORD} (strictTopicNameEnabled): {name}")
 
     @asynccontextmanager
@@ -172,7 +173,7 @@ class TopicCreation:
     def _limit(self, namespace: NamespaceName) -> int:
         policies = self._service.resources.namespace(namespace)
         own = policies.max_topics_per_namespace if policies is not None else None
-        return self._service.config.max_topics_per_namespace if own is None else own
+        return self._surroundings.config.max_topics_per_namespace if own is None else own
 
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> None:
         """Make a topic without partitions, or a missing partition, because somebody asks for just that.
@@ -254,7 +255,7 @@ class TopicCreation:
         self.require_strict_name(name)
         if service.partitioned_operations.is_changing(name):
             raise TopicChanging(f"topic {name} is being made by others")
-        partitions = automatic.defaultNumPartitions or service.config.default_num_partitions
+        partitions = automatic.defaultNumPartitions or service.surroundings.config.default_num_partitions
         try:
             await service.partitioned_operations.create_automatically(name, partitions)
         except AdminError:  # Somebody else has made one of that name meanwhile.

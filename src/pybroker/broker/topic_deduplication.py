@@ -150,7 +150,7 @@ class TopicDeduplication:
 
     async def _recover(self, known: Deduplication) -> None:
         topic, ledger = self._topic, self._topic.ledger
-        started_ms = topic.service.clock.monotonic_ms()
+        started_ms = topic.surroundings.clock.monotonic_ms()
         cursor = self.cursor
         if cursor is None:
             last = ledger.ledgers.last_position
@@ -166,14 +166,14 @@ class TopicDeduplication:
             return  # It was switched off, and perhaps on again.
         self.status = DeduplicationStatus.ENABLED
         self._entries_behind += replayed
-        self._snapshot_at_ms = topic.service.clock.monotonic_ms()
+        self._snapshot_at_ms = topic.surroundings.clock.monotonic_ms()
         took_ms = round(self._snapshot_at_ms - started_ms, 1)
         logs.info("deduplication.enabled", topic=topic.name, producers=len(known), replayed=replayed, took_ms=took_ms)
         self._release()
 
     async def _replay(self, known: Deduplication, cursor: ManagedCursor) -> int:
         """Note what was stored behind the snapshot; how many entries that were. Raises StoreError."""
-        ledger, clock = self._topic.ledger, self._topic.service.clock
+        ledger, clock = self._topic.ledger, self._topic.surroundings.clock
         position, entries = cursor.first_unacked_position, 0
         slice_ends_ms = clock.monotonic_ms() + REPLAY_SLICE_MS
         while self.known is known and ledger.ledgers.has_entry(position := ledger.ledgers.normalize(position)):
@@ -272,7 +272,7 @@ class TopicDeduplication:
         if known is not None:
             known.stored(accepted)
             self._entries_behind += entries
-            if self._entries_behind >= self._topic.service.config.broker_deduplication_entries_interval:
+            if self._entries_behind >= self._topic.surroundings.config.broker_deduplication_entries_interval:
                 self._snapshot_soon()
         _answered(producer, accepted)
 
@@ -293,8 +293,8 @@ class TopicDeduplication:
         if not self._is_snapshot_due and self.status is DeduplicationStatus.ENABLED:
             self._is_snapshot_due = True
             service = self._topic.service
-            wait_ms = self._snapshot_at_ms + SNAPSHOT_PAUSE_MS - service.clock.monotonic_ms()
-            service.call_later(max(0.0, wait_ms) / 1000, self._snapshot_now)
+            wait_ms = self._snapshot_at_ms + SNAPSHOT_PAUSE_MS - service.surroundings.clock.monotonic_ms()
+            service.surroundings.call_later(max(0.0, wait_ms) / 1000, self._snapshot_now)
 
     def _snapshot_now(self) -> None:
         self._topic.tasks.start(self._snapshot_in_background(), "snapshot of sequence ids")
@@ -316,7 +316,7 @@ class TopicDeduplication:
             if not self._entries_behind:
                 return
             self._forget_inactive(known)
-            self._snapshot_at_ms = self._topic.service.clock.monotonic_ms()
+            self._snapshot_at_ms = self._topic.surroundings.clock.monotonic_ms()
             entries, self._entries_behind = self._entries_behind, 0
             last = self._topic.ledger.last_confirmed
             snapshot = {name: str(sequence_id) for name, sequence_id in known.snapshot().items()}
@@ -328,10 +328,10 @@ class TopicDeduplication:
                 raise
 
     def _forget_inactive(self, known: Deduplication) -> None:
-        topic, config = self._topic, self._topic.service.config
+        topic, config = self._topic, self._topic.surroundings.config
         forgotten = known.forget_inactive(
             topic.producers,
-            topic.service.clock.monotonic_ms(),
+            topic.surroundings.clock.monotonic_ms(),
             config.broker_deduplication_producer_inactivity_timeout_minutes * _MS_PER_MINUTE,
             config.broker_deduplication_max_number_of_producers,
         )
@@ -344,7 +344,7 @@ class TopicDeduplication:
             return
         self._forget_inactive(self.known)
         interval_s = self._topic.policies.deduplication_snapshot_interval_s or 0
-        age_ms = self._topic.service.clock.monotonic_ms() - self._snapshot_at_ms
+        age_ms = self._topic.surroundings.clock.monotonic_ms() - self._snapshot_at_ms
         if interval_s > 0 and age_ms >= interval_s * 1000:
             await self.snapshot()
 

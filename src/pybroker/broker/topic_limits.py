@@ -25,7 +25,7 @@ def require_room_for_producer(topic: TopicBase, producer: Producer) -> None:
     limit = topic.policies.max_producers
     if 0 < limit <= len(topic.producers):
         raise ProducerBusy(f"Topic '{topic.name}' reached max producers limit (maxProducersPerTopic={limit})")
-    limit = topic.service.config.max_same_address_producers_per_topic
+    limit = topic.surroundings.config.max_same_address_producers_per_topic
     if 0 < limit <= sum(_is_neighbour(each.peer, producer.peer) for each in topic.producers.values()):
         raise ProducerBusy(
             f"Topic '{topic.name}' reached max same address producers limit (maxSameAddressProducersPerTopic={limit})"
@@ -46,7 +46,7 @@ def require_room_for_consumer(topic: TopicBase, peer: Peer) -> None:
     subscriptions = topic.subscriptions.values()
     if 0 < limit <= sum(len(subscription.consumers) for subscription in subscriptions):
         raise ConsumerBusy(f"Topic reached max consumers limit (maxConsumersPerTopic={limit})")
-    limit = topic.service.config.max_same_address_consumers_per_topic
+    limit = topic.surroundings.config.max_same_address_consumers_per_topic
     if limit > 0:
         present = sum(_is_neighbour(each.peer, peer) for one in subscriptions for each in one.consumers)
         if limit <= present:
@@ -74,7 +74,7 @@ def require_type_enabled(topic: TopicBase, kind: str) -> None:
     """Raises NotAllowedError for a subscription type that may not be used; consumers that use it already stay."""
     if kind not in topic.policies.subscription_types_enabled and not is_system_topic(topic.name):
         raise NotAllowedError(f"Topic {topic.name} doesn't support {kind} sub type (subscriptionTypesEnabled)")
-    if kind == "Key_Shared" and not topic.service.config.subscription_key_shared_enable:
+    if kind == "Key_Shared" and not topic.surroundings.config.subscription_key_shared_enable:
         raise NotAllowedError("Key_Shared subscription is disabled by broker (subscriptionKeySharedEnable)")
 
 

@@ -44,6 +44,7 @@ class TopicLoading:
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service
+        self._surroundings = service.surroundings
         self._loads: dict[str, _Load] = {}
         self._queue: dict[str, _Load] = {}  # of these, the ones that have not begun
         self._making: dict[str, asyncio.Event] = {}
@@ -88,7 +89,7 @@ class TopicLoading:
                     self._give_up(load)
 
     def _begin_next(self) -> None:
-        limit = self._service.config.max_concurrent_topic_load_request
+        limit = self._surroundings.config.max_concurrent_topic_load_request
         while self._queue and len(self._loads) - len(self._queue) < limit:
             self._begin(next(iter(self._queue.values())))
 
@@ -108,18 +109,18 @@ class TopicLoading:
 
     async def _load(self, load: _Load) -> None:
         service, name, key, loading = self._service, load.name, str(load.name), load.loaded
-        started_ms = service.clock.monotonic_ms()
+        started_ms = service.surroundings.clock.monotonic_ms()
         try:
-            async with asyncio.timeout(service.config.topic_load_timeout_seconds):
+            async with asyncio.timeout(service.surroundings.config.topic_load_timeout_seconds):
                 await service.closed(key)
                 ledger = await self._open_ledger(name, load.may_create)
                 await entry_metadata.restore(service.ledgers, ledger, service.added_metadata)
                 # Last, and the topic is registered in the same turn of the loop: no change in between gets lost.
                 policies = await service.resources.topic_policies(name.partitioned_name)
             topic = service.topics[key] = Topic(service, name, ledger, policies)
-            service.stats.topic_loads += 1
-            took_ms = service.clock.monotonic_ms() - started_ms
-            service.stats.topic_load_ms.add(took_ms)
+            service.surroundings.stats.topic_loads += 1
+            took_ms = service.surroundings.clock.monotonic_ms() - started_ms
+            service.surroundings.stats.topic_load_ms.add(took_ms)
             logs.info(
                 "topic.loaded",
                 topic=key,
@@ -128,7 +129,7 @@ class TopicLoading:
             )
             loading.set_result(topic)
         except BaseException as error:
-            service.stats.topic_load_failures += 1
+            service.surroundings.stats.topic_load_failures += 1
             if isinstance(error, TimeoutError):
                 loading.set_exception(ServiceNotReady(f"topic {name} could not be loaded in time, try again"))
             elif isinstance(error, asyncio.CancelledError):

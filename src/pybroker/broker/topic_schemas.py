@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def schema_strategy(service: BrokerService, name: TopicName, policies: EffectivePolicies) -> str:
     """By which rule a new schema of a topic with `policies` must fit those that are there."""
     if is_system_topic(name):
-        return service.config.system_topic_schema_compatibility_strategy
+        return service.surroundings.config.system_topic_schema_compatibility_strategy
     return policies.schema_strategy
 
 

@@ -118,8 +118,8 @@ class TopicWatchers(TopicListener):
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            wait_ms = max(0.0, self._next_ms - self._broker.clock.monotonic_ms())
-            self._broker.call_later(wait_ms / 1000, self._tell)
+            wait_ms = max(0.0, self._next_ms - self._broker.surroundings.clock.monotonic_ms())
+            self._broker.surroundings.call_later(wait_ms / 1000, self._tell)
 
     def _tell(self) -> None:
         """Tell watchers what is new, as many as a turn has time for; who cannot take it now stays on the list."""
@@ -135,7 +135,7 @@ class TopicWatchers(TopicListener):
                     watcher.tell(watcher.take())
             if any(watcher.is_behind for watcher in watched.watchers):
                 self._changed[watched] = None
-        self._next_ms = self._broker.clock.monotonic_ms() + PAUSE_MS + hashed / HASHED_PER_PAUSE_MS
+        self._next_ms = self._broker.surroundings.clock.monotonic_ms() + PAUSE_MS + hashed / HASHED_PER_PAUSE_MS
         if self._changed:
             self._schedule()
 

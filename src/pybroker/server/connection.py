@@ -76,6 +76,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     def __init__(self, context: ServerContext) -> None:
         self.context = context
         self.broker = context.broker
+        self.surroundings = context.surroundings
         self.session = Session()
         self.identity: Identity | None = None
         self.address = ""
@@ -214,7 +215,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         if isinstance(failure, ProtocolViolation):
             self.close(f"protocol violation: {failure}")
             return
-        self.broker.stats.bugs += 1
+        self.surroundings.stats.bugs += 1
         logs.error("connection.failed", connection=self.address, exc_info=failure)
         self.close("internal error")
 
@@ -420,7 +421,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         if isinstance(failure, StoreError):
             logs.warning("storage.failed", connection=self.address, error=str(failure))
             return PersistenceError(str(failure))
-        self.broker.stats.bugs += 1
+        self.surroundings.stats.bugs += 1
         logs.error("request.failed", connection=self.address, exc_info=failure)
         return UnknownError(f"internal error: {type(failure).__name__}")
 

@@ -32,8 +32,9 @@ class ServerContext:
     """What all connections of the binary protocol share."""
 
     def __init__(self, broker: BrokerService, command_table: CommandTable) -> None:
-        config = broker.config
+        config = broker.surroundings.config
         self.broker = broker
+        self.surroundings = broker.surroundings
         self.command_table = command_table
         self.loop = asyncio.get_running_loop()
         self.receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
@@ -66,10 +67,10 @@ class ServerContext:
 
     def opened(self, connection: Connection) -> None:
         """A connection was accepted."""
-        stats = self.broker.stats
+        stats = self.surroundings.stats
         stats.connections_created += 1
         stats.active_connections += 1
-        self.connections[connection] = self.loop.time() + self.broker.config.keep_alive_interval_seconds
+        self.connections[connection] = self.loop.time() + self.surroundings.config.keep_alive_interval_seconds
         self.all_closed.clear()
         self._by_host[connection.host] += 1
         if self._is_publish_held:
@@ -83,7 +84,7 @@ class ServerContext:
             if displaced is None:
                 self._refuse(connection)
         if displaced is not None:
-            self.broker.stats.connections_displaced += 1
+            self.surroundings.stats.connections_displaced += 1
             self.strangers.leave(displaced)
             displaced.abort("makes way for others: it has not said CONNECT")
 
@@ -95,13 +96,13 @@ class ServerContext:
         """Close those that have not said CONNECT in time."""
         latest_s = self.loop.time() - self.connect_timeout_s
         while (longest := self.strangers.longest) is not None and longest.opened_s <= latest_s:
-            self.broker.stats.connections_displaced += 1
+            self.surroundings.stats.connections_displaced += 1
             self.strangers.leave(longest)
             longest.abort("no CONNECT within connectCommandTimeoutMs")
 
     def _refuse(self, connection: Connection) -> None:
         """There is no descriptor for it that files could do without."""
-        self.broker.stats.connections_refused += 1
+        self.surroundings.stats.connections_refused += 1
         now_s = self.loop.time()
         if now_s >= self._refusal_told_s + REFUSALS_TOLD_EVERY_S:
             self._refusal_told_s = now_s
@@ -109,13 +110,13 @@ class ServerContext:
                 "connection.refused",
                 reason="fileDescriptorsReserve",
                 connections=len(self.connections) - 1,
-                refused=self.broker.stats.connections_refused,
+                refused=self.surroundings.stats.connections_refused,
             )
         connection.abort("as many connections as file descriptors allow (fileDescriptorsReserve, ulimit -n)")
 
     def closed(self, connection: Connection, reason: str) -> None:
         """A connection has ended, whoever ended it."""
-        stats = self.broker.stats
+        stats = self.surroundings.stats
         stats.connections_closed += 1
         stats.active_connections -= 1
         self.connections.pop(connection, None)
@@ -132,7 +133,7 @@ class ServerContext:
 
     def connection_limit(self, connection: Connection) -> str:
         """The name of the limit that `connection` exceeds, empty when there is none; strangers take nobody's place."""
-        config = self.broker.config
+        config = self.surroundings.config
         if 0 < config.broker_max_connections < len(self.connections) - len(self.strangers):
             return "brokerMaxConnections"
         at_host = self._by_host[connection.host] - self.strangers.count_of(connection.host)
@@ -144,7 +145,7 @@ class ServerContext:
 
     def publish_started(self, size_bytes: int) -> bool:
         """Count unanswered sends; True when their bytes are over the broker's bound."""
-        stats = self.broker.stats
+        stats = self.surroundings.stats
         stats.pending_publish_bytes += size_bytes
         return 0 < self._max_publish_buffer_bytes() <= stats.pending_publish_bytes
 
@@ -152,13 +153,13 @@ class ServerContext:
         """Read from nobody until half of the unanswered sends are answered."""
         if not self._is_publish_held:
             self._is_publish_held = True
-            self.broker.stats.throttled_connections = len(self.connections)
+            self.surroundings.stats.throttled_connections = len(self.connections)
             for connection in self.connections:
                 connection.hold_publish_memory(True)
 
     def publish_completed(self, size_bytes: int) -> None:
         """Count answered sends."""
-        stats = self.broker.stats
+        stats = self.surroundings.stats
         stats.pending_publish_bytes -= size_bytes
         assert stats.pending_publish_bytes >= 0, "answered more than was published"
         if self._is_publish_held and stats.pending_publish_bytes <= self._max_publish_buffer_bytes() // 2:
@@ -169,7 +170,7 @@ class ServerContext:
 
     def _max_publish_buffer_bytes(self) -> int:
         """May be changed while the broker runs."""
-        return self.broker.config.max_message_publish_buffer_size_in_mb * 1024 * 1024
+        return self.surroundings.config.max_message_publish_buffer_size_in_mb * 1024 * 1024
 
     def stalled(self, connection: Connection) -> None:
         """The client does not read what it is sent."""
@@ -198,7 +199,7 @@ class Listener:
         self.port_tls: int | None = None
         self._sockets: list[tuple[socket.socket, ssl.SSLContext | None]] = []
         self._servers: list[asyncio.Server] = []
-        self._accept_queue_size = context.broker.config.broker_service_accept_queue_size
+        self._accept_queue_size = context.surroundings.config.broker_service_accept_queue_size
 
     def bind(self, host: str, port: int | None, port_tls: int | None, tls: ssl.SSLContext | None) -> None:
         """Bind the ports without serving them yet. Raises CannotListen, which names all that cannot be bound."""
@@ -249,7 +250,7 @@ class Listener:
 
     async def _keep_alive(self) -> None:
         """Spread over the interval."""
-        interval_s = self.context.broker.config.keep_alive_interval_seconds
+        interval_s = self.context.surroundings.config.keep_alive_interval_seconds
         while True:
             await asyncio.sleep(interval_s / KEEP_ALIVE_SLICES)
             now_s = self.context.loop.time()

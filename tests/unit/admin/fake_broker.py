@@ -39,9 +39,10 @@ from pybroker.model.effective_policies import EffectivePolicies
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.model.policies import BacklogQuota, BacklogQuotaPolicy
 from pybroker.model.position import EARLIEST, Position
-from pybroker.model.stats import BrokerStats, DeliveryCounters, LedgerCounters, ProducerCounters, TopicCounters
+from pybroker.model.stats import DeliveryCounters, LedgerCounters, ProducerCounters, TopicCounters
 from pybroker.schema.registry import SchemaRegistry
 from pybroker.storage.memory_store import MemoryLedgerStore
+from pybroker.surroundings import Surroundings
 
 Names = list[str]
 
@@ -185,10 +186,9 @@ class FakeBroker:
     """What the HTTP edge calls of a BrokerService."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        self.config = config
-        self.clock = FakeClock()
+        self.surroundings = Surroundings(config, FakeClock())
         metadata = self.metadata_store = MemoryMetadataStore()
-        self.schemas = SchemaRegistry(metadata, self.clock)
+        self.schemas = SchemaRegistry(metadata, self.surroundings.clock)
         self.resource_groups = ResourceGroups(metadata)
         self.resources = Resources(metadata)
         self.dynamic = DynamicConfiguration(config, metadata)
@@ -201,7 +201,6 @@ class FakeBroker:
         self.directory = FakeDirectory(self.topics)
         self.partitioned = PartitionedTopics(MemoryMetadataStore())
         self.maintenance = Maintenance(cast(BrokerService, self))
-        self.stats = BrokerStats()
         self.descriptors = Descriptors.of_process(config.file_descriptors_reserve, config.max_http_server_connections)
         self.ledgers = FakeFactory()
         self.pumps: list[FakeSubscription] = []
@@ -245,7 +244,7 @@ class FakeBroker:
     async def delete_namespace(self, namespace: NamespaceName, force: bool) -> None:
         if self.resources.namespace(namespace) is None:
             raise AdminError(404, f"Namespace {namespace} does not exist")
-        if force and not self.config.force_delete_namespace_allowed:
+        if force and not self.surroundings.config.force_delete_namespace_allowed:
             raise AdminError(405, "not allowed (forceDeleteNamespaceAllowed)")
         names = await self.directory.list(namespace, None)
         if names and not force:
@@ -316,8 +315,8 @@ async def served(**settings: Any) -> AsyncIterator[Served]:
     defaults: dict[str, Any] = {"web_service_port": 0, "bind_address": "127.0.0.1", "metrics_page_interval_ms": 0}
     broker = FakeBroker(BrokerConfig(**{**defaults, **settings}))
     await broker.resources.load()
-    await broker.resources.bootstrap(broker.config.cluster_name)
-    server = HttpServer(cast(BrokerService, broker), None, broker.clock)
+    await broker.resources.bootstrap(broker.surroundings.config.cluster_name)
+    server = HttpServer(cast(BrokerService, broker), None, broker.surroundings.clock)
     await server.start()
     try:
         yield Served(broker, server)

@@ -25,7 +25,7 @@ class Scrapes:
     def __init__(self, **settings: Any) -> None:
         self.broker = FakeBroker(BrokerConfig(**settings))
         service = cast(BrokerService, self.broker)
-        self.rates = RateSampler(service, self.broker.clock)
+        self.rates = RateSampler(service, self.broker.surroundings.clock)
         self._page = MetricsPage(service, self.rates)
 
     def page(self) -> str:
@@ -65,7 +65,7 @@ async def test_a_topics_counters_and_rates_are_shown() -> None:
     topic.ledger.counters.mark_deletes, topic.counters.publish_errors = 60, 2
     subscription.counters.throttled_events["Msg", "Topic"] = 8
     subscription.counters.filter_processed = 9
-    scrapes.broker.clock.now_ms += 60_000
+    scrapes.broker.surroundings.clock.now_ms += 60_000
     await scrapes.rates.sample()
     expected = {
         "pulsar_subscriptions_count": 1,
@@ -148,11 +148,11 @@ async def test_broker_totals_are_the_sums_over_the_topics() -> None:
         topic.counters.bytes_out_of_removed = 1
         topic.counters.size_evictions, topic.counters.age_evictions = 2, 1
         topic.subscribe("s").counters.bytes_out = 4
-    scrapes.broker.stats.active_connections = 5
+    scrapes.broker.surroundings.stats.active_connections = 5
     reads = scrapes.broker.ledgers.counters
     reads.entries_read, reads.bytes_read, reads.store_entries_read, reads.store_bytes_read = 180, 1800, 60, 600
-    scrapes.broker.stats.publish_latency_ms.add(0.5, 100)
-    scrapes.broker.clock.now_ms += 60_000
+    scrapes.broker.surroundings.stats.publish_latency_ms.add(0.5, 100)
+    scrapes.broker.surroundings.clock.now_ms += 60_000
     await scrapes.rates.sample()
     cluster = 'cluster="standalone"'
     assert scrapes.value("pulsar_broker_topics_count", cluster) == 3
@@ -233,19 +233,19 @@ class TickingClock(FakeClock):
 
 def test_the_page_comes_in_slices_also_while_the_topics_are_read() -> None:
     scrapes = Scrapes()
-    scrapes.broker.clock = TickingClock()
+    scrapes.broker.surroundings.clock = TickingClock()
     for index in range(20):
         scrapes.broker.add_topic(f"t-{index}")
     slices = scrapes.slices()
     assert [bool(text) for text in slices[:5]] == [False] * 5
     assert all(text.count("# TYPE") <= SLICE_MS for text in slices)
-    scrapes.broker.clock = FakeClock()
+    scrapes.broker.surroundings.clock = FakeClock()
     assert len(scrapes.slices()) == 1
 
 
 def test_a_topic_that_goes_during_a_scrape_is_still_written() -> None:
     scrapes = Scrapes()
-    scrapes.broker.clock = TickingClock()
+    scrapes.broker.surroundings.clock = TickingClock()
     for index in range(20):
         scrapes.broker.add_topic(f"t-{index}")
     slices = scrapes._page.slices()
@@ -260,7 +260,7 @@ async def test_the_windows_of_an_unloaded_topic_are_forgotten() -> None:
     topic = scrapes.broker.add_topic("t")
     subscription = topic.subscribe("s")
     topic.counters.messages_in = subscription.counters.messages_out = 60
-    scrapes.broker.clock.now_ms += 60_000
+    scrapes.broker.surroundings.clock.now_ms += 60_000
     await scrapes.rates.sample()
     assert scrapes.rates.topic(cast(Any, topic)).messages_in.per_second == 1
     scrapes.broker.topics.clear()
@@ -341,7 +341,7 @@ def test_the_rows_of_a_namespace_hold_what_its_subscriptions_have_no_rows_for() 
 
 async def test_histograms_and_summaries_add_up() -> None:
     scrapes = Scrapes()
-    stats = scrapes.broker.stats
+    stats = scrapes.broker.surroundings.stats
     stats.loop_lags_ms.add(0.4, 3)
     stats.loop_lags_ms.add(30)
     stats.lookup_ms.add(0.1, 10)

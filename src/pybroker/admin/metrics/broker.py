@@ -43,6 +43,7 @@ class BrokerLines:
 
     def __init__(self, broker: BrokerService, rates: RateSampler, samples: Samples) -> None:
         self._broker = broker
+        self._surroundings = broker.surroundings
         self._rates = rates
         self._samples = samples
         # Of our own: the library's default registry belongs to whoever embeds the broker.
@@ -62,7 +63,7 @@ class BrokerLines:
         yield from self._process()
 
     def _totals(self, reading: Reading) -> Iterator[str]:
-        samples, stats, namespaces = self._samples, self._broker.stats, reading.namespaces.values()
+        samples, stats, namespaces = self._samples, self._surroundings.stats, reading.namespaces.values()
         yield from samples.gauge("pulsar_version_info", 1, version=__version__, commit="")
         yield from samples.gauge("pulsar_broker_topics_count", sum(each.topic_count for each in namespaces))
         for name in _SUMS:
@@ -88,7 +89,7 @@ class BrokerLines:
         yield from samples.gauge("pulsar_broker_pending_bytes_to_dispatch", 0)
 
     def _lookups(self) -> Iterator[str]:
-        samples, stats = self._samples, self._broker.stats
+        samples, stats = self._samples, self._surroundings.stats
         yield from samples.summary("pulsar_broker_lookup", stats.lookup_ms, self._rates.broker.lookup_ms)
         yield from samples.counter("pulsar_broker_lookup_answers", stats.lookups - stats.lookup_failures)
         yield from samples.counter("pulsar_broker_lookup_failures", stats.lookup_failures)
@@ -97,20 +98,20 @@ class BrokerLines:
         yield from samples.gauge("pulsar_broker_lookup_pending_requests", self._broker.pending_metadata_requests)
 
     def _topic_loads(self) -> Iterator[str]:
-        samples, stats, rates = self._samples, self._broker.stats, self._rates.broker
+        samples, stats, rates = self._samples, self._surroundings.stats, self._rates.broker
         yield from samples.gauge("pulsar_broker_topic_load_pending_requests", self._broker.loading_topic_count)
         yield from samples.summary("pulsar_topic_load_times", stats.topic_load_ms, rates.topic_load_ms)
         yield from samples.counter("topic_load_failed", stats.topic_load_failures)
         yield from self._about(figures.TOPIC_LOADS, figures.topic_load_figures(stats, rates))
 
     def _connections(self) -> Iterator[str]:
-        yield from self._about(figures.CONNECTIONS, figures.connection_figures(self._broker.stats))
+        yield from self._about(figures.CONNECTIONS, figures.connection_figures(self._surroundings.stats))
         samples, broker = self._samples, self._broker
         yield from samples.gauge("pybroker_connections_limit", broker.descriptors.max_clients)
-        yield from samples.counter("pybroker_connections_refused", broker.stats.connections_refused)
+        yield from samples.counter("pybroker_connections_refused", broker.surroundings.stats.connections_refused)
 
     def _load(self) -> Iterator[str]:
-        yield from self._about(figures.HEALTH, figures.health_figures(self._broker.stats))
+        yield from self._about(figures.HEALTH, figures.health_figures(self._surroundings.stats))
         yield from self._about(figures.LOAD, figures.load_figures(self._rates.resources))
 
     def _cache(self) -> Iterator[str]:
@@ -138,7 +139,7 @@ class BrokerLines:
 
     def _internals(self) -> Iterator[str]:
         """What no other broker has."""
-        samples, stats, broker = self._samples, self._broker.stats, self._broker
+        samples, stats, broker = self._samples, self._surroundings.stats, self._broker
         yield from samples.gauge("pybroker_loop_lag_ms", stats.loop_lag_ms)
         yield from samples.gauge("pybroker_loop_lag_max_ms", stats.loop_lag_max_ms)
         yield from samples.histogram("pybroker_loop_lag_histogram_ms", stats.loop_lags_ms)

@@ -26,16 +26,17 @@ class MetricsPage:
         """`http` tells the figures of the HTTP server."""
         self._http = http
         self._broker = broker
+        self._surroundings = broker.surroundings
         self._rates = rates
-        self._samples = Samples(broker.config.cluster_name)
+        self._samples = Samples(broker.surroundings.config.cluster_name)
         self._broker_lines = BrokerLines(broker, rates, self._samples)
 
     def slices(self) -> Iterator[str]:
         """The page in pieces that hold the loop no longer than a slice does; some are empty."""
-        return sliced(self._pieces(), self._broker.clock)
+        return sliced(self._pieces(), self._surroundings.clock)
 
     def _pieces(self) -> Iterator[str]:
-        config = self._broker.config
+        config = self._surroundings.config
         reading = Reading(self._broker, self._rates, self._samples)
         for _ in reading.read():
             yield ""

@@ -60,9 +60,10 @@ class Reading:
 
     def __init__(self, broker: BrokerService, rates: RateSampler, samples: Samples) -> None:
         self._broker = broker
+        self._surroundings = broker.surroundings
         self._rates = rates
         self._samples = samples
-        self._config: BrokerConfig = broker.config
+        self._config: BrokerConfig = broker.surroundings.config
         self._has_topics = self._config.expose_topic_level_metrics_in_prometheus
         of_all = (*values.SummedValues._fields, *values.BUCKET_NAMES)
         more = values.SingleValues._fields if self._has_topics else values.DeliverySums._fields

@@ -68,12 +68,15 @@ class BrokerStatsRoutes:
         broker, rates = call.broker, self._rates
         about = {"broker": figures.broker_host(broker), "cluster": call.config.cluster_name}
         ledgers: dict[str, LedgerSums] = {}
-        await exhaust(_sum_ledgers(broker, rates, ledgers), broker.clock)
+        await exhaust(_sum_ledgers(broker, rates, ledgers), broker.surroundings.clock)
         groups = [
             _group({}, figures.cache_figures(broker, rates.broker)),
-            _group({**about, "metric": figures.TOPIC_LOADS}, figures.topic_load_figures(broker.stats, rates.broker)),
-            _group({**about, "metric": figures.CONNECTIONS}, figures.connection_figures(broker.stats)),
-            _group({**about, "metric": figures.HEALTH}, figures.health_figures(broker.stats)),
+            _group(
+                {**about, "metric": figures.TOPIC_LOADS},
+                figures.topic_load_figures(broker.surroundings.stats, rates.broker),
+            ),
+            _group({**about, "metric": figures.CONNECTIONS}, figures.connection_figures(broker.surroundings.stats)),
+            _group({**about, "metric": figures.HEALTH}, figures.health_figures(broker.surroundings.stats)),
             _group({**about, "metric": figures.LOAD}, figures.load_figures(rates.resources)),
         ]
         window_s = call.config.stats_update_frequency_in_secs
@@ -89,12 +92,14 @@ class BrokerStatsRoutes:
         """What this broker would tell a load manager."""
         call.require_superuser()
         loads: dict[str, BundleLoad] = {}
-        await exhaust(bundle_loads(call.broker, self._rates, loads), call.broker.clock)
+        await exhaust(bundle_loads(call.broker, self._rates, loads), call.surroundings.clock)
         return json_response(load_report(call.broker, self._rates, loads))
 
 
 def _stream(call: Call, pieces: Iterator[str]) -> TextStream:
-    return TextStream(sliced(pieces, call.broker.clock), call.config.metrics_servlet_timeout_ms / 1000, media_type=JSON)
+    return TextStream(
+        sliced(pieces, call.surroundings.clock), call.config.metrics_servlet_timeout_ms / 1000, media_type=JSON
+    )
 
 
 def _group(dimensions: dict[str, str], values: dict[str, Number]) -> dict[str, Any]:
@@ -153,7 +158,7 @@ async def get_allocator(call: Call) -> Response:
     if name not in _ALLOCATORS:
         raise AdminError(406, f"Invalid allocator name : {name}")
     broker = call.broker
-    used = broker.ledgers.cache.size_bytes if name == "ml-cache" else broker.stats.pending_publish_bytes
+    used = broker.ledgers.cache.size_bytes if name == "ml-cache" else broker.surroundings.stats.pending_publish_bytes
     return json_response({**_NO_ARENAS, "usedDirectMemory": used})
 
 

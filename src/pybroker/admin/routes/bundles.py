@@ -133,7 +133,7 @@ async def positions_in(call: Call, names: Iterable[str], bundle: Bundle) -> dict
                 found[name] = position
             yield
 
-    await exhaust(steps(), call.broker.clock)
+    await exhaust(steps(), call.surroundings.clock)
     return found
 
 

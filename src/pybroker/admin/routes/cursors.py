@@ -99,7 +99,7 @@ async def _expire_by_age(call: Call, subscription: Subscription) -> bool:
     seconds = call.integer("seconds")
     if seconds <= 0 or not subscription.cursor.backlog_entries:
         return False
-    expired = await cursor_moves.expire(subscription, call.broker.clock.wall_ms() - seconds * 1000)
+    expired = await cursor_moves.expire(subscription, call.surroundings.clock.wall_ms() - seconds * 1000)
     return expired > 0 or not subscription.consumers
 
 

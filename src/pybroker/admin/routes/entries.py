@@ -33,7 +33,7 @@ class EntryRoutes:
     """Serves one broker."""
 
     def __init__(self, broker: BrokerService) -> None:
-        self.reads = BulkReads(broker.config, broker.clock)
+        self.reads = BulkReads(broker.surroundings.config, broker.surroundings.clock)
 
     def routes(self) -> list[Route]:
         return [

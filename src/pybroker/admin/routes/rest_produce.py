@@ -124,7 +124,7 @@ async def _published(call: Call, topic_of: Callable[[RestMessage], TopicName]) -
     making = await _making(call, request, list(topics.values()))
     entries: dict[TopicName, list[bytes]] = {name: [] for name in topics}
     async for name, message in _in_turns(zip(names, request.messages, strict=True)):
-        entries[name].append(making.entry(message, call.broker.clock.wall_ms()))
+        entries[name].append(making.entry(message, call.surroundings.clock.wall_ms()))
     answers: dict[TopicName, Iterator[Answer]] = {}
 
     async def publish(name: TopicName) -> None:

@@ -95,7 +95,7 @@ async def get_backlog(call: Call) -> Response:
     require_persistent(call, "Get backlog")
     topics = [await existing_topic(call, each) for each in topics_of(call, name)]
     broker_name = urlsplit(call.broker.addresses.resolve(None).broker_url).hostname or ""
-    return json_response(backlog_summary(name, topics, broker_name, call.broker.clock.wall_ms()))
+    return json_response(backlog_summary(name, topics, broker_name, call.surroundings.clock.wall_ms()))
 
 
 async def get_backlog_size(call: Call) -> Response:

@@ -66,7 +66,7 @@ class NonPersistentSubscription(SubscriptionBase):
         require_room_on_subscription(self)
         dispatcher = self.dispatcher
         if dispatcher is None or not self.consumers:
-            dispatcher = new_non_persistent_dispatcher(self.service.config, kind, self.topic.name)
+            dispatcher = new_non_persistent_dispatcher(self.surroundings.config, kind, self.topic.name)
         elif dispatcher.kind != kind:
             raise ConsumerBusy(
                 f"Subscription is of different type: it is {dispatcher.kind} while its consumers are connected"

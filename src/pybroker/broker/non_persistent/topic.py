@@ -76,7 +76,7 @@ class NonPersistentTopic(TopicBase):
         if run.chunk_count:
             counters.chunks_in += run.chunk_count
             producer.counters.chunks_in += run.chunk_count
-        now_ms = self.service.clock.wall_ms()
+        now_ms = self.surroundings.clock.wall_ms()
         counters.last_publish_ms = now_ms
         _answer(producer, run, ENTRY_ID)
         try:

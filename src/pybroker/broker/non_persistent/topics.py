@@ -22,6 +22,7 @@ class NonPersistentTopics:
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service
+        self._surroundings = service.surroundings
         self.loaded: dict[str, NonPersistentTopic] = {}
         self._deleting: dict[str, asyncio.Event] = {}
 
@@ -58,13 +59,13 @@ class NonPersistentTopics:
         topic = self.loaded.get(str(name))
         if topic is None:
             topic = self.loaded[str(name)] = NonPersistentTopic(self._service, name, policies)
-            self._service.stats.topic_loads += 1
+            self._surroundings.stats.topic_loads += 1
             logs.info("topic.loaded", topic=name)
             self._service.directory.created(name)
         return topic
 
     def _require_servable(self, name: TopicName) -> None:
-        if not self._service.config.enable_non_persistent_topics:
+        if not self._surroundings.config.enable_non_persistent_topics:
             raise NotAllowedError("Broker is unable to load non-persistent topic (enableNonPersistentTopics)")
         self._service.creation.require_open_namespace(name)
 

@@ -81,7 +81,7 @@ def _require_supported(connection: Connection, request: pb.CommandSubscribe) -> 
         raise ProducerBusy("Empty subscription name")  # The code that the real broker answers with.
     if request.read_compacted and KIND_OF_SUB_TYPE[request.subType] not in ("Exclusive", "Failover"):
         raise NotAllowedError("readCompacted only allowed on failover or exclusive subscriptions")
-    config = connection.broker.config
+    config = connection.surroundings.config
     require_short_name(request.subscription, "subscription name")
     require_short_name(request.consumer_name, "consumer name")
     require_small_properties(
@@ -149,7 +149,7 @@ def _new_consumer(
         max(0, subscription.topic.policies.max_unacked_per_consumer) if kind in ("Shared", "Key_Shared") else 0,
         connection,
         {pair.key: pair.value for pair in request.metadata},
-        connection.broker.clock.wall_ms(),
+        connection.surroundings.clock.wall_ms(),
         _key_shared_options(request.keySharedMeta),
     )
     schema = schema_of(request)
@@ -182,7 +182,7 @@ async def _subscription(connection: Connection, request: pb.CommandSubscribe, to
         if start > ledgers.last_position and is_from_earliest:
             start = EARLIEST
         if request.start_message_rollback_duration_sec:
-            since_ms = connection.broker.clock.wall_ms() - request.start_message_rollback_duration_sec * 1000
+            since_ms = connection.surroundings.clock.wall_ms() - request.start_message_rollback_duration_sec * 1000
             start = await topic.ledger.find_by_publish_time(since_ms)
         # The start itself is included: what comes before it counts as read.
         is_behind_all = start > ledgers.last_position

@@ -68,7 +68,7 @@ def _require_supported(connection: Connection, request: pb.CommandProducer) -> N
         raise NotAllowedError(f"no topic has an epoch of {request.topic_epoch}")
     require_short_name(request.producer_name, "producer name")
     require_short_name(request.initial_subscription_name, "initial subscription name")
-    limit = connection.broker.config.max_producer_metadata_size
+    limit = connection.surroundings.config.max_producer_metadata_size
     require_small_properties(request.metadata, limit, "maxProducerMetadataSize", MetadataError, "producer")
 
 
@@ -107,7 +107,7 @@ async def _attach_to(topic: TopicBase, connection: Connection, request: pb.Comma
         request.epoch,
         connection,
         {pair.key: pair.value for pair in request.metadata},
-        broker.clock.wall_ms(),
+        broker.surroundings.clock.wall_ms(),
         request.encrypted,
         AccessMode(pb.ProducerAccessMode.Name(request.producer_access_mode)),
         request.topic_epoch if request.HasField("topic_epoch") else None,

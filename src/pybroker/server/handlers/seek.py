@@ -30,7 +30,7 @@ async def seek(connection: Connection, command: pb.BaseCommand) -> None:
     request = command.seek
     broker, asked = connection.broker, require_consumer(connection, request.consumer_id).subscription
     if isinstance(asked, Subscription):
-        move = _move(request, word_count(broker.config.max_messages_in_batch))
+        move = _move(request, word_count(broker.surroundings.config.max_messages_in_batch))
         request_id, name, subscription = request.request_id, asked.topic.name, asked.name
         del command, request  # It waits perhaps, and the command may be as large as a frame.
         await on_open_topic(

@@ -35,7 +35,7 @@ def connect(connection: Connection, command: pb.BaseCommand) -> None:
     if broker.authentication.is_immediate(method, request.auth_data):
         try:
             identity = broker.authentication.authenticate(
-                method, request.auth_data, connection.certificate, broker.clock.wall_ms() / 1000
+                method, request.auth_data, connection.certificate, broker.surroundings.clock.wall_ms() / 1000
             )
         except AuthenticationError as error:
             _not_authenticated(connection, method, error)
@@ -60,7 +60,7 @@ async def _connect_in_turn(connection: Connection, method: str, request: pb.Comm
 async def _authenticate_in_turn(connection: Connection, method: str, data: bytes) -> Identity:
     broker = connection.broker
     return await broker.authentication.authenticate_in_turn(
-        method, data, connection.certificate, broker.clock.wall_ms() / 1000, connection.host
+        method, data, connection.certificate, broker.surroundings.clock.wall_ms() / 1000, connection.host
     )
 
 
@@ -78,7 +78,7 @@ def _open_session(connection: Connection, request: pb.CommandConnect, identity: 
     connection.supports_partial_producer = request.feature_flags.supports_partial_producer
     connection.takes_entry_metadata = (
         request.feature_flags.supports_broker_entry_metadata
-        and broker.config.exposing_broker_entry_metadata_to_client_enabled
+        and broker.surroundings.config.exposing_broker_entry_metadata_to_client_enabled
     )
     version = negotiated_version(request.protocol_version)
     connection.session.protocol_version = version
@@ -91,14 +91,14 @@ def _open_session(connection: Connection, request: pb.CommandConnect, identity: 
     # Whatever the client sent. Not what there is no replication for (`supports_repl_dedup_by_lid_and_eid`): a replicator would send
     # the positions that it copies from and trust the broker to drop what it has.
     flags = reply.connected.feature_flags
-    flags.supports_topic_watchers = broker.config.enable_broker_topic_list_watcher
+    flags.supports_topic_watchers = broker.surroundings.config.enable_broker_topic_list_watcher
     flags.supports_get_partitioned_metadata_without_auto_creation = True
-    flags.supports_topic_watcher_reconcile = broker.config.enable_broker_topic_list_watcher
+    flags.supports_topic_watcher_reconcile = broker.surroundings.config.enable_broker_topic_list_watcher
     connection.send(replies.frame(reply))
 
 
 def _refuse(connection: Connection, error: BrokerError) -> None:
-    connection.broker.stats.connections_failed += 1
+    connection.surroundings.stats.connections_failed += 1
     connection.send(replies.error(replies.NO_REQUEST_ID, error))
     connection.close(f"refused: {error}")
 
@@ -108,7 +108,7 @@ def check_expiry(connection: Connection) -> None:
     identity = connection.identity
     if identity is None or identity.expires_at_s is None:
         return
-    if connection.broker.clock.wall_ms() / 1000 < identity.expires_at_s:
+    if connection.surroundings.clock.wall_ms() / 1000 < identity.expires_at_s:
         return
     if connection.is_challenged or not connection.features.supports_auth_refresh:
         connection.close("credentials have expired")
@@ -136,7 +136,7 @@ def auth_response(connection: Connection, command: pb.BaseCommand) -> None:
         return
     try:
         identity = broker.authentication.authenticate(
-            method, data, connection.certificate, broker.clock.wall_ms() / 1000
+            method, data, connection.certificate, broker.surroundings.clock.wall_ms() / 1000
         )
     except AuthenticationError as error:
         _refuse(connection, error)

@@ -65,7 +65,7 @@ def _require_list(connection: Connection, namespace: NamespaceName) -> None:
 
 def _pattern_to_evaluate(connection: Connection, request: pb.CommandGetTopicsOfNamespace) -> TopicsPattern | None:
     """None when the client gets an unfiltered list: it asked for one, or filters itself."""
-    config = connection.broker.config
+    config = connection.surroundings.config
     if not request.HasField("topics_pattern") or not config.enable_broker_side_subscription_pattern_evaluation:
         return None
     if len(request.topics_pattern) > config.subscription_pattern_max_length:
@@ -149,7 +149,7 @@ async def watch_topic_list(connection: Connection, command: pb.BaseCommand) -> N
 
 
 def _watchable_pattern(connection: Connection, text: str) -> TopicsPattern:
-    config = connection.broker.config
+    config = connection.surroundings.config
     if not config.enable_broker_topic_list_watcher:
         raise NotAllowedError("topic lists cannot be watched here (enableBrokerTopicListWatcher)")
     if len(connection.topic_watchers) >= MAX_WATCHERS_PER_CONNECTION:

@@ -1,0 +1,73 @@
+"""A whole broker from its surroundings and its stores: no process, no socket, no signal and no file of its own.
+
+The app, tests and whoever embeds a broker build it here and then open its doors (`Listener`, `HttpServer`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pybroker.broker.service import BrokerService
+from pybroker.config import BrokerConfig, ConfigError
+from pybroker.errors import AdminError, InvalidTopicName
+from pybroker.managed_ledger.entry_cache import EntryCache
+from pybroker.managed_ledger.factory import LedgerLimits, ManagedLedgerFactory
+from pybroker.metadata.resources import Resources
+from pybroker.metadata.store import MetadataStore
+from pybroker.storage.cursor_store import CursorStore
+from pybroker.storage.ledger_store import LedgerStore
+from pybroker.surroundings import Surroundings
+from pybroker.wire.broker_entry_metadata import entry_time_ms
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """Where a broker keeps what it stores; opened, and closed, by who builds it."""
+
+    metadata: MetadataStore
+    ledgers: LedgerStore
+    cursors: CursorStore
+
+
+def ledger_limits(config: BrokerConfig) -> LedgerLimits:
+    """When a managed ledger goes on in a new ledger."""
+    return LedgerLimits(
+        config.managed_ledger_max_entries_per_ledger,
+        config.managed_ledger_max_size_per_ledger_mbytes * _MIB,
+        config.managed_ledger_min_ledger_rollover_time_minutes * 60_000,
+        config.managed_ledger_max_ledger_rollover_time_minutes * 60_000,
+        config.managed_ledger_inactive_ledger_rollover_time_seconds * 1000,
+    )
+
+
+async def build(surroundings: Surroundings, stores: Stores, limits: LedgerLimits | None = None) -> BrokerService:
+    """A broker with everything loaded that it serves from; not `ready` yet, and without addresses. To be closed by who builds it.
+
+    `limits` stands for those of the configuration. Raises ConfigError for a cluster or namespaces that cannot be, and StoreError.
+    """
+    config = surroundings.config
+    resources = Resources(stores.metadata, config.default_number_of_namespace_bundles)
+    await resources.load()
+    try:
+        await resources.bootstrap(config.cluster_name, config.bootstrap_namespaces)
+    except (AdminError, InvalidTopicName) as error:
+        raise ConfigError(f"clusterName or bootstrapNamespaces cannot be used: {error}") from error
+    ledgers = ManagedLedgerFactory(
+        stores.ledgers,
+        stores.cursors,
+        stores.metadata,
+        EntryCache(config.managed_ledger_cache_size_mb * _MIB),
+        ledger_limits(config) if limits is None else limits,
+        surroundings.clock,
+        config.cursor_flush_interval_ms,
+        entry_time_ms,
+    )
+    service = BrokerService(surroundings, stores.metadata, resources, ledgers)
+    await service.dynamic.load()
+    await service.partitioned.load()
+    await service.partitioned_operations.finish_deletions()
+    await service.resource_groups.load()
+    await service.producer_names.load()
+    return service

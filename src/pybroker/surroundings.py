@@ -1,0 +1,34 @@
+"""What a broker is given of the world around it: time, timers, chance, its configuration, and the counters that it keeps.
+
+One object, made by whoever builds a broker and handed down to every part of it. A test or a simulator gives others: nothing in
+the broker asks the machine for the time, or for randomness, by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pybroker.clock import Clock
+from pybroker.model.stats import BrokerStats
+
+if TYPE_CHECKING:
+    from pybroker.config import BrokerConfig
+
+
+@dataclass(eq=False)
+class Surroundings:
+    """Owned by who builds the broker; lives as long as it does."""
+
+    config: BrokerConfig
+    clock: Clock = field(default_factory=Clock)
+    random: random.Random = field(default_factory=random.SystemRandom)
+    """Where randomness comes from, also that which nobody may foresee."""
+    stats: BrokerStats = field(default_factory=BrokerStats)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        """Call back on the running loop after `delay_s` seconds."""
+        asyncio.get_running_loop().call_later(delay_s, callback)
