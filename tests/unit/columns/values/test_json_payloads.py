@@ -194,7 +194,7 @@ FITTING = st.fixed_dictionaries(
         "name": st.none() | st.text(LETTERS, max_size=8),
         "ratio": st.none() | FINITE | st.integers(-(2**40), 2**40),
         "ok": st.none() | st.booleans(),
-        "at": st.none() | st.integers(-(2**53), 2**53),
+        "at": st.none() | st.integers(-(2**45), 2**45),
         "tags": st.none() | st.lists(st.none() | st.text("ab", max_size=2), max_size=3),
         "other": VALUES,
     },
