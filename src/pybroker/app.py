@@ -21,11 +21,11 @@ import msgspec
 from pybroker import __version__, logs
 from pybroker.admin.http import HttpServer
 from pybroker.auth.tls import CertificateRefresher, server_context
-from pybroker.broker.service import BrokerService
+from pybroker.broker.service import BrokerService, DataDirectoryName
 from pybroker.build import Stores, build
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig
-from pybroker.data_directory import DataDirectoryInUse, DataDirectoryLock
+from pybroker.data_directory import DataDirectoryInUse, DataDirectoryLock, write_run_id
 from pybroker.descriptors import FEW, raise_limit
 from pybroker.errors import CannotListen, StoreError
 from pybroker.garbage import GarbagePolicy
@@ -164,6 +164,10 @@ class Broker:
         await self._require_names(metadata, ledger_store, leftovers)
         self.service = await build(self.surroundings, Stores(metadata, ledger_store, cursor_store))
         self.service.request_stop = self._request_stop
+        if self.config.ledger_store == "local":
+            self.service.data_directory = DataDirectoryName(
+                write_run_id(self._directory), str(self._directory.absolute())
+            )
         descriptors = self.service.descriptors
         log = logs.warning if descriptors.limit < FEW else logs.info
         log("descriptors.limit", **descriptors._asdict(), advice="raise it with ulimit -n for more connections")

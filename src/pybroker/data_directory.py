@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 from pathlib import Path
 
 from pybroker.storage.disk import OWNER_ONLY_FILE, Disk
 
 LOCK_FILE_NAME = "LOCK"
+RUN_ID_FILE_NAME = "run.id"
 _OTHERS = 0o077
 
 
@@ -67,6 +69,20 @@ class DataDirectoryLock:
         except OSError:
             if not is_optional:
                 raise
+
+
+def write_run_id(directory: Path) -> str:
+    """A new name for this run of a broker, in a file of the directory: who reads the same name there and from the broker knows
+    that it is the broker's directory, and no copy. Raises OSError."""
+    run_id = secrets.token_hex(16)
+    descriptor = os.open(
+        directory / RUN_ID_FILE_NAME, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, OWNER_ONLY_FILE
+    )
+    try:
+        os.write(descriptor, run_id.encode())
+    finally:
+        os.close(descriptor)
+    return run_id
 
 
 def keep_to_owner(directory: Path) -> None:

@@ -133,6 +133,7 @@ PURE = (
     "broker.dispatch_limit",
     "broker.publish_checks",
     "broker.rate_limit",
+    "broker.read_leases",
     "broker.subscribe_limit",
     "broker.subscription_turns",
     "broker.watched_topics",

@@ -105,7 +105,7 @@ async def plan_of(
     covered = [_Covered(row, start, end) for row in ledgers.rows()]
     shown = TopicShown(asked.topic, start, end, first, placeAtTime=place_at_time)  # type: ignore[arg-type]
     if asked.start is not None:
-        shown.lost += _lost(topic, start, end)
+        shown.lost += lost_sentences(topic, start, end)
     for each in covered:
         if each.first_entry_id >= each.end_entry_id:
             continue
@@ -119,7 +119,7 @@ async def plan_of(
     return shown
 
 
-def _lost(topic: Topic, start: Position, end: Position) -> list[str]:
+def lost_sentences(topic: Topic, start: Position, end: Position) -> list[str]:
     """One sentence for each run of entries that was asked for and is gone."""
     first = topic.ledger.ledgers.first_position
     sentences = []

@@ -23,7 +23,7 @@ def internal_stats(topic: Topic, *, with_metadata: bool = False) -> dict[str, An
     rows = list(ledger.ledgers.rows())
     current = ledger.ledgers.row_of(ledger.current_ledger_id)
     closed_ms = max((row.closed_ms for row in rows if row.is_sealed), default=0)
-    return {
+    shown = {
         "entriesAddedCounter": ledger.entries_added_total,
         "numberOfEntries": ledger.ledgers.entry_count,
         "totalSize": ledger.ledgers.size_bytes,
@@ -41,6 +41,24 @@ def internal_stats(topic: Topic, *, with_metadata: bool = False) -> dict[str, An
         "schemaLedgers": [],
         "compactedLedger": _compacted(ledger.compacted),
     }
+    leases = _leases(topic)
+    if leases:
+        shown["readLeases"] = leases
+    return shown
+
+
+def _leases(topic: Topic) -> list[dict[str, Any]]:
+    """Readers that keep ledgers from being trimmed; ours, and so shown only where there are any."""
+    now_ms = topic.service.surroundings.clock.monotonic_ms()
+    return [
+        {
+            "reader": lease.owner.reader,
+            "role": lease.owner.role,
+            "ledgerId": lease.ledger_id,
+            "endsInMillis": round(lease.ends_ms - now_ms),
+        }
+        for lease in topic.service.read_leases.on(str(topic.name), now_ms)
+    ]
 
 
 def _ledger(row: LedgerRow, with_metadata: bool) -> dict[str, Any]:

@@ -62,7 +62,8 @@ class InactiveTopics:
 
 def is_active(topic: TopicBase) -> bool:
     """Whether somebody uses `topic`, or will want what is in it."""
-    if topic.producers:
+    service = topic.service
+    if topic.producers or service.read_leases.on(str(topic.name), service.surroundings.clock.monotonic_ms()):
         return True
     if topic.policies.inactive_topics.inactiveTopicDeleteMode == CAUGHT_UP:
         return any(each.consumers or each.backlog_entries for each in topic.subscriptions.values())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pybroker import logs
 from pybroker.auth.authentication import AuthenticationService
@@ -29,6 +29,7 @@ from pybroker.broker.partitioned_topics import PartitionedTopicOperations, requi
 from pybroker.broker.producer_names import ProducerNames
 from pybroker.broker.publish_throttle import renewed_gate
 from pybroker.broker.pumps import PumpList
+from pybroker.broker.read_leases import ReadLeases
 from pybroker.broker.topic import Topic
 from pybroker.broker.topic_base import TopicBase
 from pybroker.broker.topic_closing import close_topics, tell_clients
@@ -75,11 +76,23 @@ if TYPE_CHECKING:
 
 # Between two times that the loop may turn to others while policies are applied: about a millisecond of work.
 TOPICS_PER_TURN = 64
+
+
+class DataDirectoryName(NamedTuple):
+    """What proves a directory to be this broker's: the id is in its file `run.id`, and another one with every start."""
+
+    run_id: str
+    path: str
+
+
 _NOTHING_SET = NamespacePolicies()
 
 
 class BrokerService(PolicyListener, ResourceGroupListener):
     """Everything that serves clients, without the sockets."""
+
+    data_directory: DataDirectoryName | None = None
+    """Where ledgers are files; set by the app."""
 
     def __init__(
         self,
@@ -238,6 +251,11 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         if self.is_closing or not self.ready:
             raise ServiceNotReady("the broker is starting or stopping, try again")
         self.creation.require_open_namespace(name)
+
+    @functools.cached_property
+    def read_leases(self) -> ReadLeases:
+        """Of topics that are loaded or not: unloading ends none."""
+        return ReadLeases(self.surroundings.config.max_read_leases_per_topic, self.surroundings.config.max_read_leases)
 
     @functools.cached_property
     def descriptors(self) -> Descriptors:

@@ -98,9 +98,14 @@ class Topic(TopicBase, ManagedLedgerListener):
             if cursor.name != DEDUPLICATION_CURSOR:
                 self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
         self.deduplication = TopicDeduplication(self)
+        ledger.held_from = self._held_from
         ledger.retention = backlog.retention_limits(self.policies.retention)
         self._renew_limits()
         self.deduplication.renew()
+
+    def _held_from(self) -> int | None:
+        """The first ledger that readers hold by a lease."""
+        return self.service.read_leases.held_from(str(self.name), self.service.surroundings.clock.monotonic_ms())
 
     def policies_changed(self) -> None:
         """Expiry and quotas look up what is in force with every check."""

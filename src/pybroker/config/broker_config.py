@@ -86,6 +86,10 @@ class BrokerConfig:
     max_pending_bulk_reads: int
     bulk_read_pending_timeout_ms: int
     bulk_read_throttling_rate_per_namespace_in_byte: int
+    read_lease_duration_seconds: int
+    read_lease_max_duration_seconds: int
+    max_read_leases_per_topic: int
+    max_read_leases: int
     http_max_request_header_size: int
     max_http_request_body_bytes: int
     max_http_document_bytes: int
@@ -436,6 +440,10 @@ class BrokerConfig:
         max_pending_bulk_reads: int = 256,
         bulk_read_pending_timeout_ms: int = 10000,
         bulk_read_throttling_rate_per_namespace_in_byte: int = 1073741824,
+        read_lease_duration_seconds: int = 60,
+        read_lease_max_duration_seconds: int = 3600,
+        max_read_leases_per_topic: int = 64,
+        max_read_leases: int = 20000,
         http_max_request_header_size: int = 8192,
         max_http_request_body_bytes: int = 10485760,
         max_http_document_bytes: int = 262144,
@@ -785,6 +793,10 @@ class BrokerConfig:
         assign(self, "max_pending_bulk_reads", max_pending_bulk_reads)
         assign(self, "bulk_read_pending_timeout_ms", bulk_read_pending_timeout_ms)
         assign(self, "bulk_read_throttling_rate_per_namespace_in_byte", bulk_read_throttling_rate_per_namespace_in_byte)
+        assign(self, "read_lease_duration_seconds", read_lease_duration_seconds)
+        assign(self, "read_lease_max_duration_seconds", read_lease_max_duration_seconds)
+        assign(self, "max_read_leases_per_topic", max_read_leases_per_topic)
+        assign(self, "max_read_leases", max_read_leases)
         assign(self, "http_max_request_header_size", http_max_request_header_size)
         assign(self, "max_http_request_body_bytes", max_http_request_body_bytes)
         assign(self, "max_http_document_bytes", max_http_document_bytes)
@@ -1141,6 +1153,10 @@ _KEYS: Final = (
     KeyInfo("maxPendingBulkReads", "max_pending_bulk_reads", ValueType.INT, 256, "Bulk reads that may wait for their turn. More are answered 429.", minimum=0),
     KeyInfo("bulkReadPendingTimeoutMs", "bulk_read_pending_timeout_ms", ValueType.INT, 10000, "Longest time, in milliseconds, that a bulk read waits for its turn; then it is answered 429.", minimum=1),
     KeyInfo("bulkReadThrottlingRatePerNamespaceInByte", "bulk_read_throttling_rate_per_namespace_in_byte", ValueType.INT, 1073741824, "Bytes a second that all bulk reads of the topics of one namespace may take together, 0 for no limit. What is more waits.", minimum=0, dynamic=True),
+    KeyInfo("readLeaseDurationSeconds", "read_lease_duration_seconds", ValueType.INT, 60, "Seconds after which a lease, by which a reader keeps ledgers from being trimmed, ends by itself when it is not renewed.", minimum=1, maximum=86400, dynamic=True),
+    KeyInfo("readLeaseMaxDurationSeconds", "read_lease_max_duration_seconds", ValueType.INT, 3600, "Seconds after which a lease ends that stays at the same ledger, however often it is renewed; 0 for none at all.", minimum=0, dynamic=True),
+    KeyInfo("maxReadLeasesPerTopic", "max_read_leases_per_topic", ValueType.INT, 64, "Readers that may hold leases on one topic. More are answered 429.", minimum=0),
+    KeyInfo("maxReadLeases", "max_read_leases", ValueType.INT, 20000, "Leases on all topics together. More are answered 429.", minimum=0),
     KeyInfo("httpMaxRequestHeaderSize", "http_max_request_header_size", ValueType.INT, 8192, "Bytes that the headers of one HTTP request may have.", minimum=1024),
     KeyInfo("maxHttpRequestBodyBytes", "max_http_request_body_bytes", ValueType.INT, 10485760, "Bytes that the body of one HTTP request may have.", minimum=0),
     KeyInfo("maxHttpDocumentBytes", "max_http_document_bytes", ValueType.INT, 262144, "Bytes that the JSON document in an HTTP request may have; messages and schemas may have what a body may have.", minimum=1024),

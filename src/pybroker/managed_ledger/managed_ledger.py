@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import TYPE_CHECKING
 
 from pybroker import logs
@@ -66,6 +66,8 @@ class ManagedLedger(AppendListener):
         self.cursors: dict[str, ManagedCursor] = {}
         self.retention: RetentionLimits = KEEP_ALL
         """Set by the topic; until then nothing that was published is trimmed."""
+        self.held_from: Callable[[], int | None] = _nothing_held
+        """Tells the first ledger that readers hold by a lease; set by the topic."""
         self.is_write_failed = False
         self.is_terminated = False
         self.is_closed = False
@@ -370,7 +372,8 @@ class ManagedLedger(AppendListener):
 
     def _removable(self, retention: RetentionLimits) -> list[int]:
         durable = [cursor.state for cursor in self.cursors.values() if cursor.is_durable]
-        return removable(self.ledgers, self._ledger_id, durable, retention, self._factory.clock.wall_ms())
+        now_ms = self._factory.clock.wall_ms()
+        return removable(self.ledgers, self._ledger_id, durable, retention, now_ms, self.held_from())
 
     def _forget_leaving(self) -> None:
         """It is stored that the leaving ledgers are gone: nobody in memory knows them any more."""
@@ -570,3 +573,7 @@ class ManagedLedger(AppendListener):
                 await self._factory.save(self)
             finally:
                 self._factory.forget(self)
+
+
+def _nothing_held() -> int | None:
+    return None

@@ -7,13 +7,14 @@ or with a consumer that does not acknowledge it, does not hold back what was pub
 
 Invariants: only sealed ledgers go, never the current one; the policy keeps the newest ones, without a gap; the newest entry stays
 as long as any older one does, so that the end of the stream never moves back. Empty ledgers go whatever the policy says: no
-position needs them.
+position needs them. What readers hold by a lease is needed like what a cursor has not acknowledged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.ledger_list import LedgerList
@@ -38,11 +39,16 @@ def removable(
     durable: Iterable[CursorState],
     retention: RetentionLimits,
     now_ms: int,
+    held_from: int | None = None,
 ) -> list[int]:
-    """The ids of the ledgers that may go, oldest first; without `durable` cursors retention alone decides."""
+    """The ids of the ledgers that may go, oldest first; without `durable` cursors retention alone decides.
+
+    `held_from`: readers hold that ledger and all that follow.
+    """
     # The slowest first: it is mostly the one that needs what is needed.
     states = sorted(durable, key=lambda state: state.mark_delete_position)
     newest_ledger_id = ledgers.last_position.ledger_id
+    held = inf if held_from is None else held_from
     ids: list[int] = []
     left_bytes = ledgers.size_bytes
     is_kept = is_needed = False  # whether an older ledger is
@@ -53,7 +59,7 @@ def removable(
             ids.append(ledger.ledger_id)
         elif is_kept:
             continue
-        elif any(not state.has_deleted_all_of(ledger.ledger_id) for state in states):
+        elif ledger.ledger_id >= held or any(not state.has_deleted_all_of(ledger.ledger_id) for state in states):
             is_needed = True
         else:
             left_bytes -= ledger.size_bytes

@@ -37,6 +37,7 @@ class RestSource(EntrySource):
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
         self.rest = RestClient(options)
+        self._idle: list[RestClient] = []
         self._plans = Plans(self.rest)
         self._topics = RestTopics(self.rest)
 
@@ -66,12 +67,30 @@ class RestSource(EntrySource):
     def show_progress(self, topic: str, subscription: str, place: Place) -> None:
         self._topics.show_progress(topic, subscription, place)
 
+    def has_entries(self) -> bool:
+        """Whether the broker is one that tells plans and gives entries in bulk."""
+        try:
+            self.rest.json("POST", "/admin/v3/entries/persistent/public/default/plan", {"topics": []})
+        except Refused as error:
+            if error.status in {NOT_FOUND, 405}:
+                return False
+            raise
+        return True
+
     def read_in_bulk(self, entries: EntryRange) -> Iterator[EntryRun]:
-        """These entries, over the bulk endpoint."""
-        return _BulkRead(self.rest, self.options, entries).runs()
+        """These entries, over the bulk endpoint: on a connection of their own, since who reads may plan and read meanwhile."""
+        rest = self._idle.pop() if self._idle else RestClient(self.options)
+        try:
+            yield from _BulkRead(rest, self.options, entries).runs()
+        except BaseException:
+            rest.close()
+            raise
+        self._idle.append(rest)
 
     def close(self) -> None:
-        self.rest.close()
+        for rest in (self.rest, *self._idle):
+            rest.close()
+        self._idle.clear()
 
 
 class BulkSource(RestSource):

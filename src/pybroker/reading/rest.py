@@ -58,10 +58,18 @@ class RestClient:
         self._connection: http.client.HTTPConnection | None = None
         self.where = f"{parts.scheme}://{self._host}:{self._port}"
 
-    def json(self, method: str, path: str, body: object = None, *, may_repeat: bool = True) -> Any:
+    def json(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        may_repeat: bool = True,
+        patience_s: float | None = None,
+    ) -> Any:
         """The answer's document, None for none. Raises Refused, Unreachable."""
         data = None if body is None else json.dumps(body).encode()
-        deadline_s = time.monotonic() + self._patience_s
+        deadline_s = time.monotonic() + (self._patience_s if patience_s is None else patience_s)
         pause_s = FIRST_PAUSE_S
         while True:
             try:

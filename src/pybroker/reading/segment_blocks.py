@@ -96,11 +96,11 @@ class BlockReader:
             raise self._damage(f"the block of {block.ledger_id}:{block.first_entry_id} is in its place")
         if block.end_offset > len(data):
             return False
-        found.offset = block.end_offset
         skip = self.next_entry_id - block.first_entry_id
         take = min(self.end_entry_id - self.next_entry_id, len(block.lengths) - skip)
         if take > 0:
             self._take(data, block, skip, take, found)
+        found.offset = block.end_offset  # not in front of damage: what is behind it is read anew, and told then
         return True
 
     def _take(self, data: memoryview, block: Block, skip: int, take: int, found: _Found) -> None:

@@ -1,12 +1,18 @@
-"""Opens the way of reading that was asked for, or with `auto` the best one that there is."""
+"""Opens the way of reading that was asked for, or with `auto` the best one that there is.
+
+Segment files, when the broker's data directory can be read by this process and is proven to be the broker's; else the bulk
+endpoint, when the broker has one; else the binary protocol, which every broker of this protocol speaks.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pybroker import logs
 from pybroker.reading.bulk import BulkSource
 from pybroker.reading.entry_source import EntrySource, ReadingFailed
 from pybroker.reading.options import MODES
+from pybroker.reading.segments import SegmentSource, broker_directory
 
 if TYPE_CHECKING:
     from pybroker.reading.options import SourceOptions
@@ -14,8 +20,34 @@ if TYPE_CHECKING:
 
 def open_source(options: SourceOptions) -> EntrySource:
     """The source for these options. Raises ReadingFailed when there is none."""
-    if options.mode not in MODES:
-        raise ReadingFailed(f"readMode is {options.mode!r}: use one of {', '.join(MODES)}")
-    if options.access.admin_url:
-        return BulkSource(options)
-    raise ReadingFailed("admin.url is not given: the address of the broker's HTTP port is needed to read in bulk")
+    mode = options.mode
+    if mode not in MODES:
+        raise ReadingFailed(f"readMode is {mode!r}: use one of {', '.join(MODES)}")
+    if mode == "binary" or (mode == "auto" and not options.access.admin_url):
+        return _binary(options)
+    if not options.access.admin_url:
+        raise ReadingFailed(f"readMode {mode} asks the broker over HTTP: give admin.url, such as http://host:8080")
+    source = BulkSource(options)
+    if mode == "bulk":
+        return source
+    try:
+        directory, reason = broker_directory(source)
+        if directory is not None:
+            source.close()
+            return SegmentSource(options, directory)
+        if mode == "segment":
+            raise ReadingFailed(f"segment files cannot be read: {reason}")
+        if source.has_entries():
+            return source
+    except BaseException:
+        source.close()
+        raise
+    logs.info("source.binary", reason="the broker has no endpoint for bulk reads")
+    source.close()
+    return _binary(options)
+
+
+def _binary(options: SourceOptions) -> EntrySource:
+    raise ReadingFailed(
+        f"{options.access.service_url}: reading over the binary protocol is not there yet, give admin.url"
+    )

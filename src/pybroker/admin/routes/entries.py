@@ -68,6 +68,7 @@ class EntryRoutes:
         name = call.topic_name_of(PERSISTENT)
         call.require_consume(name, "")
         topic = await existing_topic(call, name)
+        topic.in_use()
         ledger_id = call.integer("ledger_id")
         count = topic.ledger.ledgers.entry_count_of(ledger_id)
         first, end = call.query_integer("first", 0), call.query_integer("end", count)
@@ -90,15 +91,20 @@ _READ_ANSWERS = {
 }
 
 
+def local_topic(call: Call, local_name: str) -> TopicName:
+    """The topic of that local name in the namespace of the path; 412 when invalid."""
+    try:
+        return TopicName.parse(f"{PERSISTENT}://{call.namespace_name()}/{local_name}")
+    except InvalidTopicName as error:
+        raise AdminError(412, f"Topic name is not valid: {error}") from error
+
+
 async def _plan_or_refusal(call: Call, asked: AskedTopic, budget: PlanBudget, *, with_points: bool) -> TopicShown:
     try:
-        try:
-            name = TopicName(PERSISTENT, call.namespace_name(), asked.topic)
-            TopicName.parse(str(name))
-        except InvalidTopicName as error:
-            raise AdminError(412, f"Topic name is not valid: {error}") from error
+        name = local_topic(call, asked.topic)
         call.require_consume(name, "")
         topic = await existing_topic(call, name)
+        topic.in_use()
         with while_served(topic):
             return await plan_of(topic, call.broker.ledgers.store, asked, budget, with_points=with_points)
     except AdminError as error:

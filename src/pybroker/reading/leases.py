@@ -1,0 +1,114 @@
+"""Keeps the leases of one process: made when something is planned, renewed in the background, ended when the process ends.
+
+A lease that is lost (the broker was restarted, or the process slept) makes no read wrong: entries that were trimmed meanwhile are
+missed by the one who reads them.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from pybroker import logs
+from pybroker.reading.entry_source import ReadingFailed
+from pybroker.reading.rest import RestClient
+from pybroker.reading.rest_topics import parsed
+
+if TYPE_CHECKING:
+    from pybroker.model.names import NamespaceName
+    from pybroker.reading.options import SourceOptions
+    from pybroker.reading.places import Place
+
+RENEWALS_PER_LEASE = 3
+SHORTEST_RENEWAL_S = 0.2
+TOPICS_AT_ONCE = 1000
+RETRY_S = 1.0
+
+
+class Leases:
+    """Owned by a source. Renewed by a thread of its own, on a connection of its own; used by any thread."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self.reader = f"reader-{uuid.uuid4().hex}"
+        self._rest = RestClient(options)
+        self._lock = threading.Lock()  # one request at a time, and the table
+        self._places: dict[NamespaceName, dict[str, Place]] = {}
+        self._renew_after_s = RETRY_S
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def hold(self, places: Mapping[str, Place]) -> None:
+        """Hold these topics (partitions) from these places on, from now to `close`. Raises ReadingFailed."""
+        with self._lock:
+            asked: dict[NamespaceName, dict[str, Place]] = {}
+            for topic, place in places.items():
+                name = parsed(topic)
+                asked.setdefault(name.namespace, {})[name.local_name] = place
+            for namespace, topics in asked.items():
+                self._ask(namespace, topics)
+                self._places.setdefault(namespace, {}).update(topics)
+            if self._thread is None and self._places:
+                self._thread = threading.Thread(target=self._renew, name="read-leases", daemon=True)
+                self._thread.start()
+
+    def holds(self, topic: str) -> bool:
+        """Whether the topic (partition) is held from some place on, as far as is known here."""
+        name = parsed(topic)
+        return name.local_name in self._places.get(name.namespace, ())
+
+    def close(self) -> None:
+        """Give everything back, as far as the broker can be reached. Idempotent."""
+        self._closing.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+        with self._lock:
+            for namespace in self._places:
+                try:
+                    self._rest.json("DELETE", f"{_base(namespace)}/{self.reader}", patience_s=0)
+                except ReadingFailed as error:
+                    logs.info("leases.not_given_back", reason=str(error))  # they end by themselves
+            self._places.clear()
+            self._rest.close()
+
+    def _renew(self) -> None:
+        wait_s = self._renew_after_s
+        while not self._closing.wait(wait_s):
+            try:
+                with self._lock:
+                    for namespace, topics in self._places.items():
+                        self._ask(namespace, topics)
+                wait_s = self._renew_after_s
+            except ReadingFailed as error:
+                logs.warning("leases.not_renewed", reason=str(error))
+                wait_s = RETRY_S
+
+    def _ask(self, namespace: NamespaceName, topics: Mapping[str, Place]) -> None:
+        items = list(topics.items())
+        for start in range(0, len(items), TOPICS_AT_ONCE):
+            part = [{"topic": name, "start": place} for name, place in items[start : start + TOPICS_AT_ONCE]]
+            body = {"reader": self.reader, "topics": part}
+            for shown in self._rest.json("POST", _base(namespace), body, patience_s=self._patience_s())["topics"]:
+                self._answered(namespace, shown)
+
+    def _answered(self, namespace: NamespaceName, shown: dict[str, Any]) -> None:
+        topic = f"{namespace}/{shown['topic']}"
+        if shown.get("status", 200) != 200:
+            # Reading goes on without: what is trimmed meanwhile is missed by the one who reads it.
+            logs.warning("lease.refused", topic=topic, status=shown["status"], reason=shown["reason"])
+            return
+        lasts_s = shown.get("endsInMillis", 0) / 1000
+        self._renew_after_s = max(SHORTEST_RENEWAL_S, lasts_s / RENEWALS_PER_LEASE)
+
+    def _patience_s(self) -> float:
+        return min(self._options.patience_s, self._renew_after_s)
+
+
+def _base(namespace: NamespaceName) -> str:
+    return (
+        f"/admin/v3/entries/persistent/{quote(namespace.tenant, safe='')}/{quote(namespace.local_name, safe='')}/leases"
+    )
