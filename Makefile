@@ -22,6 +22,8 @@ BIN := .venv/bin
 SERVE_STAMP := .venv/.installed-serve
 STAMP := .venv/.installed
 SPARK_STAMP := .venv/.installed-spark
+# Compiled at installation where there is a C compiler.
+COMPILED := $(wildcard src/pybroker/*/*.c)
 INSTALL = $(BIN)/python -m pip install --quiet --constraint requirements-dev.lock --editable
 # Tests in parallel; two processes are enough for a small machine.
 WORKERS ?= 2
@@ -63,12 +65,12 @@ $(BIN)/python:
 	@test -n "$(PYTHON)" && $(PYTHON) $(IS_USABLE) || { echo "$$NO_PYTHON" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 
-$(SERVE_STAMP): pyproject.toml requirements-dev.lock | $(BIN)/python
+$(SERVE_STAMP): pyproject.toml requirements-dev.lock $(COMPILED) | $(BIN)/python
 	$(INSTALL) .
 	$(BIN)/python -m compileall -q src  # a cold start compiles nothing
 	touch $@
 
-$(STAMP): pyproject.toml requirements-dev.lock | $(BIN)/python
+$(STAMP): pyproject.toml requirements-dev.lock $(COMPILED) | $(BIN)/python
 	$(INSTALL) '.[client,test,dev,tables]'
 	$(BIN)/python -m compileall -q src
 	touch $(SERVE_STAMP) $@
@@ -157,4 +159,5 @@ differential: $(STAMP)
 .PHONY: clean
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info
+	rm -f src/pybroker/*/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
