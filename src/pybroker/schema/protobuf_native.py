@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 
 from google.protobuf import descriptor_pool
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message import DecodeError
 
@@ -19,16 +20,21 @@ from pybroker.schema.schema_data import InvalidSchema
 
 def root_message_name(data: bytes) -> str:
     """Full name of the message that the schema describes; raises `InvalidSchema` unless all files fit together."""
+    return root_message(data).full_name
+
+
+def root_message(data: bytes) -> Descriptor:
+    """The message that the schema describes, in a pool of its own; raises `InvalidSchema` unless all files fit together."""
     document = parse_json(data)
     if not isinstance(document, dict):
         raise InvalidSchema("not a JSON object")
     root_file = _text(document, "rootFileDescriptorName")
-    root_message = _text(document, "rootMessageTypeName")
+    root_name = _text(document, "rootMessageTypeName")
     files = _files(_text(document, "fileDescriptorSet"))
     if root_file not in files:
         raise InvalidSchema(f"the root file {root_file!r} is not among the descriptors")
-    _link(files)
-    return _find_message(files[root_file], root_message)
+    pool = _link(files)
+    return pool.FindMessageTypeByName(_find_message(files[root_file], root_name))
 
 
 def _text(document: dict[str, JsonValue], key: str) -> str:
@@ -50,7 +56,7 @@ def _files(text: str) -> dict[str, FileDescriptorProto]:
     return {file.name: file for file in descriptors.file}
 
 
-def _link(files: dict[str, FileDescriptorProto]) -> None:
+def _link(files: dict[str, FileDescriptorProto]) -> descriptor_pool.DescriptorPool:
     """Have Protobuf check each file against those it imports, in an order in which imports come first."""
     pool = descriptor_pool.DescriptorPool()
     done: set[str] = set()
@@ -75,15 +81,16 @@ def _link(files: dict[str, FileDescriptorProto]) -> None:
         except TypeError as error:
             raise InvalidSchema(f"file {name!r}: {error}") from None
         done.add(name)
+    return pool
 
 
-def _find_message(file: FileDescriptorProto, root_message: str) -> str:
+def _find_message(file: FileDescriptorProto, root_name: str) -> str:
     """Resolve the name, given in full or within the file's package, to the message's full name."""
     prefix = f"{file.package}." if file.package else ""
     level: dict[str, DescriptorProto] = {message.name: message for message in file.message_type}
-    inner_name = root_message.removeprefix(prefix)
+    inner_name = root_name.removeprefix(prefix)
     for part in inner_name.split("."):
         if part not in level:
-            raise InvalidSchema(f"no message {root_message!r} in file {file.name!r}")
+            raise InvalidSchema(f"no message {root_name!r} in file {file.name!r}")
         level = {message.name: message for message in level[part].nested_type}
     return prefix + inner_name

@@ -13,6 +13,7 @@ from pybroker.columns.values.json_payloads import JsonReader
 from pybroker.columns.values.key_values import KEY, KeyValueDecoder, is_separated, sides
 from pybroker.columns.values.payload_reader import BytesReader, PayloadReader, ReaderOfValues, checked_names
 from pybroker.columns.values.primitive_values import PrimitiveReader
+from pybroker.columns.values.protobuf_values import ProtobufReader, described_message, native_reader
 from pybroker.columns.values.unreadable import UnreadableSchema
 from pybroker.columns.values.value_schema import SchemaInfo, SchemaOfVersion, ValueDecoder
 from pybroker.schema.schema_data import PRIMITIVE_TYPES, InvalidSchema, SchemaType, schema_type_named
@@ -56,9 +57,22 @@ def payload_reader(info: SchemaInfo, versions: SchemaOfVersion, wanted: Collecti
         return AvroReader(info, versions, wanted)
     if schema_type == SchemaType.JSON:
         return JsonReader(info, versions, wanted)
+    if schema_type == SchemaType.PROTOBUF_NATIVE:
+        return native_reader(info, versions, wanted)
+    if schema_type == SchemaType.PROTOBUF:
+        message = described_message(info)
+        return BytesReader() if isinstance(message, str) else ProtobufReader(info, message, versions, wanted)
     if schema_type == SchemaType.KEY_VALUE:
         raise UnreadableSchema("a KEY_VALUE schema stands inside another one")
     return BytesReader()
+
+
+def why_bytes(info: SchemaInfo | None) -> str | None:
+    """Why payloads of a schema that has one stay bytes; None where they do not, or where there is nothing to be said."""
+    if info is None or _type_of(info) != SchemaType.PROTOBUF:
+        return None
+    message = described_message(info)
+    return message if isinstance(message, str) else None
 
 
 def _type_of(info: SchemaInfo) -> SchemaType:
