@@ -2,7 +2,8 @@
 
 SQLite takes the first frame with a wrong checksum for the end of the log, so damage in the middle silently undoes what was
 committed behind it. Checksums are chained: a frame that fits the one before it, which does not fit, proves that the log went
-on. A last frame that does not fit may be torn, which is what a crash may leave of a transaction that was never committed.
+on. But a crash may leave any frames of a transaction that was never committed, later ones without earlier ones too; the next
+transaction begins only when the one before it is on the device. So damage is proved by a frame of a transaction behind it.
 """
 
 from __future__ import annotations
@@ -33,14 +34,26 @@ def find_log_damage(data: bytes) -> int | None:
         if not is_right:
             # Either part may be what is damaged: the frame, or its checksum.
             stored = _FRAME.unpack_from(data, offset)[4:6]
-            following = offset + frame_bytes
-            goes_on = following + frame_bytes <= len(data) and any(
-                _check(order, chain, data, following, page_size, salts)[1] for chain in (stored, computed)
+            goes_on = any(
+                _has_later_transaction(order, chain, data, offset, page_size, salts) for chain in (stored, computed)
             )
             return offset if goes_on else None
         sums = computed
         offset += frame_bytes
     return None
+
+
+def _has_later_transaction(order: str, sums: _Sums, data: bytes, offset: int, page_size: int, salts: list[int]) -> bool:
+    """Whether the frames that fit behind the one at `offset`, with these checksums behind it, reach into another transaction."""
+    frame_bytes = _FRAME.size + page_size
+    has_commit = False
+    while offset + 2 * frame_bytes <= len(data):
+        has_commit |= _FRAME.unpack_from(data, offset)[1] != 0
+        offset += frame_bytes
+        sums, is_right = _check(order, sums, data, offset, page_size, salts)
+        if not is_right or has_commit:
+            return is_right
+    return False
 
 
 def _check(order: str, sums: _Sums, data: bytes, offset: int, page_size: int, salts: list[int]) -> tuple[_Sums, bool]:

@@ -114,7 +114,9 @@ class StoredState:
                         self._report(Finding(name, None, "", str(text)))
                 self._version = schema_version(connection)
                 if self._version == 0:
-                    self._lose_facts(name, f"is empty, beside {self._files.what_is_there()}")
+                    # Alone it was cut off in its first start, and the next one makes it.
+                    if what_is_there := self._files.what_is_there():
+                        self._lose_facts(name, f"is empty, beside {what_is_there}")
                     return
                 self._load_facts(connection, name)
                 self._load_extents(connection, name)

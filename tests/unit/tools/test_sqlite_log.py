@@ -60,3 +60,20 @@ def test_frames_of_an_earlier_use_of_the_file_are_the_end(log: bytes) -> None:
     for offset in range(HEADER_BYTES + 3 * FRAME_BYTES + 8, len(log), FRAME_BYTES):
         older[offset] ^= 1
     assert find_log_damage(bytes(older)) is None
+
+
+def test_any_frames_of_the_last_transaction_may_be_torn(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("CREATE TABLE facts(name TEXT)")
+    begin = (tmp_path / "a.db-wal").stat().st_size
+    connection.execute("INSERT INTO facts VALUES (zeroblob(20000))")
+    data = bytearray((tmp_path / "a.db-wal").read_bytes())
+    connection.close()
+    assert len(data) - begin > 3 * FRAME_BYTES
+    for offset in range(begin + 24 + 512, len(data), FRAME_BYTES):
+        torn = bytearray(data)
+        torn[offset : offset + 512] = bytes(range(256)) * 2  # a sector of an earlier use
+        assert find_log_damage(bytes(torn)) is None
+    data[begin - 1] ^= 1
+    assert find_log_damage(bytes(data)) is not None, "the transaction before it was committed"
