@@ -1,6 +1,6 @@
 """Bulk reads: ranges of a ledger's entries as blocks of segment files, which carry their own places and checksums.
 
-Operation: what is in the ledger's file goes out as it lies there, read in slices by threads of their own; what is in memory only is
+Operation: what is in the ledger's file goes out as it lies there, in slices, by threads of their own; what is in memory only is
 made into blocks, a few MiB an answer. An answer says with which entry the next one goes on, so a reader comes as often as it takes.
 What must hold: every answer has a length, so that a reader sees when one was cut; entries that are not durable are never sent.
 Bound: so many answers at once (`Permits`), each with one slice in memory; the rate of a namespace is spent before a slice is read.
@@ -9,7 +9,7 @@ Bound: so many answers at once (`Permits`), each with one slice in memory; the r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from pybroker.admin.call import STREAMED_KEY, ClientGone
+from pybroker.admin.file_sending import FILE_SENDER_KEY
 from pybroker.errors import AdminError, StoreError
 from pybroker.model.position import Position
 from pybroker.model.token_bucket import TokenBucket
@@ -25,6 +26,7 @@ from pybroker.permits import NoPermit, Permits
 from pybroker.storage.layout.segment import MAX_BLOCK_ENTRIES, encode_block, split_into_blocks
 
 if TYPE_CHECKING:
+    from pybroker.admin.file_sending import FileSender
     from pybroker.broker.topic import Topic
     from pybroker.clock import Clock
     from pybroker.config import BrokerConfig
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
     from pybroker.storage.ledger_store import EntryRun, LedgerStore, StoredBlocks
 
 SLICE_BYTES = 1 << 20
-"""What of a file is in memory for one read."""
+"""What of a file is in memory for one read over TLS."""
+KERNEL_SLICE_BYTES = 4 << 20
+"""What the kernel sends between two looks at the rate; nothing of it is in this process's memory."""
 MEMORY_ANSWER_BYTES = 4 << 20
 """Of entries that are in no file, in one answer; one more entry may be among them."""
 RETRY_AFTER_S = 1
@@ -53,8 +57,25 @@ class BulkReads:
         self.places = Permits(config.max_concurrent_bulk_reads, config.max_pending_bulk_reads)
         self._buckets: dict[NamespaceName, TokenBucket] = {}
         self.bytes_sent = 0
+        self.entries_sent = 0  # of answers that went out whole
         self.throttled = 0
         self.refused = 0
+
+    def figures(self) -> dict[str, float]:
+        """What is under way, and what was sent, slowed down and refused since the start."""
+        return {
+            "bulk_reads": self.places.taken,
+            "bulk_reads_waiting": self.places.waiting,
+            "bulk_read_bytes": self.bytes_sent,
+            "bulk_read_entries": self.entries_sent,
+            "bulk_read_throttled": self.throttled,
+            "bulk_read_refused": self.refused,
+        }
+
+    @property
+    def write_timeout_s(self) -> float:
+        """How long a client may take nothing of an answer."""
+        return self._config.http_write_timeout_ms / 1000
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -110,8 +131,11 @@ class BlocksResponse(Response):
             stored = await self._store.stored_blocks(self._ledger_id, self._first_entry_id, self._end_entry_id)
             if stored is not None:
                 await self._begin(send, stored.size_bytes, stored.end_entry_id)
-                if scope["method"] != "HEAD":
-                    await self._send_stored(send, stored)
+                if scope["method"] == "HEAD":
+                    await send({"type": "http.response.body", "body": b""})
+                else:
+                    await self._send_stored(scope, send, stored)
+                    self._reads.entries_sent += stored.end_entry_id - stored.first_entry_id
             else:
                 run = await self._entries_in_memory()
                 body = await asyncio.to_thread(blocks_of, run)
@@ -119,6 +143,7 @@ class BlocksResponse(Response):
                 await self._begin(send, len(body), run.first_entry_id + len(run.payloads))
                 await send({"type": "http.response.body", "body": body})
                 self._reads.bytes_sent += len(body)
+                self._reads.entries_sent += len(run.payloads)
 
     async def _begin(self, send: Send, size_bytes: int, next_entry_id: int) -> None:
         headers = [
@@ -128,18 +153,32 @@ class BlocksResponse(Response):
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers, STREAMED_KEY: True})
 
-    async def _send_stored(self, send: Send, stored: StoredBlocks) -> None:
-        offset = stored.offset
-        while offset < stored.end_offset:
-            length = min(SLICE_BYTES, stored.end_offset - offset)
+    async def _send_stored(self, scope: Scope, send: Send, stored: StoredBlocks) -> None:
+        sender: FileSender | None = scope["state"].get(FILE_SENDER_KEY)
+        try:
+            if sender is None:
+                await self._send_copies(send, stored)
+            else:
+                await self._send_by_kernel(sender, stored)
+                await send({"type": "http.response.body", "body": b""})
+        except StoreError as error:
+            raise ClientGone from error  # trimmed meanwhile: the reader sees that it was cut, and asks again
+
+    async def _send_by_kernel(self, sender: FileSender, stored: StoredBlocks) -> None:
+        async with sender.sending(self._reads.write_timeout_s) as writer:
+            for offset, length in _slices(stored, KERNEL_SLICE_BYTES):
+                await self._reads.pass_bytes(self._topic.name.namespace, length)
+                await self._store.with_file(self._ledger_id, partial(writer.send, offset, length))
+                sender.sent(length)
+                self._reads.bytes_sent += length
+
+    async def _send_copies(self, send: Send, stored: StoredBlocks) -> None:
+        for offset, length in _slices(stored, SLICE_BYTES):
             await self._reads.pass_bytes(self._topic.name.namespace, length)
-            try:
-                data = await self._store.with_file(self._ledger_id, partial(_read, offset, length))
-            except StoreError as error:
-                raise ClientGone from error  # trimmed meanwhile: the reader sees that it was cut, and asks again
-            offset += len(data)
-            await send({"type": "http.response.body", "body": data, "more_body": offset < stored.end_offset})
-            self._reads.bytes_sent += len(data)
+            data = await self._store.with_file(self._ledger_id, partial(_read, offset, length))
+            has_more = offset + length < stored.end_offset
+            await send({"type": "http.response.body", "body": data, "more_body": has_more})
+            self._reads.bytes_sent += length
 
     async def _entries_in_memory(self) -> EntryRun:
         """Raises StoreError."""
@@ -149,6 +188,12 @@ class BlocksResponse(Response):
 
 
 MAX_MEMORY_ENTRIES = 8 * MAX_BLOCK_ENTRIES
+
+
+def _slices(stored: StoredBlocks, slice_bytes: int) -> Iterator[tuple[int, int]]:
+    """Offsets and lengths."""
+    for offset in range(stored.offset, stored.end_offset, slice_bytes):
+        yield offset, min(slice_bytes, stored.end_offset - offset)
 
 
 def _read(offset: int, length: int, file: DiskFile) -> bytes:

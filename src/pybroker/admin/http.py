@@ -159,6 +159,8 @@ class HttpServer:
             "request_bytes": limits.requests.taken,
             "response_bytes": limits.responses.taken,
             "viewed_bytes": limits.views.taken,
+            **self.entries.reads.figures(),
+            "read_leases": len(self._broker.read_leases),
         }
 
     @property

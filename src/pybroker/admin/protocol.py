@@ -19,6 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from pybroker.admin.application import ANSWERED_KEY, PEER_CERTIFICATE_KEY, TRANSPORT_KEY
+from pybroker.admin.file_sending import FILE_SENDER_KEY, FileSender
 from pybroker.admin.strict_head import StrictBuffer
 from pybroker.auth.tls import peer_certificate
 from pybroker.model.places import Places
@@ -84,6 +85,8 @@ class HttpProtocol(H11Protocol):
             TRANSPORT_KEY: transport,
             ANSWERED_KEY: self._answered,
         }
+        if ssl_object is None:
+            self.app_state[FILE_SENDER_KEY] = FileSender(transport, self.conn)
         admission = self._all.places.admit(self, self.client[0] if self.client else "")
         if self._all.is_closing or not admission.is_admitted:
             self.refuse()

@@ -97,6 +97,10 @@ class DiskFile:
             done += count
         return done
 
+    def send_to(self, descriptor: int, offset: int, length: int) -> int:
+        """Hand up to `length` bytes to a socket, in the kernel; how many. Raises OSError, BlockingIOError among it."""
+        return os.sendfile(descriptor, self._descriptor, offset, length)
+
     def sync(self) -> None:
         """Everything written so far is on the device, and the size with it."""
         if _FULL_SYNC is not None:
