@@ -646,14 +646,14 @@ static int scan_next_of_batch(Scan *scan, State *state) {
             error_index = -1;
             goto bad;
         }
-        state->pos = entry->payload_at;
     }
+    int64_t at = state->batch_index ? state->pos : entry->payload_at; /* `state` stays as it is when the message does not fit */
     int64_t end_at = entry->payload_at + entry->payload_bytes;
-    if (state->pos < entry->payload_at || state->pos > end_at - 4) {
+    if (at < entry->payload_at || at > end_at - 4) {
         goto bad;
     }
     const uint8_t *base = scan->sources[entry->payload_source].buf;
-    const uint8_t *pos = base + state->pos, *end = base + end_at;
+    const uint8_t *pos = base + at, *end = base + end_at;
     uint32_t metadata_bytes = read_size(pos);
     pos += 4;
     if (metadata_bytes > (uint64_t)(end - pos)) {

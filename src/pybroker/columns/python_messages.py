@@ -55,8 +55,8 @@ def scan_messages(
 
     Ends when `messages` or `properties` is full, behind the message with which the wanted fields come to `max_bytes`, or when
     nothing is left: `state["entry"]` is then the number of entries. A message whose properties alone do not fit into
-    `properties` gives (0, how many it has), and nothing has moved. Of a batch with an error in it the messages in front of it are
-    there, then one record with the error; entries with an error, and none others, have a record with it.
+    `properties` gives (0, how many it has), and `state` stands in front of it. Of a batch with an error in it the messages in
+    front of it are there, then one record with the error; an entry with an error has one record, with it.
     """
     return _MessageScan(sources, entries, wanted, max_bytes, messages, properties).run(state)
 
@@ -105,9 +105,9 @@ class _MessageScan:
                 batch_index = pos = 0
         except _Full:
             pass
-        if not self._rows and self._found:
-            return 0, len(self._found)
         state[0] = (number, batch_index, pos)
+        if not self._rows:
+            return 0, len(self._found)  # those of the message for which there is no room
         if self._rows:
             self._messages[: len(self._rows)] = np.array(self._rows, MESSAGE)
         if self._found:
