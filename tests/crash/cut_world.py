@@ -30,6 +30,7 @@ from pybroker.model.names import TopicName
 from pybroker.model.position import Position
 from pybroker.storage.disk import Disk, DiskFile, FileSystemSync, Pieces
 from pybroker.storage.options import LocalStoreOptions
+from pybroker.surroundings import Surroundings
 from pybroker.tools.data_files import opened
 from pybroker.tools.stored_state import Finding
 from pybroker.tools.verify import Verifier
@@ -101,8 +102,8 @@ async def running(directory: Path, disk: Disk, *, direct_io: bool = False) -> As
     """A whole broker on `directory`, with small journal files and ledgers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(app, "LocalStoreOptions", small_options)
-        broker = app.Broker(config(directory, direct_io=direct_io), lambda: None, disk)
-        broker.clock = SetClock()
+        surroundings = Surroundings(config(directory, direct_io=direct_io), SetClock())
+        broker = app.Broker(surroundings, lambda: None, disk)
         await broker.start()
         try:
             yield broker
@@ -309,8 +310,9 @@ async def _judge_topic(broker: app.Broker, name: str, told: Told) -> None:
 async def _judge_cursor(broker: app.Broker, topic: Topic, found: dict[Position, int], told: Told) -> None:
     if not told.receipts[PLAIN]:
         return
-    assert isinstance(broker.clock, SetClock)
-    broker.clock.now_ms += 2 * DAY_MS  # everything is due
+    clock = broker.surroundings.clock
+    assert isinstance(clock, SetClock)
+    clock.now_ms += 2 * DAY_MS  # everything is due
     reader = await Reader(None).open(topic)
     wanted = set(found) - told.maybe_acked
     async with asyncio.timeout(20):

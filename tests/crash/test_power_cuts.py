@@ -11,13 +11,21 @@ import asyncio
 import os
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from tests.crash.cut_world import Told, judge, record
+from tests.support import recorded_disk
 from tests.support.cut_states import MODES, PowerCut, make
-from tests.support.recorded_disk import Event
+from tests.support.recorded_disk import Event, RecordedDisk
+
+from pybroker import app
+from pybroker.errors import StoreError
+from pybroker.metadata import sqlite
+from pybroker.storage.journal_files import JournalFiles
 
 pytestmark = pytest.mark.long
 
@@ -55,3 +63,105 @@ def test_nothing_that_was_told_is_lost_whatever_a_power_cut_leaves(tmp_path: Pat
             )
             raise
         shutil.rmtree(state)
+
+
+# Planted bugs: the states of each of these stores must show it
+
+
+def receipts_come_before_the_sync(patch: pytest.MonkeyPatch) -> None:
+    write_at = recorded_disk.RecordedFile.write_at
+    patch.setattr(
+        recorded_disk.RecordedFile,
+        "write_at",
+        lambda self, pieces, offset, durable: write_at(self, pieces, offset, durable=False),
+    )
+
+
+def segments_are_not_synced(patch: pytest.MonkeyPatch) -> None:
+    _without_sync_of(patch, ".ledger")
+
+
+def the_table_is_not_synced(patch: pytest.MonkeyPatch) -> None:
+    _without_sync_of(patch, "checkpoint.db-wal")
+
+
+def metadata_are_not_synced(patch: pytest.MonkeyPatch) -> None:
+    _without_sync_of(patch, "metadata.db-wal")
+
+
+def _without_sync_of(patch: pytest.MonkeyPatch, name_end: str) -> None:
+    open_for_write = RecordedDisk.open_for_write
+
+    def unsynced(self: Any, path: Path) -> Any:
+        file = open_for_write(self, path)
+        if path.name.endswith(name_end):
+            file.sync = lambda: None
+        return file
+
+    patch.setattr(RecordedDisk, "open_for_write", unsynced)
+
+
+def directories_of_segments_are_not_synced(patch: pytest.MonkeyPatch) -> None:
+    _without_directory(patch, "ledgers")
+
+
+def the_directory_of_the_journal_is_not_synced(patch: pytest.MonkeyPatch) -> None:
+    _without_directory(patch, "journal")
+
+
+def _without_directory(patch: pytest.MonkeyPatch, name: str) -> None:
+    sync_directory = RecordedDisk.sync_directory
+
+    def sync_others(self: Any, directory: Path) -> None:
+        if directory.name != name:
+            sync_directory(self, directory)
+
+    patch.setattr(RecordedDisk, "sync_directory", sync_others)
+
+
+def journal_files_are_used_again_too_early(patch: pytest.MonkeyPatch) -> None:
+    release = JournalFiles.release
+    patch.setattr(JournalFiles, "release", lambda self, sequence: release(self, sequence + 1000))
+
+
+def the_mark_of_metadata_runs_ahead(patch: pytest.MonkeyPatch) -> None:
+    commit = sqlite._Table.commit
+
+    def mark_first(self: Any) -> None:
+        self._mark.write(self.totals.commits + 1)
+        commit(self)
+
+    patch.setattr(sqlite._Table, "commit", mark_first)
+
+
+PLANTS = [
+    receipts_come_before_the_sync,
+    segments_are_not_synced,
+    the_table_is_not_synced,
+    metadata_are_not_synced,
+    directories_of_segments_are_not_synced,
+    the_directory_of_the_journal_is_not_synced,
+    journal_files_are_used_again_too_early,
+    the_mark_of_metadata_runs_ahead,
+]
+CUTS_FOR_A_BUG = 60
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_the_states_tell_that(
+    plant: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        plant(patch)
+        disk = asyncio.run(record(tmp_path / "run", 1, direct_io=False))
+    for number in range(CUTS_FOR_A_BUG):
+        mode = MODES[number % len(MODES)]
+        random = Random(f"{number}:{mode}")
+        cut = random.randrange(len(disk.events) + 1)
+        state = tmp_path / str(number)
+        make(PowerCut(disk.events, cut).state(mode, random), disk.root, state)
+        try:
+            judge(state, Told.at(disk.events, cut))
+        except (AssertionError, StoreError, app.StartError):
+            return
+    pytest.fail("nothing was noticed")
