@@ -68,6 +68,5 @@ async def build(surroundings: Surroundings, stores: Stores, limits: LedgerLimits
     await service.dynamic.load()
     await service.partitioned.load()
     await service.partitioned_operations.finish_deletions()
-    await service.resource_groups.load()
-    await service.producer_names.load()
+    await service.commons.load()
     return service

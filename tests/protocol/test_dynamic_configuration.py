@@ -126,9 +126,9 @@ async def test_default_policies_reach_loaded_topics(broker: MemoryBroker) -> Non
     await broker.until(lambda: topic.dispatch_limit is None)
     await put(broker, "dispatchThrottlingRateInMsg", "5")
     await broker.until(lambda: consumer.subscription.throttle is not None)
-    limit = broker.service.dispatch_limit
+    limit = broker.service.commons.dispatch_limit
     await put(broker, "allowAutoSubscriptionCreation", "false")
-    assert broker.service.dispatch_limit is limit  # What it has counted stays.
+    assert broker.service.commons.dispatch_limit is limit  # What it has counted stays.
     await broker.until(lambda: not topic.policies.auto_subscription_creation.allowAutoSubscriptionCreation)
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
 
-from pybroker.broker import entry_filters
+from pybroker.broker import entry_filters, filter_chain
 from pybroker.broker.entry_filters import AvailableFilters, EntryFilter, FilteredEntry, Verdict
 from pybroker.broker.topic import Topic
 from pybroker.config import ConfigError
@@ -39,7 +39,7 @@ class NoFilter:
 @pytest.fixture(autouse=True)
 def _closed_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ByKey, "is_open", False)
-    monkeypatch.setattr(entry_filters, "RESCHEDULE_S", 0.01)
+    monkeypatch.setattr(filter_chain, "RESCHEDULE_S", 0.01)
 
 
 async def delivered(broker: MemoryBroker, kind: str, keys: list[str]) -> tuple[Topic, RecordingPeer, list[Position]]:
@@ -146,7 +146,7 @@ async def test_what_was_put_off_goes_at_once_when_its_filter_is_taken_away() -> 
     async with memory_broker(entry_filter_names=(NAME,)) as broker:
         topic, peer, positions = await delivered(broker, "Exclusive", ["later", "b"])
         await broker.until(lambda: topic.subscriptions["s"].counters.filter_rescheduled > 0)
-        broker.service.entry_filters.configure(())
+        broker.service.commons.entry_filters.configure(())
         topic.policies_changed()
         await broker.until(lambda: peer.delivered == positions)
 
@@ -165,7 +165,7 @@ async def test_a_filter_that_is_not_there_any_more_lets_nothing_pass(monkeypatch
     async with memory_broker(allow_override_entry_filters=True) as broker:
         assert (await broker.rest("POST", NAMESPACE_FILTERS, {"entryFilterNames": "everything"})).status == 204
         installed(monkeypatch)
-        broker.service.entry_filters = AvailableFilters(())
+        broker.service.commons.entry_filters = AvailableFilters(())
         topic, peer, _ = await delivered(broker, "Shared", ["a"])
         await broker.until(lambda: topic.subscriptions["s"].counters.filter_rescheduled > 0)
         assert not peer.delivered

@@ -273,7 +273,7 @@ async def test_a_compaction_runs_once_at_a_time_and_says_how_it_went(broker: Mem
     assert await statuses(broker, ("GET", "compaction"), ("PUT", "compaction")) == [404, 404]
     topic = await broker.topic(NAME)
     assert (await broker.rest("GET", f"{PATH}/compaction")).json == {"status": "NOT_RUN", "lastError": ""}
-    async with broker.service.compaction_slot:
+    async with broker.service.commons.compaction_slot:
         assert await statuses(broker, ("PUT", "compaction")) == [204]
         assert (await broker.rest("GET", f"{PATH}/compaction")).json == {"status": "RUNNING", "lastError": ""}
         refused = await broker.rest("PUT", f"{PATH}/compaction")
@@ -342,7 +342,7 @@ async def test_a_backlog_is_counted_entry_by_entry_with_what_filters_make_of_it(
     positions = await broker.publish(topic, 4)
     positions += await broker.publish(topic, 1, messages_each=5)
     acknowledge(consumer, [positions[0], positions[1]])
-    broker.service.entry_filters.configured = (EveryThird(),)
+    broker.service.commons.entry_filters.configured = (EveryThird(),)
     assert (await broker.rest("POST", f"{PATH}/subscription/s/analyzeBacklog")).json == {
         "entries": 3,
         "messages": 7,

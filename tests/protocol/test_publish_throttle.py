@@ -6,7 +6,8 @@ import heapq
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from pybroker.broker.publish_throttle import PublishGate, PublishThrottle, PublishWaiter, renewed_gate
+from pybroker.broker.publish_gate import PublishGate, PublishWaiter, renewed_gate
+from pybroker.broker.publish_throttle import PublishThrottle
 from pybroker.model.events import SendRun
 from pybroker.model.policies import PublishRate
 from pybroker.model.stats import TopicCounters
@@ -47,7 +48,7 @@ class World:
         return PublishGate(cast(Any, self), PublishRate(messages, size_bytes))
 
     def throttle(self, own: PublishGate | None, shared: Sequence[PublishGate] = ()) -> PublishThrottle:
-        return PublishThrottle(cast(Any, self), own, shared)
+        return PublishThrottle(cast(Any, self), self.counters, own, shared)
 
 
 class Client(PublishWaiter):

@@ -96,7 +96,7 @@ async def test_a_reader_renews_its_leases_by_itself_and_gives_them_back() -> Non
         ids = topic.ledger.ledgers.ledger_ids()
         leases = Leases(SourceOptions(Access("", f"http://127.0.0.1:{broker.port}"), patience_s=5))
         await asyncio.to_thread(leases.hold, {TOPIC: Place(ids[1], 0)})
-        held = broker.service.read_leases
+        held = broker.service.commons.read_leases
 
         def ends_ms() -> float:
             found = held.on(TOPIC, 0)

@@ -216,44 +216,34 @@ CIRCLES: tuple[frozenset[str], ...] = (
         {
             "broker.acknowledgement",
             "broker.backlog_quota",
-            "broker.change_events",
             "broker.compacted_reads",
-            "broker.consumer",
             "broker.cursor_moves",
             "broker.damaged_entries",
             "broker.delayed_delivery",
-            "broker.entry_filters",
-            "broker.group_limits",
-            "broker.health_check",
-            "broker.inactive_topics",
+            "broker.filter_chain",
             "broker.internal_producer",
-            "broker.live_settings",
-            "broker.maintenance",
             "broker.markers",
-            "broker.namespace_deletion",
-            "broker.non_persistent.subscription",
-            "broker.non_persistent.topic",
-            "broker.non_persistent.topics",
-            "broker.partitioned_topics",
-            "broker.peer",
-            "broker.producer",
-            "broker.producer_places",
-            "broker.publish_throttle",
-            "broker.pumps",
-            "broker.revoked_rights",
-            "broker.service",
             "broker.subscription",
-            "broker.subscription_base",
             "broker.subscription_registry",
             "broker.throttle",
             "broker.topic",
-            "broker.topic_base",
-            "broker.topic_closing",
             "broker.topic_compaction",
-            "broker.topic_creation",
             "broker.topic_deduplication",
-            "broker.topic_directory",
-            "broker.topic_limits",
+        }
+    ),
+    frozenset(
+        {
+            "broker.change_events",
+            "broker.health_check",
+            "broker.inactive_topics",
+            "broker.live_settings",
+            "broker.maintenance",
+            "broker.namespace_deletion",
+            "broker.non_persistent.topics",
+            "broker.partitioned_topics",
+            "broker.service",
+            "broker.topic_closing",
+            "broker.topic_creation",
             "broker.topic_loading",
             "broker.topic_watchers",
         }
@@ -275,6 +265,18 @@ CIRCLES: tuple[frozenset[str], ...] = (
     ),
     frozenset(
         {
+            "broker.consumer",
+            "broker.peer",
+            "broker.producer",
+            "broker.producer_places",
+            "broker.revoked_rights",
+            "broker.subscription_base",
+            "broker.topic_base",
+            "broker.topic_limits",
+        }
+    ),
+    frozenset(
+        {
             "managed_ledger.factory",
             "managed_ledger.managed_cursor",
             "managed_ledger.managed_ledger",
@@ -282,6 +284,7 @@ CIRCLES: tuple[frozenset[str], ...] = (
         }
     ),
     frozenset({"admin.call", "admin.unserved"}),
+    frozenset({"broker.non_persistent.subscription", "broker.non_persistent.topic"}),
 )
 
 

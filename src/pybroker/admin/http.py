@@ -160,7 +160,7 @@ class HttpServer:
             "response_bytes": limits.responses.taken,
             "viewed_bytes": limits.views.taken,
             **self.entries.reads.figures(),
-            "read_leases": len(self._broker.read_leases),
+            "read_leases": len(self._broker.commons.read_leases),
         }
 
     @property

@@ -49,7 +49,7 @@ def internal_stats(topic: Topic, *, with_metadata: bool = False) -> dict[str, An
 
 def _leases(topic: Topic) -> list[dict[str, Any]]:
     """Readers that keep ledgers from being trimmed; ours, and so shown only where there are any."""
-    now_ms = topic.service.surroundings.clock.monotonic_ms()
+    now_ms = topic.surroundings.clock.monotonic_ms()
     return [
         {
             "reader": lease.owner.reader,
@@ -57,7 +57,7 @@ def _leases(topic: Topic) -> list[dict[str, Any]]:
             "ledgerId": lease.ledger_id,
             "endsInMillis": round(lease.ends_ms - now_ms),
         }
-        for lease in topic.service.read_leases.on(str(topic.name), now_ms)
+        for lease in topic.commons.read_leases.on(str(topic.name), now_ms)
     ]
 
 

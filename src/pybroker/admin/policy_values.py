@@ -117,7 +117,7 @@ def check_entry_filters(call: Call, filters: EntryFilters) -> None:
     if not names:
         raise AdminError(400, "entryFilterNames can't be empty. To remove entry filters use the remove method.")
     for name in names:
-        if not call.broker.entry_filters.has(name):
+        if not call.broker.commons.entry_filters.has(name):
             raise AdminError(400, f"Entry filter {name!r} not found")
 
 

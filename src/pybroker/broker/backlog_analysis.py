@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pybroker.broker.entry_filters import FilterChain, FilteredEntry, Verdict
+from pybroker.broker.entry_filters import Verdict
+from pybroker.broker.filter_chain import FilterChain
 from pybroker.errors import ProtocolViolation
 from pybroker.model.position import Position
 from pybroker.storage.ledger_store import EntryRun
@@ -49,7 +50,7 @@ async def analyze_backlog(
     cursor = subscription.cursor
     ledger = subscription.topic.ledger
     clock = subscription.surroundings.clock
-    filters = FilterChain(subscription, subscription.service.entry_filters.of(subscription.topic))
+    filters = FilterChain(subscription, subscription.topic.entry_filters)
     found = BacklogAnalysis()
     deadline_ms = clock.monotonic_ms() + max_ms
     position = cursor.first_unacked_position if start is None else start
@@ -86,7 +87,7 @@ def _count(
         found.messages += messages
         if _is_marker(payload):
             found.marker_messages += messages
-        match filters.verdict(FilteredEntry(subscription, position, payload)):
+        match filters.verdict(filters.entry(position, payload)):
             case Verdict.ACCEPT:
                 found.accepted_entries += 1
                 found.accepted_messages += messages

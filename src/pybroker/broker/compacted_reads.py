@@ -49,7 +49,7 @@ class CompactedReads:
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
         self._cursor: ManagedCursor = subscription.cursor
-        self._store = subscription.service.ledgers.store
+        self._store = subscription.commons.ledgers.store
         self._ahead: list[CompactedEntry] = []
         self._ahead_of: CompactedInfo | None = None
         self._ahead_from = Position(-1, -1)  # the read position at which they are the next ones

@@ -49,8 +49,8 @@ class DelayedDelivery(CursorOwner):
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
-        self._service = subscription.service
-        self._surroundings = subscription.service.surroundings
+        self._commons = subscription.commons
+        self._surroundings = subscription.commons.surroundings
         self._cursor = subscription.cursor
         self._index = DelayedIndex()
         self._times = _delivery_times(subscription)
@@ -266,7 +266,7 @@ class DelayedDelivery(CursorOwner):
 
     async def _begin_storing(self) -> None:
         try:
-            record_id = await self._service.ledgers.announce_delayed(self._cursor)
+            record_id = await self._commons.ledgers.announce_delayed(self._cursor)
         except StoreError as error:
             logs.error("delayed.not_stored", **self._names(), error=str(error))
             return
@@ -274,7 +274,7 @@ class DelayedDelivery(CursorOwner):
             self._is_announcing = False
         if not self._is_closed:
             self._record_id = record_id
-            self._service.ledgers.cursor_store.attach(record_id, self)
+            self._commons.ledgers.cursor_store.attach(record_id, self)
             self._store_runs()
 
     def _store_anew(self) -> None:
@@ -293,7 +293,7 @@ class DelayedDelivery(CursorOwner):
         self._stored_serial = self._index.last_serial
         self._stored_entries += sum(len(run.packed) - run.index for run in runs)
         # Nobody waits for it: what does not get stored is read from the topic again.
-        self._service.ledgers.cursor_store.append_delta(self._record_id, record, None)
+        self._commons.ledgers.cursor_store.append_delta(self._record_id, record, None)
 
     def snapshot(self) -> bytes:
         self._index.seal_newest()
@@ -312,7 +312,7 @@ class DelayedDelivery(CursorOwner):
             self._store_runs()  # The store writes a snapshot only for a record of which it has seen a delta.
         self._is_closed = True
         if self._record_id:
-            await self._service.ledgers.cursor_store.detach(self._record_id)
+            await self._commons.ledgers.cursor_store.detach(self._record_id)
 
     def drop(self) -> None:
         """The subscription is deleted: stop, and store nothing more."""

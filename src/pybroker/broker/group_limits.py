@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pybroker.broker.dispatch_limit import DispatchLimit, is_limited
-from pybroker.broker.publish_throttle import PublishGate, renewed_gate
+from pybroker.broker.publish_gate import PublishGate, renewed_gate
 from pybroker.metadata.resource_groups import ResourceGroup, ResourceGroups
 from pybroker.model.policies import DispatchRate, PublishRate
 

@@ -62,8 +62,7 @@ class InactiveTopics:
 
 def is_active(topic: TopicBase) -> bool:
     """Whether somebody uses `topic`, or will want what is in it."""
-    service = topic.service
-    if topic.producers or service.read_leases.on(str(topic.name), service.surroundings.clock.monotonic_ms()):
+    if topic.producers or topic.commons.read_leases.on(str(topic.name), topic.surroundings.clock.monotonic_ms()):
         return True
     if topic.policies.inactive_topics.inactiveTopicDeleteMode == CAUGHT_UP:
         return any(each.consumers or each.backlog_entries for each in topic.subscriptions.values())

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pybroker.broker.peer import Peer
 from pybroker.broker.producer import Producer
 from pybroker.broker.publish_checks import rows
-from pybroker.broker.publish_throttle import PublishThrottle, PublishWaiter
+from pybroker.broker.publish_gate import PublishWaiter
+from pybroker.broker.publish_throttle import PublishThrottle
 from pybroker.broker.topic import Topic
 from pybroker.broker.topic_base import TopicBase
 from pybroker.dispatch.dispatcher import Delivery
@@ -93,10 +94,10 @@ class InternalProducer(_Publisher):
     """
 
     def __init__(self, topic: Topic) -> None:
-        service = topic.service
+        commons = topic.commons
         self._topic = topic
         self._producer = Producer(
-            topic, _PRODUCER_ID, service.producer_names.new(), False, 0, self, {}, service.surroundings.clock.wall_ms()
+            topic, _PRODUCER_ID, commons.producer_names.new(), False, 0, self, {}, commons.surroundings.clock.wall_ms()
         )
         self._sequence_id = 0
         self._awaited: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
@@ -155,10 +156,10 @@ class EntryPublish(_Publisher):
     def __init__(self, topic: TopicBase, entries: Sequence[bytes]) -> None:
         self._topic = topic
         self._entries = entries
-        service = topic.service
+        commons = topic.commons
         # Of a name that nobody else has: these sequence ids, which only count, are not to be taken for somebody's.
         self._producer = Producer(
-            topic, _PRODUCER_ID, service.producer_names.new(), False, 0, self, {}, service.surroundings.clock.wall_ms()
+            topic, _PRODUCER_ID, commons.producer_names.new(), False, 0, self, {}, commons.surroundings.clock.wall_ms()
         )
         self._left: Sequence[int] = range(len(entries))  # to be handed to the topic
         self._handed = 0  # of these

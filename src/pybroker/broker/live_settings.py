@@ -40,7 +40,7 @@ class LiveSettings:
                 inactive_ms = config.managed_ledger_inactive_ledger_rollover_time_seconds * 1000
                 broker.ledgers.limits = replace(broker.ledgers.limits, inactive_rollover_ms=inactive_ms)
             case "entryFilterNames":
-                broker.entry_filters.configure(config.entry_filter_names)
+                broker.commons.entry_filters.configure(config.entry_filter_names)
                 broker.defaults_changed()
             case _:
                 broker.defaults_changed()

@@ -192,7 +192,7 @@ class ProducerPlaces:
         is_claimant = holder is not None and self.attached.get(holder.name) is not holder
         for producer in (*self._access.waiting, *([holder] if holder is not None and is_claimant else [])):
             try:
-                self._topic.service.authorization.require_produce(self._topic.name, producer.peer.role)
+                self._topic.commons.authorization.require_produce(self._topic.name, producer.peer.role)
             except AuthorizationError as error:
                 producer.detach()
                 self._refuse(producer, error)

@@ -7,16 +7,31 @@ commit take a second); one callback with a budget leaves the loop to everybody e
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING
 
-from pybroker import logs
 from pybroker.clock import Clock
 
-if TYPE_CHECKING:
-    from pybroker.broker.subscription import Subscription
-
 TURN_BUDGET_MS = 0.4
+
+
+class Pumped(ABC):
+    """What has something to dispatch now and then: a subscription."""
+
+    is_queued = False
+    """Whether it is on the list; kept by the list."""
+
+    @abstractmethod
+    def pump(self, deadline_ms: float) -> bool:
+        """Dispatch until then; whether there is more."""
+
+    @abstractmethod
+    def failed(self, bug: Exception) -> None:
+        """A broken invariant in `pump`, which belongs to its topic: the others go on."""
+
+    @abstractmethod
+    def wake(self) -> None:
+        """There may be something to dispatch."""
 
 
 class PumpList:
@@ -25,16 +40,16 @@ class PumpList:
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop
         self._clock = clock
-        self._queue: deque[Subscription] = deque()
+        self._queue: deque[Pumped] = deque()
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def add(self, subscription: Subscription) -> None:
-        """Pump `subscription` in a coming turn; it is not queued yet."""
-        assert not subscription.is_queued
-        subscription.is_queued = True
-        self._queue.append(subscription)
+    def add(self, pumped: Pumped) -> None:
+        """Pump `pumped` in a coming turn; it is not queued yet."""
+        assert not pumped.is_queued
+        pumped.is_queued = True
+        self._queue.append(pumped)
         if len(self._queue) == 1:
             self._loop.call_soon(self._run)
 
@@ -42,21 +57,17 @@ class PumpList:
         deadline_ms = self._clock.monotonic_ms() + TURN_BUDGET_MS
         queue = self._queue
         for _ in range(len(queue)):
-            subscription = queue[0]
+            pumped = queue[0]
             has_more = False
             try:
-                has_more = subscription.pump(deadline_ms)
+                has_more = pumped.pump(deadline_ms)
             except Exception as bug:  # noqa: BLE001  (a fault boundary)
-                # A broken invariant belongs to its topic: the others go on.
-                logs.error(
-                    "dispatch.failed", topic=subscription.topic.name, subscription=subscription.name, exc_info=bug
-                )
-                subscription.topic.fail(bug)
+                pumped.failed(bug)
             queue.popleft()
-            subscription.is_queued = False
+            pumped.is_queued = False
             if has_more:
-                subscription.is_queued = True
-                queue.append(subscription)
+                pumped.is_queued = True
+                queue.append(pumped)
             if self._clock.monotonic_ms() >= deadline_ms:
                 break
         if queue:

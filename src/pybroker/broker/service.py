@@ -12,13 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pybroker import logs
 from pybroker.auth.authentication import AuthenticationService
-from pybroker.auth.authorization import AuthorizationService
 from pybroker.broker.change_events import ChangeEvents
-from pybroker.broker.default_policies import default_policies
-from pybroker.broker.dispatch_limit import DispatchLimit, is_limited
-from pybroker.broker.entry_filters import AvailableFilters
-from pybroker.broker.entry_metadata import added_metadata
-from pybroker.broker.group_limits import GroupLimits
+from pybroker.broker.commons import Commons
 from pybroker.broker.health_check import HealthCheck
 from pybroker.broker.live_settings import LiveSettings
 from pybroker.broker.maintenance import Maintenance
@@ -26,10 +21,6 @@ from pybroker.broker.namespace_deletion import NamespaceDeletion
 from pybroker.broker.non_persistent.topic import NonPersistentTopic
 from pybroker.broker.non_persistent.topics import NonPersistentTopics
 from pybroker.broker.partitioned_topics import PartitionedTopicOperations, require_no_clients
-from pybroker.broker.producer_names import ProducerNames
-from pybroker.broker.publish_throttle import renewed_gate
-from pybroker.broker.pumps import PumpList
-from pybroker.broker.read_leases import ReadLeases
 from pybroker.broker.topic import Topic
 from pybroker.broker.topic_base import TopicBase
 from pybroker.broker.topic_closing import close_topics, tell_clients
@@ -37,12 +28,9 @@ from pybroker.broker.topic_creation import TopicCreation
 from pybroker.broker.topic_directory import TopicDirectory
 from pybroker.broker.topic_loading import TopicLoading
 from pybroker.broker.topic_watchers import TopicWatchers
-from pybroker.broker.unacked_budget import UnackedBudget
-from pybroker.broker.waiting import WaitingRequests
 from pybroker.cluster.cluster_documents import ClusterDocuments
 from pybroker.cluster.dynamic_configuration import DynamicConfiguration
 from pybroker.cluster.lookup import AdvertisedAddresses, LookupResult
-from pybroker.config import BrokerConfig
 from pybroker.descriptors import Descriptors
 from pybroker.errors import (
     NotAllowedError,
@@ -54,24 +42,17 @@ from pybroker.errors import (
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.metadata import paths
 from pybroker.metadata.partitioned_topics import PartitionedTopics
-from pybroker.metadata.resource_groups import ResourceGroupListener, ResourceGroups
+from pybroker.metadata.resource_groups import ResourceGroupListener
 from pybroker.metadata.resources import PolicyListener, Resources
 from pybroker.metadata.store import MetadataStore
-from pybroker.model.effective_policies import EffectivePolicies, effective_policies
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.model.policies import (
-    DispatchRate,
-    NamespacePolicies,
-    PublishRate,
     TopicPolicies,
 )
-from pybroker.schema.registry import SchemaRegistry
 from pybroker.surroundings import Surroundings
-from pybroker.tasks import TaskOwner
 
 if TYPE_CHECKING:
     from pybroker.broker.consumer import Consumer
-    from pybroker.broker.subscription import Subscription
     from pybroker.model.rates import DeliveryRates
 
 # Between two times that the loop may turn to others while policies are applied: about a millisecond of work.
@@ -83,9 +64,6 @@ class DataDirectoryName(NamedTuple):
 
     run_id: str
     path: str
-
-
-_NOTHING_SET = NamespacePolicies()
 
 
 class BrokerService(PolicyListener, ResourceGroupListener):
@@ -107,10 +85,10 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         self.resources = resources
         self.ledgers = ledgers
         self.authentication = AuthenticationService(config)
-        self.authorization = AuthorizationService(config, resources)
+        self.commons = commons = Commons(surroundings, metadata_store, resources, ledgers)
+        self.authorization = commons.authorization
         self.addresses: AdvertisedAddresses
         """Set by the app once the ports are bound, before anybody is served."""
-        self.default_policies = default_policies(config)
         self.topics: dict[str, Topic] = {}
         """The persistent ones."""
         self.non_persistent = NonPersistentTopics(self)
@@ -121,34 +99,20 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         self.health = HealthCheck(self)
         self.partitioned = PartitionedTopics(metadata_store)
         """Loaded by the app before anybody is served."""
-        self.schemas = SchemaRegistry(metadata_store, surroundings.clock)
-        self.waiting = WaitingRequests(config)
-        """Those that wait for a topic."""
+        self.schemas = commons.schemas
+        self.waiting = commons.waiting
         self.loading = TopicLoading(self)
         self.creation = TopicCreation(self)
         self.namespace_deletion = NamespaceDeletion(self)
         self.partitioned_operations = PartitionedTopicOperations(self)
         self.maintenance = Maintenance(self)
-        self.producer_names = ProducerNames(config.cluster_name, metadata_store, surroundings.clock)
-        """Loaded by the app before anybody is served."""
         self.consumer_rates: Callable[[Consumer], DeliveryRates] | None = None
         """What each consumer was sent lately; set by who measures it, if anybody does."""
-        self.entry_filters = AvailableFilters(config.entry_filter_names)
-        self.added_metadata = added_metadata(config.broker_entry_metadata_interceptors)
-        self.dispatch_limit = _dispatch_limit(surroundings)
-        self.publish_gate = renewed_gate(surroundings, None, _publish_rate(config))
-        """What limits all publishing to the broker together."""
-        self.resource_groups = ResourceGroups(metadata_store)
-        """Loaded by the app before anybody is served."""
-        self.group_limits = GroupLimits(surroundings, self.resource_groups)
-        self.unacked_budget = _unacked_budget(config)
+        self.resource_groups = commons.resource_groups
         self.ready = False
         self.is_closing = False
         self.fatal_error = ""
-        self.pumps = PumpList(asyncio.get_running_loop(), surroundings.clock)
-        self.compaction_slot = asyncio.Semaphore(1)
-        """Held while a topic is compacted: one after the other, so that what the keys of a topic take is taken once."""
-        self.tasks = TaskOwner("broker")
+        self.tasks = commons.tasks
         self._unloading: dict[str, asyncio.Event] = {}
         self._metadata_requests = 0
         resources.listen(self)
@@ -251,11 +215,6 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         if self.is_closing or not self.ready:
             raise ServiceNotReady("the broker is starting or stopping, try again")
         self.creation.require_open_namespace(name)
-
-    @functools.cached_property
-    def read_leases(self) -> ReadLeases:
-        """Of topics that are loaded or not: unloading ends none."""
-        return ReadLeases(self.surroundings.config.max_read_leases_per_topic, self.surroundings.config.max_read_leases)
 
     @functools.cached_property
     def descriptors(self) -> Descriptors:
@@ -374,28 +333,12 @@ class BrokerService(PolicyListener, ResourceGroupListener):
 
     # --- policies ----------------------------------------------------------------------------------------------------
 
-    def effective_policies(self, namespace: NamespaceName, topic: TopicPolicies) -> EffectivePolicies:
-        """What holds for a topic of `namespace` that has `topic` set for itself."""
-        if not self.surroundings.config.topic_level_policies_enabled:
-            topic = TopicPolicies()
-        # A namespace that is being deleted has none; its topics go next.
-        return effective_policies(
-            topic,
-            self.resources.namespace(namespace) or _NOTHING_SET,
-            self.default_policies,
-            self.surroundings.config.cluster_name,
-        )
-
     async def namespace_changed(self, namespace: NamespaceName) -> None:
         await self._apply_policies(namespace)
 
     def defaults_changed(self) -> None:
         """Settings were changed at run time: apply what holds where neither topic nor namespace says anything."""
-        self.default_policies = default_policies(self.surroundings.config)
-        limit = _dispatch_limit(self.surroundings)
-        if (limit and limit.rate) != (self.dispatch_limit and self.dispatch_limit.rate):
-            self.dispatch_limit = limit  # One that stays the same keeps its count.
-        self.publish_gate = renewed_gate(self.surroundings, self.publish_gate, _publish_rate(self.surroundings.config))
+        self.commons.defaults_changed()
         self.tasks.start(self._apply_policies(None), "apply default policies")
 
     async def _apply_policies(self, namespace: NamespaceName | None) -> None:
@@ -407,7 +350,7 @@ class BrokerService(PolicyListener, ResourceGroupListener):
                 topic.policies_changed()
 
     def resource_group_changed(self, name: str) -> None:
-        self.group_limits.changed(name)
+        self.commons.group_limits.changed(name)
         for tenant in self.resources.tenants():
             for namespace in self.resources.namespaces(tenant):
                 policies = self.resources.namespace(namespace)
@@ -422,14 +365,6 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         for loaded in map(self.loaded_topic, names):
             if loaded is not None and not loaded.is_fenced:
                 loaded.own_policies_changed(policies or TopicPolicies())
-
-    # --- what subscriptions share ------------------------------------------------------------------------------------
-
-    def read_retry_delay_s(self, failures: int) -> float:
-        """How long to wait after the n-th failed read in a row."""
-        first_ms = self.surroundings.config.dispatcher_read_failure_backoff_initial_time_in_ms
-        most_ms = self.surroundings.config.dispatcher_read_failure_backoff_max_time_in_ms
-        return min(most_ms, first_ms << min(failures - 1, 16)) / 1000
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -449,24 +384,3 @@ class BrokerService(PolicyListener, ResourceGroupListener):
         await self.tasks.close()
         await close_topics(self)  # Those whose loading ended meanwhile.
         await self.ledgers.close()
-
-
-def _unacked_budget(config: BrokerConfig) -> UnackedBudget[Subscription] | None:
-    """None when there is no limit."""
-    limit = config.max_unacked_messages_per_broker
-    share = config.max_unacked_messages_per_subscription_on_broker_blocked
-    return UnackedBudget(limit, share) if limit > 0 else None
-
-
-def _publish_rate(config: BrokerConfig) -> PublishRate:
-    """What limits all publishing to the broker together."""
-    return PublishRate(
-        config.broker_publisher_throttling_max_message_rate, config.broker_publisher_throttling_max_byte_rate
-    )
-
-
-def _dispatch_limit(surroundings: Surroundings) -> DispatchLimit | None:
-    """What limits all dispatch of the broker together."""
-    config = surroundings.config
-    rate = DispatchRate(config.dispatch_throttling_rate_in_msg, config.dispatch_throttling_rate_in_byte, False, 1)
-    return DispatchLimit("Broker", rate, surroundings.clock.monotonic_ms(), 0, 0) if is_limited(rate) else None

@@ -19,7 +19,8 @@ from pybroker.broker.compacted_reads import CompactedReads, CompactedRun
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.delayed_delivery import DelayedDelivery
 from pybroker.broker.dispatchers import new_dispatcher
-from pybroker.broker.entry_filters import FilterChain
+from pybroker.broker.filter_chain import FilterChain
+from pybroker.broker.pumps import Pumped
 from pybroker.broker.subscription_base import SubscriptionBase
 from pybroker.broker.throttle import Throttle, throttle_of
 from pybroker.broker.topic_limits import require_room_on_subscription
@@ -43,7 +44,7 @@ REPLICATED_PROPERTY = "pulsar.replicated.subscription"
 """The cursor's property that says so, as Pulsar names it; it is no property of the application's."""
 
 
-class Subscription(SubscriptionBase):
+class Subscription(SubscriptionBase, Pumped):
     """Owned by its topic, under its name."""
 
     topic: Topic
@@ -56,7 +57,6 @@ class Subscription(SubscriptionBase):
         self.compacted_reads: CompactedReads | None = None
         """The same, if it does."""
         self.dispatcher: Dispatcher | None = None
-        self.is_queued = False
         self.last_active_ms = topic.surroundings.clock.wall_ms()
         """When a consumer came or went last; when the topic was loaded if none did since."""
         self.delayed = DelayedDelivery(self)
@@ -89,7 +89,7 @@ class Subscription(SubscriptionBase):
             self.wake()  # What the ones before put off may go now.
 
     def _filter_chain(self) -> FilterChain | None:
-        filters = self.service.entry_filters.of(self.topic)
+        filters = self.topic.entry_filters
         return FilterChain(self, filters) if filters else None
 
     @property
@@ -136,7 +136,7 @@ class Subscription(SubscriptionBase):
     @property
     def is_blocked(self) -> bool:
         """Whether dispatch is stopped by a limit of unacknowledged messages, the subscription's or the broker's."""
-        budget = self.service.unacked_budget
+        budget = self.commons.unacked_budget
         if budget is not None and budget.is_stopped(self):
             return True
         return self.dispatcher is not None and self.dispatcher.blocked
@@ -249,7 +249,7 @@ class Subscription(SubscriptionBase):
 
     def unacked_changed(self) -> None:
         """Something was delivered, acknowledged or taken back: the whole broker may have a limit on it."""
-        budget = self.service.unacked_budget
+        budget = self.commons.unacked_budget
         if budget is not None:
             for subscription in budget.report(self, self.unacked_messages):
                 subscription.wake()
@@ -263,7 +263,7 @@ class Subscription(SubscriptionBase):
 
     def wake(self) -> None:
         if not self.is_queued and not self._is_reading and self.consumers:
-            self.service.pumps.add(self)
+            self.commons.pumps.add(self)
 
     def wake_soon(self) -> None:
         """What was held back can go: a little later, so that what is released one by one goes together."""
@@ -277,11 +277,16 @@ class Subscription(SubscriptionBase):
         self._is_waking_soon = False
         self.wake()
 
+    def failed(self, bug: Exception) -> None:
+        """A broken invariant in here closes the topic."""
+        logs.error("dispatch.failed", topic=self.topic.name, subscription=self.name, exc_info=bug)
+        self.topic.fail(bug)
+
     def pump(self, deadline_ms: float) -> bool:
         """Dispatch until nothing can move or the time is up; True when there is more to do."""
         dispatcher = self.dispatcher
         clock = self.surroundings.clock
-        budget = self.service.unacked_budget
+        budget = self.commons.unacked_budget
         if not self.delayed.restore(deadline_ms):
             return True
         while not self._is_reading and not self.is_closed and dispatcher is not None and self.consumers:
@@ -359,7 +364,7 @@ class Subscription(SubscriptionBase):
                 "; autoSkipNonRecoverableData=true goes on behind it, so does skipping by hand" if is_lasting else ""
             )
             logs.error("read.failed", topic=self.topic.name, subscription=self.name, error=f"{error}{remedy}")
-        self.surroundings.call_later(self.service.read_retry_delay_s(self._read_failures), self.wake)
+        self.surroundings.call_later(self.commons.read_retry_delay_s(self._read_failures), self.wake)
 
     def assign_run(self, plan: ReadPlan, run: EntryRun) -> None:
         """Hand what was read from the cursor's position to the dispatcher, without what is acknowledged already."""

@@ -23,7 +23,7 @@ class SubscriptionBase(ABC):
     def __init__(self, topic: TopicBase, name: str) -> None:
         self.topic = topic
         self.name = name
-        self.service = topic.service
+        self.commons = topic.commons
         self.surroundings = topic.surroundings
         self.consumers: list[Consumer] = []
         self.counters = DeliveryCounters()

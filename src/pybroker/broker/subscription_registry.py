@@ -68,8 +68,8 @@ class SubscriptionRegistry:
             self._pass_on(name)
 
     async def _wait(self, name: str, doing: str) -> None:
-        service = self._topic.service
-        room, config = service.waiting.subscriptions, service.surroundings.config
+        commons = self._topic.commons
+        room, config = commons.waiting.subscriptions, commons.surroundings.config
         if not room.enter(config.max_waiting_subscription_requests):
             raise TooManyRequests(
                 "too many requests wait for subscriptions (maxWaitingSubscriptionRequests), try again"
@@ -145,7 +145,7 @@ class SubscriptionRegistry:
         topic_limits.require_room_for_subscription(self._topic)
         self.being_made += 1
         try:
-            return await self._topic.service.tasks.run_to_end(
+            return await self._topic.commons.tasks.run_to_end(
                 self._create(name, first, properties), f"create subscription {name}"
             )
         finally:
@@ -156,7 +156,7 @@ class SubscriptionRegistry:
         ledgers = topic.ledger.ledgers
         is_behind_all = first > ledgers.last_position
         start = ledgers.last_position if is_behind_all else topic.ledger.position_before(first)
-        cursor = await topic.service.ledgers.create_cursor(topic.ledger, name, start, properties)
+        cursor = await topic.commons.ledgers.create_cursor(topic.ledger, name, start, properties)
         # Also when the topic was fenced meanwhile: it waits for this turn, and closes it with the others then.
         subscription = topic.subscriptions[name] = Subscription(topic, name, cursor)
         subscription.is_closed = topic.is_fenced
@@ -174,7 +174,7 @@ class SubscriptionRegistry:
             return present
         require_free_name(name)
         topic_limits.require_room_for_subscription(topic)
-        cursor = topic.service.ledgers.create_non_durable_cursor(topic.ledger, name, mark_delete)
+        cursor = topic.commons.ledgers.create_non_durable_cursor(topic.ledger, name, mark_delete)
         subscription = topic.subscriptions[name] = Subscription(topic, name, cursor)
         return subscription
 
@@ -185,7 +185,7 @@ class SubscriptionRegistry:
             subscription.close_consumers()
             self._forget(subscription)
         elif self._topic.subscriptions.get(subscription.name) is subscription:
-            await self._topic.service.tasks.run_to_end(
+            await self._topic.commons.tasks.run_to_end(
                 self._delete(subscription), f"delete subscription {subscription.name}"
             )
 
@@ -197,7 +197,7 @@ class SubscriptionRegistry:
         if name == COMPACTION_SUBSCRIPTION:
             topic.ledger.compacted_drops += 1  # What is being compacted may be trimmed soon.
         try:
-            await topic.service.ledgers.delete_cursor(topic.ledger, cursor)
+            await topic.commons.ledgers.delete_cursor(topic.ledger, cursor)
         except StoreError:
             if topic.ledger.cursors.get(name) is cursor:
                 topic.subscriptions[name] = Subscription(topic, name, cursor)
@@ -216,7 +216,7 @@ class SubscriptionRegistry:
         topic = self._topic
         subscription.delayed.drop()
         if not subscription.is_durable:
-            topic.service.ledgers.drop_non_durable_cursor(topic.ledger, subscription.cursor)
+            topic.commons.ledgers.drop_non_durable_cursor(topic.ledger, subscription.cursor)
         if topic.subscriptions.get(subscription.name) is subscription:
             del topic.subscriptions[subscription.name]
             topic.in_use()

@@ -40,8 +40,8 @@ def throttle_of(subscription: Subscription) -> Throttle | None:
         policies.subscription_dispatch_rate_of(subscription.name),
         topic,
     )
-    group = topic.service.group_limits.of(policies.resource_group)
-    candidates = (topic.service.dispatch_limit, group.dispatch_limit, topic.dispatch_limit)
+    group = topic.commons.group_limits.of(policies.resource_group)
+    candidates = (topic.commons.dispatch_limit, group.dispatch_limit, topic.dispatch_limit)
     shared = [limit for limit in candidates if limit is not None]
     return Throttle(subscription, shared, own) if shared or own is not None else None
 

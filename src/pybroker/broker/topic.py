@@ -5,7 +5,7 @@ Invariants: nothing is dispatched before it is durable; receipts leave in the or
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
@@ -45,9 +45,9 @@ from pybroker.tasks import TaskOwner
 from pybroker.wire.entry_metadata import is_batch, is_marker
 
 if TYPE_CHECKING:
+    from pybroker.broker.commons import Commons
     from pybroker.broker.consumer import Consumer
     from pybroker.broker.internal_producer import InternalProducer
-    from pybroker.broker.service import BrokerService
     from pybroker.broker.subscription_base import SubscriptionBase
 
 
@@ -70,9 +70,15 @@ class Topic(TopicBase, ManagedLedgerListener):
     subscriptions: dict[str, Subscription]
 
     def __init__(
-        self, service: BrokerService, name: TopicName, ledger: ManagedLedger, own_policies: TopicPolicies
+        self,
+        commons: Commons,
+        name: TopicName,
+        ledger: ManagedLedger,
+        own_policies: TopicPolicies,
+        start_unload: Callable[[TopicBase, str], None],
     ) -> None:
-        super().__init__(service, name, own_policies, TaskOwner(f"topic {name}"), stored_epoch(ledger.properties))
+        tasks, epoch = TaskOwner(f"topic {name}"), stored_epoch(ledger.properties)
+        super().__init__(commons, name, own_policies, tasks, epoch, start_unload)
         self.ledger = ledger
         self.backlog_age_s = UNKNOWN_AGE_S
         """Age of the oldest unread message when the backlog quotas were checked last."""
@@ -88,7 +94,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         self._end_when_loaded = ledger.ledgers.last_position
         self._has_markers = False  # among what was published since it was loaded
         self.has_entry_metadata = ledger.last_index is not None
-        added = service.added_metadata
+        added = commons.added_metadata
         self._entry_metadata = None if added is None else EntryMetadata(added, ledger)
         self.registry = SubscriptionRegistry(self)
         self.dispatch_limit: DispatchLimit | None = None
@@ -105,7 +111,7 @@ class Topic(TopicBase, ManagedLedgerListener):
 
     def _held_from(self) -> int | None:
         """The first ledger that readers hold by a lease."""
-        return self.service.read_leases.held_from(str(self.name), self.service.surroundings.clock.monotonic_ms())
+        return self.commons.read_leases.held_from(str(self.name), self.surroundings.clock.monotonic_ms())
 
     def policies_changed(self) -> None:
         """Expiry and quotas look up what is in force with every check."""
@@ -149,7 +155,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         return TopicTerminatedError(f"Topic {self.name} was already terminated")
 
     async def store_epoch(self, epoch: int) -> None:
-        await self.service.ledgers.change_properties(self.ledger, {TOPIC_EPOCH_PROPERTY: str(epoch)})
+        await self.commons.ledgers.change_properties(self.ledger, {TOPIC_EPOCH_PROPERTY: str(epoch)})
 
     def _require_space(self, producer: Producer) -> None:
         """Refuse a producer while the disk is full: at that answer a client fails at once all that it has not sent yet.
@@ -157,7 +163,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         A producer that comes back after a refused message is refused once and taken the next time: each refusal makes the
         client wait twice as long before it tries again, and so it would go on late when there is space, and fail late before.
         """
-        refusal = self.service.ledgers.store.refusal()
+        refusal = self.commons.ledgers.store.refusal()
         if refusal is None:
             self._refused_producers.clear()
         elif producer.epoch == 0 or producer.name in self._refused_producers:
@@ -334,7 +340,7 @@ class Topic(TopicBase, ManagedLedgerListener):
     async def bytes_behind(self, position: Position) -> int:
         """Payload bytes of the entries behind `position`, which need not exist. Raises StoreError."""
         ledgers = self.ledger.ledgers
-        behind = await count_backlog(ledgers, self.service.ledgers.store, CursorState(ledgers, position))
+        behind = await count_backlog(ledgers, self.commons.ledgers.store, CursorState(ledgers, position))
         return behind.size_bytes
 
     def fence(self) -> None:
@@ -364,6 +370,6 @@ class Topic(TopicBase, ManagedLedgerListener):
         for subscription in self.subscriptions.values():
             subscription.delayed.drop()
         # First: a topic of that name that is made later must not inherit what is set for this one.
-        await self.service.resources.forget_topic(self.name)
-        await self.service.schemas.drop(self.name)
-        await self.service.ledgers.delete(self.ledger)
+        await self.commons.resources.forget_topic(self.name)
+        await self.commons.schemas.drop(self.name)
+        await self.commons.ledgers.delete(self.ledger)

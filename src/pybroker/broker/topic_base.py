@@ -6,13 +6,15 @@ This is one of the three fault boundaries: a broken invariant closes the topic, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, TypeVar
 
-from pybroker.broker import publish_throttle, topic_limits
+from pybroker.broker import topic_limits
 from pybroker.broker.producer_places import ProducerPlaces
 from pybroker.broker.publish_checks import publish_checks
+from pybroker.broker.publish_gate import renewed_gate
+from pybroker.broker.publish_throttle import PublishThrottle
 from pybroker.broker.revoked_rights import disconnect_who_may_not
 from pybroker.broker.subscribe_limit import SubscribeLimit
 from pybroker.errors import BrokerError, NotAllowedError, PersistenceError, ServiceNotReady, TopicFenced
@@ -21,10 +23,11 @@ from pybroker.model.stats import LedgerCounters, TopicCounters
 from pybroker.model.system_topics import is_system_topic
 
 if TYPE_CHECKING:
+    from pybroker.broker.commons import Commons
     from pybroker.broker.consumer import Consumer
+    from pybroker.broker.entry_filters import EntryFilter
     from pybroker.broker.producer import Producer
-    from pybroker.broker.publish_throttle import PublishThrottle, WaitingRow
-    from pybroker.broker.service import BrokerService
+    from pybroker.broker.publish_gate import WaitingRow
     from pybroker.broker.subscription_base import SubscriptionBase
     from pybroker.model.events import SendRun
     from pybroker.model.names import TopicName
@@ -41,15 +44,19 @@ class TopicBase(ABC):
 
     def __init__(
         self,
-        service: BrokerService,
+        commons: Commons,
         name: TopicName,
         own_policies: TopicPolicies,
         tasks: TaskOwner,
         epoch: int | None,
+        start_unload: Callable[[TopicBase, str], None],
     ) -> None:
-        """`tasks` end before the topic's storage is closed; `epoch` is the last one stored."""
-        self.service = service
-        self.surroundings = service.surroundings
+        """`start_unload` closes it in the background, and is told why.
+
+        `tasks` end before the topic's storage is closed; `epoch` is the last one stored."""
+        self.commons = commons
+        self.surroundings = commons.surroundings
+        self._start_unload = start_unload
         self.name = name
         self.tasks = tasks
         self._own_policies = own_policies
@@ -61,8 +68,8 @@ class TopicBase(ABC):
         self.is_fenced = False
         self.is_silent = False
         """What producers send is dropped without an answer: they are about to be closed, and send it again."""
-        self.loaded_ms = service.surroundings.clock.wall_ms()
-        self.last_used_ms = service.surroundings.clock.monotonic_ms()
+        self.loaded_ms = self.surroundings.clock.wall_ms()
+        self.last_used_ms = self.surroundings.clock.monotonic_ms()
         """When somebody was known to use it last."""
         self._subscribe_limit: SubscribeLimit | None = None
         self.publish_throttle: PublishThrottle | None = None
@@ -76,9 +83,9 @@ class TopicBase(ABC):
     @property
     def policies(self) -> EffectivePolicies:
         """What is in force for this topic now; made anew only when what it is made of was replaced."""
-        namespace, defaults = self.service.resources.namespace(self.name.namespace), self.service.default_policies
+        namespace, defaults = self.commons.resources.namespace(self.name.namespace), self.commons.default_policies
         if self._policies is None or self._policies_of[0] is not namespace or self._policies_of[1] is not defaults:
-            self._policies = self.service.effective_policies(self.name.namespace, self._own_policies)
+            self._policies = self.commons.effective_policies(self.name.namespace, self._own_policies)
             self._policies_of = (namespace, defaults)
         return self._policies
 
@@ -96,11 +103,34 @@ class TopicBase(ABC):
                 producer.close_from_broker()
         for subscription in self.subscriptions.values():
             subscription.filters_changed()
-        disconnect_who_may_not(self, self.service.authorization)
+        disconnect_who_may_not(self, self.commons.authorization)
 
     def _renew_limits(self) -> None:
-        publish_throttle.renew(self)
+        self.renew_publish_throttle()
         self._publish_checks = publish_checks(self.policies, is_encryption_required=self.is_encryption_required)
+
+    def renew_publish_throttle(self) -> None:
+        """Apply the rates that are in force now; who waits for one that does not hold any more goes on."""
+        if is_system_topic(self.name):
+            return
+        commons, policies, before = self.commons, self.policies, self.publish_throttle
+        own = renewed_gate(self.surroundings, None if before is None else before.own, policies.publish_rate)
+        group = commons.group_limits.of(policies.resource_group)
+        shared = [gate for gate in (commons.publish_gate, group.publish_gate) if gate is not None]
+        held = self.held_publishers
+        is_needed = shared or own is not None or held is not None
+        clock, counters = self.surroundings.clock, self.counters
+        self.publish_throttle = PublishThrottle(clock, counters, own, shared, held) if is_needed else None
+        if before is not None:
+            before.close(self.publish_throttle)
+
+    @property
+    def entry_filters(self) -> tuple[EntryFilter, ...]:
+        """Those that are asked for its messages; none for topics of the broker itself."""
+        if is_system_topic(self.name):
+            return ()
+        is_named_here = self.surroundings.config.allow_override_entry_filters
+        return self.commons.entry_filters.of(self.policies.entry_filter_names if is_named_here else None)
 
     @property
     def is_encryption_required(self) -> bool:
@@ -123,7 +153,7 @@ class TopicBase(ABC):
         """Raises ServiceNotReady, MetadataError for one that does not encrypt where it must, and AuthorizationError."""
         self.require_open()
         # Its right may have been revoked since the client asked: it waited for the topic, or for its turn.
-        self.service.authorization.require_produce(self.name, producer.peer.role)
+        self.commons.authorization.require_produce(self.name, producer.peer.role)
         topic_limits.require_encryption(self, producer)
 
     @abstractmethod
@@ -213,7 +243,7 @@ class TopicBase(ABC):
     def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
         """Add `consumer` to `subscription`, in its turn. Raises ConsumerBusy, AuthorizationError."""
         self.require_open()
-        self.service.authorization.require_consume(self.name, subscription.name, consumer.peer.role)
+        self.commons.authorization.require_consume(self.name, subscription.name, consumer.peer.role)
         topic_limits.require_room_for_consumer(self, consumer.peer)
         subscription.add_consumer(consumer, kind)
 
@@ -228,13 +258,14 @@ class TopicBase(ABC):
         self.surroundings.stats.bugs += 1
         if not self.is_fenced:
             self.is_fenced = True
-            self.service.start_unload(self, f"{type(bug).__name__}: {bug}")
+            self._start_unload(self, f"{type(bug).__name__}: {bug}")
 
     def fence(self) -> None:
         """Take nobody and nothing more, and tell the clients to look the topic up again."""
         self.is_fenced = True
         self.disconnect_producers(ServiceNotReady(f"topic {self.name} is being unloaded, try again"))
-        publish_throttle.release(self)
+        if self.publish_throttle is not None:
+            self.publish_throttle.close(None)  # Its producers are gone: who waits for it goes on.
         for subscription in list(self.subscriptions.values()):
             subscription.is_closed = True
             subscription.close_consumers()

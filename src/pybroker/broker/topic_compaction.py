@@ -82,19 +82,19 @@ class TopicCompaction:
 
     async def _run(self) -> None:
         topic = self._topic
-        service = topic.service
-        started_ms = service.surroundings.clock.monotonic_ms()
-        config = service.surroundings.config
+        commons = topic.commons
+        started_ms = commons.surroundings.clock.monotonic_ms()
+        config = commons.surroundings.config
         compactor = Compactor(
             topic.ledger,
-            service.ledgers.store,
-            service.surroundings.clock,
+            commons.ledgers.store,
+            commons.surroundings.clock,
             keeps_messages_without_key=config.topic_compaction_retain_null_key,
             read_timeout_s=config.broker_service_compaction_phase_one_loop_time_in_seconds,
         )
         error, is_fault, drops = "it was broken off", False, topic.ledger.compacted_drops
         try:
-            async with service.compaction_slot, self._alone:
+            async with commons.compaction_slot, self._alone:
                 drops = topic.ledger.compacted_drops
                 await self._compact(compactor)
             error = ""
@@ -102,7 +102,7 @@ class TopicCompaction:
             error = str(failure) or type(failure).__name__
             is_fault = not topic.is_fenced and topic.ledger.compacted_drops == drops
         finally:
-            took_ms = int(service.surroundings.clock.monotonic_ms() - started_ms)
+            took_ms = int(commons.surroundings.clock.monotonic_ms() - started_ms)
             self._count(compactor.progress, took_ms, error, is_fault=is_fault)
 
     async def _compact(self, compactor: Compactor) -> None:
@@ -189,7 +189,7 @@ class TopicCompaction:
             if not view.entries:
                 return EARLIEST, -1
             try:
-                entry = (await read_view(self._topic.service.ledgers.store, view, view.entries - 1, 1, 0))[0]
+                entry = (await read_view(self._topic.commons.ledgers.store, view, view.entries - 1, 1, 0))[0]
             except StoreError:
                 if ledger.compacted is view:
                     raise

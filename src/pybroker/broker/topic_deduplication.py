@@ -25,7 +25,7 @@ from pybroker import logs
 from pybroker.broker.deduplication import NO_SEQUENCE_ID, Accepted, Deduplication, Verdict
 from pybroker.broker.producer import Producer
 from pybroker.broker.publish_checks import rows
-from pybroker.broker.publish_throttle import WaitingRow, renew
+from pybroker.broker.publish_gate import WaitingRow
 from pybroker.errors import (
     DamagedEntries,
     NoSuchLedger,
@@ -99,7 +99,7 @@ class TopicDeduplication:
             self.known = Deduplication()
             self.status = DeduplicationStatus.INITIALIZED
             topic.held_publishers = WaitingRow()
-            renew(topic)
+            topic.renew_publish_throttle()
         elif not is_wanted and self.known is not None:
             self.known = None
             self.status = DeduplicationStatus.REMOVING
@@ -113,7 +113,7 @@ class TopicDeduplication:
         topic = self._topic
         if topic.held_publishers is not None:
             topic.held_publishers = None
-            renew(topic)
+            topic.renew_publish_throttle()
         self._tell()
 
     async def _follow(self) -> None:
@@ -142,7 +142,7 @@ class TopicDeduplication:
         cursor = self.cursor
         if cursor is not None:
             async with self._saving:
-                await self._topic.service.ledgers.delete_cursor(self._topic.ledger, cursor)
+                await self._topic.commons.ledgers.delete_cursor(self._topic.ledger, cursor)
         if self.known is None:
             self.status = DeduplicationStatus.DISABLED
             self._entries_behind = 0
@@ -154,7 +154,7 @@ class TopicDeduplication:
         cursor = self.cursor
         if cursor is None:
             last = ledger.ledgers.last_position
-            cursor = await topic.service.ledgers.create_cursor(ledger, DEDUPLICATION_CURSOR, last, {})
+            cursor = await topic.commons.ledgers.create_cursor(ledger, DEDUPLICATION_CURSOR, last, {})
         if self.known is known:
             self.status = DeduplicationStatus.RECOVERING
         # What is on its way to the disk was not judged; behind it everything is.
@@ -292,9 +292,9 @@ class TopicDeduplication:
     def _snapshot_soon(self) -> None:
         if not self._is_snapshot_due and self.status is DeduplicationStatus.ENABLED:
             self._is_snapshot_due = True
-            service = self._topic.service
-            wait_ms = self._snapshot_at_ms + SNAPSHOT_PAUSE_MS - service.surroundings.clock.monotonic_ms()
-            service.surroundings.call_later(max(0.0, wait_ms) / 1000, self._snapshot_now)
+            commons = self._topic.commons
+            wait_ms = self._snapshot_at_ms + SNAPSHOT_PAUSE_MS - commons.surroundings.clock.monotonic_ms()
+            commons.surroundings.call_later(max(0.0, wait_ms) / 1000, self._snapshot_now)
 
     def _snapshot_now(self) -> None:
         self._topic.tasks.start(self._snapshot_in_background(), "snapshot of sequence ids")

@@ -114,10 +114,10 @@ class TopicLoading:
             async with asyncio.timeout(service.surroundings.config.topic_load_timeout_seconds):
                 await service.closed(key)
                 ledger = await self._open_ledger(name, load.may_create)
-                await entry_metadata.restore(service.ledgers, ledger, service.added_metadata)
+                await entry_metadata.restore(service.ledgers, ledger, service.commons.added_metadata)
                 # Last, and the topic is registered in the same turn of the loop: no change in between gets lost.
                 policies = await service.resources.topic_policies(name.partitioned_name)
-            topic = service.topics[key] = Topic(service, name, ledger, policies)
+            topic = service.topics[key] = Topic(service.commons, name, ledger, policies, service.start_unload)
             service.surroundings.stats.topic_loads += 1
             took_ms = service.surroundings.clock.monotonic_ms() - started_ms
             service.surroundings.stats.topic_load_ms.add(took_ms)

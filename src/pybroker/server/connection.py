@@ -18,7 +18,8 @@ from pybroker.broker.consumer import Consumer
 from pybroker.broker.peer import Peer
 from pybroker.broker.producer import Producer
 from pybroker.broker.publish_checks import rows
-from pybroker.broker.publish_throttle import PublishThrottle, PublishWaiter, WaitingRow
+from pybroker.broker.publish_gate import PublishWaiter, WaitingRow
+from pybroker.broker.publish_throttle import PublishThrottle
 from pybroker.dispatch.dispatcher import Delivery
 from pybroker.errors import (
     BrokerError,

@@ -189,6 +189,7 @@ class FakeBroker:
         self.surroundings = Surroundings(config, FakeClock())
         metadata = self.metadata_store = MemoryMetadataStore()
         self.schemas = SchemaRegistry(metadata, self.surroundings.clock)
+        self.commons = self
         self.resource_groups = ResourceGroups(metadata)
         self.resources = Resources(metadata)
         self.dynamic = DynamicConfiguration(config, metadata)

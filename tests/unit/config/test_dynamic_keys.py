@@ -12,7 +12,7 @@ SOURCE = Path(__file__).resolve().parents[3] / "src" / "pybroker"
 TOLD = {
     ("app.py", "_start"): "makes the store and its limits, which follow",
     ("app.py", "run"): "sets the level of the log, which follows",
-    ("broker/service.py", "__init__"): "makes entry filters and limits, which follow",
+    ("broker/commons.py", "__init__"): "makes entry filters and limits, which follow",
 }
 
 

@@ -147,7 +147,7 @@ class BrokerLines:
         yield from samples.histogram("pybroker_gc_pauses_ms", stats.gc_pauses_ms)
         yield from samples.counter("pybroker_gc_full_collections", stats.gc_full_collections)
         yield from samples.gauge("pybroker_pending_publish_bytes", stats.pending_publish_bytes)
-        yield from samples.gauge("pybroker_pump_queue_depth", len(broker.pumps))
+        yield from samples.gauge("pybroker_pump_queue_depth", len(broker.commons.pumps))
         room = broker.waiting.subscriptions
         yield from samples.gauge("pybroker_waiting_subscription_requests", room.occupied)
         yield from samples.counter("pybroker_late_subscription_requests", room.late_total)

@@ -105,7 +105,7 @@ async def get_id_by_index(call: Call) -> Response:
     """The entry that holds the message of that index; there are indexes only where the configuration has them added."""
     name = call.topic_name()
     call.require_consume(name, "")
-    added = call.broker.added_metadata
+    added = call.broker.commons.added_metadata
     if added is None or not added.index:
         raise AdminError(412, "GetMessageIDByIndex is not allowed when broker entry metadata is disabled")
     topic = await _single_topic(call, "Get message id by index")

@@ -87,7 +87,7 @@ class NamespaceCalls(LevelCalls):
         is_applied = self._level.is_applied and call.flag("applied")
         is_applied = is_applied or (self._level.shows_default and shown is None)
         if is_applied and self._policy.applied is not None:
-            shown = self._policy.applied(call.broker.effective_policies(namespace, TopicPolicies()))
+            shown = self._policy.applied(call.broker.commons.effective_policies(namespace, TopicPolicies()))
         return self._shown(shown)
 
     async def _set(self, call: Call) -> Response:
@@ -130,7 +130,7 @@ class TopicCalls(LevelCalls):
         topic = await policies_topic(call)
         own = await call.resources.topic_policies(topic)
         if self._policy.applied is not None and call.flag("applied"):
-            return self._shown(self._policy.applied(call.broker.effective_policies(topic.namespace, own)))
+            return self._shown(self._policy.applied(call.broker.commons.effective_policies(topic.namespace, own)))
         return self._shown(getattr(own, self._level.field))
 
     async def _set(self, call: Call) -> Response:

@@ -116,9 +116,9 @@ async def show(call: Call) -> Response:
                 lease.ledger_id,
                 round(lease.ends_ms - now_ms),
             )
-            for topic in broker.read_leases.topics()
+            for topic in broker.commons.read_leases.topics()
             if topic.startswith(prefix)
-            for lease in broker.read_leases.on(topic, now_ms)
+            for lease in broker.commons.read_leases.on(topic, now_ms)
         ]
     )
 
@@ -127,7 +127,7 @@ async def give_back(call: Call) -> Response:
     """End the reader's leases on topics of the namespace; those of another role stay. The topics that it had one on."""
     prefix = f"{PERSISTENT}://{call.namespace_name()}/"
     owner = _owner(call, call.name("reader"))
-    leases = call.broker.read_leases
+    leases = call.broker.commons.read_leases
     ended = leases.give_back(owner, [each for each in leases.topics_of(owner) if each.startswith(prefix)])
     for name in ended:
         topic = call.broker.topics.get(name)
@@ -144,7 +144,7 @@ async def _hold(call: Call, owner: LeaseOwner, asked: AskedLease) -> LeaseShown:
         if not config.read_lease_max_duration_seconds:
             raise AdminError(405, "This broker gives no leases (readLeaseMaxDurationSeconds=0)")
         topic = await existing_topic(call, name)
-        lasts_ms = broker.read_leases.hold(
+        lasts_ms = broker.commons.read_leases.hold(
             str(name),
             owner,
             asked.start[0],

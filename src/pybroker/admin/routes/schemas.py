@@ -158,8 +158,8 @@ def _readable_topic(call: Call) -> TopicName:
 
 async def _strategy(call: Call, topic: TopicName) -> str:
     name = topic.partitioned_name
-    policies = call.broker.effective_policies(name.namespace, await call.resources.topic_policies(name))
-    return schema_strategy(call.broker, name, policies)
+    policies = call.broker.commons.effective_policies(name.namespace, await call.resources.topic_policies(name))
+    return schema_strategy(call.surroundings, name, policies)
 
 
 async def _given_schema(call: Call) -> SchemaData:

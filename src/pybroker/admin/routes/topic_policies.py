@@ -240,7 +240,7 @@ async def remove_policies(call: Call) -> Response:
 
 
 def _effective(call: Call, topic: TopicName, own: TopicPolicies) -> EffectivePolicies:
-    return call.broker.effective_policies(topic.namespace, own)
+    return call.broker.commons.effective_policies(topic.namespace, own)
 
 
 async def policies_topic(call: Call) -> TopicName:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.dispatchers import new_non_persistent_dispatcher
-from pybroker.broker.entry_filters import FilterJury
+from pybroker.broker.filter_chain import FilterJury
 from pybroker.broker.subscription_base import SubscriptionBase
 from pybroker.broker.topic_limits import require_room_on_subscription
 from pybroker.dispatch.non_persistent import NonPersistentDispatcher
@@ -57,7 +57,7 @@ class NonPersistentSubscription(SubscriptionBase):
         self._properties = dict(properties)
 
     def filters_changed(self) -> None:
-        filters = self.service.entry_filters.of(self.topic)
+        filters = self.topic.entry_filters
         self._filters = FilterJury(self, filters) if filters else None
 
     # --- consumers ---------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ Invariant: the subscriptions that are listed are those with a consumer.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -25,8 +25,8 @@ from pybroker.model.events import SendRun
 from pybroker.model.stats import LedgerCounters
 
 if TYPE_CHECKING:
+    from pybroker.broker.commons import Commons
     from pybroker.broker.consumer import Consumer
-    from pybroker.broker.service import BrokerService
     from pybroker.broker.subscription_base import SubscriptionBase
     from pybroker.model.names import TopicName
     from pybroker.model.policies import TopicPolicies
@@ -40,8 +40,14 @@ class NonPersistentTopic(TopicBase):
 
     subscriptions: dict[str, NonPersistentSubscription]
 
-    def __init__(self, service: BrokerService, name: TopicName, own_policies: TopicPolicies) -> None:
-        super().__init__(service, name, own_policies, service.tasks, None)
+    def __init__(
+        self,
+        commons: Commons,
+        name: TopicName,
+        own_policies: TopicPolicies,
+        start_unload: Callable[[TopicBase, str], None],
+    ) -> None:
+        super().__init__(commons, name, own_policies, commons.tasks, None, start_unload)
         self.subscriptions = {}
         self._renew_limits()
 

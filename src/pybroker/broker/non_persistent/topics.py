@@ -58,7 +58,9 @@ class NonPersistentTopics:
         self._require_servable(name)
         topic = self.loaded.get(str(name))
         if topic is None:
-            topic = self.loaded[str(name)] = NonPersistentTopic(self._service, name, policies)
+            topic = self.loaded[str(name)] = NonPersistentTopic(
+                self._service.commons, name, policies, self._service.start_unload
+            )
             self._surroundings.stats.topic_loads += 1
             logs.info("topic.loaded", topic=name)
             self._service.directory.created(name)

@@ -102,7 +102,7 @@ async def _attach_to(topic: TopicBase, connection: Connection, request: pb.Comma
     producer = Producer(
         topic,
         request.producer_id,
-        request.producer_name or broker.producer_names.new(),
+        request.producer_name or broker.commons.producer_names.new(),
         request.user_provided_producer_name if request.producer_name else False,
         request.epoch,
         connection,
