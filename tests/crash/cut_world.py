@@ -28,6 +28,7 @@ from pybroker.errors import BrokerError, TopicNotFound
 from pybroker.model.events import Ack, SendRun
 from pybroker.model.names import TopicName
 from pybroker.model.position import Position
+from pybroker.storage import checkpoint
 from pybroker.storage.disk import Disk, DiskFile, FileSystemSync, Pieces
 from pybroker.storage.options import LocalStoreOptions
 from pybroker.surroundings import Surroundings
@@ -102,6 +103,8 @@ async def running(directory: Path, disk: Disk, *, direct_io: bool = False) -> As
     """A whole broker on `directory`, with small journal files and ledgers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(app, "LocalStoreOptions", small_options)
+        if direct_io:  # as with many ledgers
+            patch.setattr(checkpoint, "MAX_SINGLE_SYNCS", 1)
         surroundings = Surroundings(config(directory, direct_io=direct_io), SetClock())
         broker = app.Broker(surroundings, lambda: None, disk)
         await broker.start()
@@ -208,6 +211,15 @@ async def record(directory: Path, seed: int, *, direct_io: bool) -> RecordedDisk
                     await _compact(topics[COMPACTED], disk)
                 if step % 4 == 3:
                     await _come_and_go(broker, disk, f"persistent://public/default/gone-{life}-{step}", random)
+    return disk
+
+
+async def record_start(directory: Path, *, direct_io: bool) -> RecordedDisk:
+    """A start on what a power cut has left, until all topics are loaded, and a stop."""
+    disk = RecordedDisk(directory, WATCHED)
+    async with running(directory, disk, direct_io=direct_io) as broker:
+        for name in (PLAIN, COMPACTED):
+            await _topic(broker, name)
     return disk
 
 

@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.crash.cut_world import Told, judge, record
+from tests.crash.cut_world import Told, judge, record, record_start
 from tests.support import recorded_disk
 from tests.support.cut_states import MODES, PowerCut, make
 from tests.support.recorded_disk import Event, RecordedDisk
@@ -31,6 +31,8 @@ pytestmark = pytest.mark.long
 
 SEED = int(os.environ.get("POWER_CUT_SEED", "1"))
 CUTS = int(os.environ.get("POWER_CUTS", "120"))
+STARTS = CUTS // 8
+CUTS_IN_A_START = 6
 RECORD = os.environ.get("POWER_CUT_RECORD")
 NUMBER = os.environ.get("POWER_CUT_NUMBER")
 
@@ -63,6 +65,29 @@ def test_nothing_that_was_told_is_lost_whatever_a_power_cut_leaves(tmp_path: Pat
             )
             raise
         shutil.rmtree(state)
+
+
+@pytest.mark.parametrize("direct_io", [False, True], ids=["thread", "direct"])
+def test_nothing_is_lost_by_a_power_cut_in_a_start_after_a_power_cut(tmp_path: Path, direct_io: bool) -> None:
+    first = asyncio.run(record(tmp_path / "run", SEED, direct_io=direct_io))
+    for number in range(STARTS):
+        mode = MODES[number % len(MODES)]
+        random = Random(f"{SEED}:{number}:{mode}")
+        cut = random.randrange(len(first.events) + 1)
+        told = Told.at(first.events, cut)
+        started = tmp_path / str(number)
+        make(PowerCut(first.events, cut).state(mode, random), first.root, started)
+        second = asyncio.run(record_start(started, direct_io=direct_io))
+        for again in range(CUTS_IN_A_START):
+            state = tmp_path / "state"
+            cut_again = random.randint(second.begin, len(second.events))
+            make(PowerCut(second.events, cut_again).state(mode, random), second.root, state)
+            try:
+                judge(state, told)
+            except BaseException as error:
+                error.add_note(f"start {number}, {mode}, at {cut}, again {again} at {cut_again}")
+                raise
+            shutil.rmtree(state)
 
 
 # Planted bugs: the states of each of these stores must show it

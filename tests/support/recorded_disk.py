@@ -75,14 +75,29 @@ Event = Write | Resized | Renamed | Synced | SyncedNames | Note
 
 
 class RecordedDisk(Disk):
-    """The record of one directory; `watched` files are written by others, through mapped memory."""
+    """The record of one directory, from what is there on; `watched` files are written by others, through mapped memory."""
 
     def __init__(self, root: Path, watched: Sequence[str] = ()) -> None:
         self.root = root
         self.events: list[Event] = []
         self.lock = threading.RLock()
         self._files: dict[Path, int] = {}
-        self._watched = {root / name: b"" for name in watched}
+        self._watched: dict[Path, bytes] = {}
+        self._adopt()
+        self.begin = len(self.events)
+        self._watched = {
+            path: path.read_bytes() if path.exists() else b"" for path in (root / name for name in watched)
+        }
+
+    def _adopt(self) -> None:
+        """What an earlier life, or a power cut, has left is on the device."""
+        for path in sorted(self.root.rglob("*")):
+            if path.is_dir():
+                self._files[path] = DIRECTORY
+                self.events.append(Renamed(((path, DIRECTORY),)))
+            else:
+                self.events.append(Write(self._number(path), 0, path.read_bytes()))
+        self.events.append(SyncedNames(None, len(self.events)))
 
     def note(self, kind: str, value: object) -> None:
         with self.lock:
@@ -261,6 +276,5 @@ class RecordedFileSystem(FileSystemSync):
         self._disk = disk
 
     def sync(self) -> None:
-        covers = self._disk.end_of_record()
-        super().sync()
-        self._disk.log(SyncedNames(None, covers))
+        # The files of all others on this machine are not waited for: only the record counts.
+        self._disk.log(SyncedNames(None, self._disk.end_of_record()))
