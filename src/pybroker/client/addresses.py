@@ -1,0 +1,46 @@
+"""Where brokers listen: service URLs taken apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from pybroker.client.failures import ClientError
+
+_PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One broker's binary port. `str()` is its service URL."""
+
+    host: str
+    port: int
+    is_tls: bool
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'pulsar+ssl' if self.is_tls else 'pulsar'}://{host}:{self.port}"
+
+    @property
+    def host_and_port(self) -> str:
+        """As CONNECT names the broker behind a proxy."""
+        return str(self).partition("://")[2]
+
+
+def addresses(service_url: str) -> list[Address]:
+    """All hosts of `scheme://host:port,host:port/`. Raises ClientError for anything else."""
+    scheme, separator, rest = service_url.strip().partition("://")
+    if not separator or scheme not in _PORTS:
+        raise ClientError(f"not a service URL: {service_url!r}; expected pulsar://host:port or pulsar+ssl://host:port")
+    found: list[Address] = []
+    for part in rest.rstrip("/").split(","):
+        try:
+            url = urlsplit(f"//{part.strip()}")
+            host, port = url.hostname, url.port
+        except ValueError as error:
+            raise ClientError(f"not a host and port: {part!r} in the service URL {service_url!r}: {error}") from error
+        if not host or url.path or url.username is not None:
+            raise ClientError(f"not a host and port: {part!r} in the service URL; expected host:port")
+        found.append(Address(host, port or _PORTS[scheme], scheme == "pulsar+ssl"))
+    return found

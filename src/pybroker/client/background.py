@@ -1,0 +1,74 @@
+"""A client for callers without a loop: its loop runs in a thread, which keeps connections alive while they do something else.
+
+Made anew after a fork: the thread stays with the parent, so the child gets an error instead of waiting for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from pybroker.client.access import Access
+from pybroker.client.client import Client
+from pybroker.client.failures import ClientError
+
+CLOSE_PATIENCE_S = 10.0
+Result = TypeVar("Result")
+
+
+class BackgroundClient:
+    """Owns a thread, its loop and one `Client` on it. Give it back by `close`."""
+
+    def __init__(self, access: Access) -> None:
+        self._process_id = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="pulsar-client", daemon=True)
+        self._thread.start()
+        self._closed = False
+        try:
+            self.client = self.run(_made(access))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it belongs to this process and is open."""
+        return not self._closed and self._process_id == os.getpid()
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Do `work` on the loop, and wait for it. An interrupted wait cancels the work."""
+        if not self.is_usable:
+            work.close()
+            raise ClientError("this client is closed, or was made before a fork: make one in each process")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Close the client, its connections and its thread. Nothing in a child process, which has none of them."""
+        if not self.is_usable:
+            return
+        if hasattr(self, "client"):
+            self.run(_closed(self.client))
+        self._closed = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CLOSE_PATIENCE_S)
+        if not self._thread.is_alive():
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+
+async def _made(access: Access) -> Client:
+    return Client(access)  # on the loop: it keeps locks and futures of it
+
+
+async def _closed(client: Client) -> None:
+    async with asyncio.timeout(CLOSE_PATIENCE_S):
+        await client.close()

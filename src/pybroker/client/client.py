@@ -1,0 +1,204 @@
+"""A client of one cluster: its connections, who serves which topic, and what a cluster says of its topics.
+
+Owns the connections and the tasks of its producers. Made anew after a fork: sockets and loop belong to the process that made them.
+Requests that meet a broker which restarts, or a topic that moves, are tried again until `operation_timeout_s` has passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self, TypeVar
+
+from pybroker.client.access import Access
+from pybroker.client.addresses import Address, addresses
+from pybroker.client.backoff import Backoff
+from pybroker.client.connection import Connection
+from pybroker.client.failures import ClientError, ConnectionLost, RequestTimedOut, may_pass
+from pybroker.errors import TopicNotFound
+from pybroker.model.names import TopicName
+from pybroker.tasks import TaskOwner
+from pybroker.wire import pulsar_api_pb2 as pb
+
+MAX_REDIRECTS = 20
+
+Command = pb.BaseCommand
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class TopicSchema:
+    """A schema as the protocol carries it; `type` is a number of `Schema.Type`."""
+
+    type: int
+    data: bytes = b""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
+    version: bytes = b""
+    """Given by the broker, empty for one that is to be registered."""
+
+    def to_wire(self) -> pb.Schema:
+        schema = pb.Schema(name=self.name, schema_data=self.data, type=self.type)  # type: ignore[arg-type]
+        for name, value in self.properties.items():
+            schema.properties.add(key=name, value=value)
+        return schema
+
+
+class Client:
+    """Use it as an asynchronous context manager, on one loop."""
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self.tasks = TaskOwner("client")
+        """Runs what producers do in the background."""
+        self._seeds = addresses(access.service_url)
+        self._seed = 0
+        self._connections: dict[tuple[Address, Address | None], Connection] = {}
+        self._opening: dict[tuple[Address, Address | None], asyncio.Lock] = {}
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections; producers and consumers on them end."""
+        self._closed = True
+        await self.tasks.close()
+        for connection in [*self._connections.values()]:
+            await connection.close()
+        self._connections.clear()
+
+    # --- requests
+
+    async def partitions(self, topic: TopicName, *, may_create: bool = False) -> list[TopicName]:
+        """The partitions of `topic`, or itself when it has none. Raises TopicNotFound.
+
+        `may_create`: a topic that does not exist is made, where the broker makes topics by itself.
+        """
+        if topic.partition_index >= 0:
+            return [topic]
+        command = Command(type=Command.PARTITIONED_METADATA)
+        command.partitionMetadata.topic = str(topic)
+
+        async def ask() -> pb.BaseCommand:
+            connection = await self.any_connection()
+            if connection.features.supports_get_partitioned_metadata_without_auto_creation:
+                command.partitionMetadata.metadata_auto_creation_enabled = may_create
+            return await connection.request(command)
+
+        count = (await self.retried(ask)).partitionMetadataResponse.partitions
+        return [topic.partition(index) for index in range(count)] or [topic]
+
+    async def topics(self, namespace: str) -> list[str]:
+        """The full names of all persistent topics and partitions of `tenant/namespace` that the broker lists."""
+        command = Command(type=Command.GET_TOPICS_OF_NAMESPACE)
+        command.getTopicsOfNamespace.namespace = namespace
+        answer = await self.ask_any(command)
+        return list(answer.getTopicsOfNamespaceResponse.topics)
+
+    async def schema(self, topic: TopicName, version: bytes | None = None) -> TopicSchema | None:
+        """The latest schema of `topic`, or that of a version; None when there is none."""
+        command = Command(type=Command.GET_SCHEMA)
+        command.getSchema.topic = str(topic)
+        if version is not None:
+            command.getSchema.schema_version = version
+
+        async def ask() -> pb.BaseCommand:
+            return await (await self.connection_for(topic)).request(command)
+
+        try:
+            answer = (await self.retried(ask)).getSchemaResponse
+        except TopicNotFound:
+            return None
+        found: pb.Schema = answer.schema
+        properties = {str(pair.key): str(pair.value) for pair in found.properties}  # type: ignore[attr-defined]
+        return TopicSchema(found.type, found.schema_data, properties, found.name, answer.schema_version)
+
+    async def ask_any(self, command: pb.BaseCommand) -> pb.BaseCommand:
+        """The answer of whichever broker the service URL leads to."""
+
+        async def ask() -> pb.BaseCommand:
+            return await (await self.any_connection()).request(command)
+
+        return await self.retried(ask)
+
+    async def retried(self, attempt: Callable[[], Awaitable[Result]], patience_s: float | None = None) -> Result:
+        """`attempt`, again and again while what it raises may pass, for `patience_s` (the operation time-out unless given)."""
+        patience_s = self.access.operation_timeout_s if patience_s is None else patience_s
+        deadline = time.monotonic() + patience_s
+        backoff = Backoff(random.random())
+        while True:
+            try:
+                return await attempt()
+            except Exception as error:
+                if not may_pass(error) or self._closed:
+                    raise
+                wait_s = backoff.next_s()
+                if time.monotonic() + wait_s > deadline:
+                    raise
+            await asyncio.sleep(wait_s)
+
+    # --- connections
+
+    async def any_connection(self) -> Connection:
+        """To one of the hosts of the service URL: the one that served last, or the next that answers."""
+        failure: ConnectionLost | None = None
+        for _ in self._seeds:
+            try:
+                return await self.connection_to(self._seeds[self._seed])
+            except ConnectionLost as error:
+                failure = error
+                self._seed = (self._seed + 1) % len(self._seeds)
+        assert failure is not None
+        raise failure
+
+    async def connection_to(self, address: Address, *, behind_proxy: Address | None = None) -> Connection:
+        """The one connection to that broker, opened if need be."""
+        key = (address, behind_proxy)
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            connection = self._connections.get(key)
+            if connection is not None and connection.failure is None:
+                return connection
+            if self._closed:
+                raise ClientError("this client is closed")
+            connection = await Connection.open(address, self.access, behind_proxy=behind_proxy)
+            self._connections[key] = connection
+            return connection
+
+    async def connection_for(self, topic: TopicName) -> Connection:
+        """To the broker that serves `topic` now, by lookup."""
+        command = Command(type=Command.LOOKUP)
+        lookup = command.lookupTopic
+        lookup.topic = str(topic)
+        lookup.authoritative = False
+        if self.access.listener_name:
+            lookup.advertised_listener_name = self.access.listener_name
+        connection = await self.any_connection()
+        for _ in range(MAX_REDIRECTS):
+            answer = (await connection.request(command)).lookupTopicResponse
+            url = answer.brokerServiceUrlTls if connection.address.is_tls else answer.brokerServiceUrl
+            if not url:
+                raise ClientError(
+                    f"the broker of {topic} has no {'TLS' if connection.address.is_tls else 'plain'} port: "
+                    "use the other scheme in the service URL, or another listener"
+                )
+            target = addresses(url)[0]
+            if answer.response == pb.CommandLookupTopicResponse.Redirect:
+                lookup.authoritative = answer.authoritative
+                connection = await self.connection_to(target)
+                continue
+            if target == connection.address:
+                return connection
+            if answer.proxy_through_service_url:
+                return await self.connection_to(self._seeds[self._seed], behind_proxy=target)
+            return await self.connection_to(target)
+        raise RequestTimedOut(f"the lookup of {topic} was redirected {MAX_REDIRECTS} times")

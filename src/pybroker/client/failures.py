@@ -1,0 +1,42 @@
+"""What a client can fail with. What the broker itself refuses comes as the `BrokerError` of its code (`pybroker.errors`)."""
+
+from __future__ import annotations
+
+from pybroker.errors import (
+    BrokerError,
+    MetadataError,
+    PersistenceError,
+    ProducerBlockedQuotaExceededError,
+    ServiceNotReady,
+    TooManyRequests,
+    UnknownError,
+)
+
+
+class ClientError(Exception):
+    """Something that the client could not do; the text says with which broker, and what to do next. Never carries a secret."""
+
+
+class ConnectionLost(ClientError):
+    """The broker could not be reached, or the connection ended: what was under way may or may not have happened."""
+
+
+class RequestTimedOut(ClientError):
+    """The broker did not answer in time."""
+
+
+class NotSent(ClientError):
+    """An entry that this client refuses to send: too large, or its producer has failed or is closed."""
+
+
+def refusal(code: int, text: str) -> BrokerError:
+    """What the broker answered, as the error of that code; a code of a newer protocol is `UnknownError`."""
+    return BrokerError.by_code.get(code, UnknownError)(text)
+
+
+_PASSING = (ServiceNotReady, TooManyRequests, PersistenceError, MetadataError, ProducerBlockedQuotaExceededError)
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether the same request may be answered otherwise a moment later: a broker that restarts, a topic that moves."""
+    return isinstance(error, (ConnectionLost, *_PASSING))

@@ -1,0 +1,158 @@
+"""The client's half of the wire: frames cut from what a broker sends, and SEND frames for what it is sent.
+
+    total(4) size(4) BaseCommand                                    anything
+    total(4) size(4) BaseCommand entry                              MESSAGE, SEND
+
+What must hold: how the bytes are chunked never changes what is decoded; nothing longer than the limit is kept; any bytes give
+events or a ProtocolViolation. MESSAGE is read by hand, since a reader sees one for each entry; the rest is protobuf.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from pybroker.errors import ProtocolViolation
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.commands import FRAME_PADDING_BYTES
+from pybroker.wire.varint import decode, encode, skip_field
+
+DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024
+"""What a broker takes that does not say it."""
+_SIZES = Struct(">II")
+_MESSAGE_KIND = b"\x08\x09\x4a"
+_MASK_63 = (1 << 63) - 1
+
+
+class ReceivedEntry(NamedTuple):
+    """An entry that the broker sent to one of our consumers, as it is stored."""
+
+    consumer_id: int
+    ledger_id: int
+    entry_id: int
+    redelivery_count: int
+    data: bytes
+    """`[0x0e02 ...] [0x0e01 crc32c] metadata_size MessageMetadata payload`; the checksum was not looked at."""
+
+
+Event = pb.BaseCommand | ReceivedEntry
+
+
+class FrameReader:
+    """Turns the bytes of one connection into events.
+
+    Invariant: `_parts` together hold less than one whole frame, whose length is at most `max_frame_bytes`.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._held_bytes = 0
+        self._wanted_bytes = 4
+        """So many bytes must be there before it makes sense to look again: a large frame is joined once."""
+        self.max_frame_bytes = DEFAULT_MAX_MESSAGE_BYTES + FRAME_PADDING_BYTES
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Decode `data`, which follows everything fed before. Raises ProtocolViolation."""
+        self._held_bytes += len(data)
+        self._parts.append(data)
+        if self._held_bytes < self._wanted_bytes:
+            return []
+        if len(self._parts) > 1:
+            data = b"".join(self._parts)
+        events: list[Event] = []
+        position = 0
+        end = len(data)
+        wanted = 4
+        while end - position >= 4:
+            total = int.from_bytes(data[position : position + 4], "big")
+            if not 4 <= total <= self.max_frame_bytes:
+                raise ProtocolViolation(f"a frame of {total} bytes, the limit is {self.max_frame_bytes}")
+            if end - position < 4 + total:
+                wanted = 4 + total
+                break
+            events.append(_event(data, position + 4, position + 4 + total))
+            position += 4 + total
+        self._parts = [data[position:]] if position < end else []
+        self._held_bytes = end - position
+        self._wanted_bytes = wanted
+        return events
+
+
+def _event(data: bytes, start: int, end: int) -> Event:
+    """The frame whose command's size stands at `start`."""
+    size = int.from_bytes(data[start : start + 4], "big")
+    command_start = start + 4
+    command_end = command_start + size
+    if command_end > end:
+        raise ProtocolViolation(f"a command of {size} bytes in a frame of {end - start}")
+    if data[command_start : command_start + 3] == _MESSAGE_KIND:
+        return _message(data, command_start + 3, command_end, end)
+    try:
+        command = pb.BaseCommand.FromString(data[command_start:command_end])
+    except DecodeError as error:
+        raise ProtocolViolation(f"a command that does not parse: {error}") from error
+    if command.type == pb.BaseCommand.MESSAGE:
+        id_data = command.message.message_id
+        return ReceivedEntry(
+            command.message.consumer_id,
+            id_data.ledgerId,
+            id_data.entryId,
+            command.message.redelivery_count,
+            data[command_end:end],
+        )
+    return command
+
+
+def _message(data: bytes, position: int, command_end: int, frame_end: int) -> ReceivedEntry:
+    length, position = decode(data, position, command_end)
+    if position + length != command_end:
+        raise ProtocolViolation("a MESSAGE with something behind its fields")
+    consumer_id = ledger_id = entry_id = -1
+    redeliveries = 0
+    while position < command_end:
+        tag, position = decode(data, position, command_end)
+        if tag == 0x08:
+            consumer_id, position = decode(data, position, command_end)
+        elif tag == 0x12:
+            length, position = decode(data, position, command_end)
+            id_end = position + length
+            if id_end > command_end:
+                raise ProtocolViolation("a message id longer than its command")
+            while position < id_end:
+                tag, position = decode(data, position, id_end)
+                if tag == 0x08:
+                    ledger_id, position = decode(data, position, id_end)
+                elif tag == 0x10:
+                    entry_id, position = decode(data, position, id_end)
+                else:
+                    position = skip_field(data, tag, position, id_end)
+        elif tag == 0x18:
+            redeliveries, position = decode(data, position, command_end)
+        else:
+            position = skip_field(data, tag, position, command_end)
+    if consumer_id < 0 or not 0 <= ledger_id <= _MASK_63 or not 0 <= entry_id <= _MASK_63:
+        raise ProtocolViolation("a MESSAGE without consumer or message id")
+    return ReceivedEntry(consumer_id, ledger_id, entry_id, redeliveries, data[command_end:frame_end])
+
+
+def send_head(
+    producer_id: int,
+    sequence_id: int,
+    highest_sequence_id: int,
+    message_count: int,
+    entry_bytes: int,
+    *,
+    is_chunk: bool = False,
+) -> bytes:
+    """What stands in front of an entry in a SEND frame."""
+    fields = b"\x08" + encode(producer_id) + b"\x10" + encode(sequence_id)
+    if message_count != 1:
+        fields += b"\x18" + encode(message_count)
+    if highest_sequence_id > sequence_id:
+        fields += b"\x30" + encode(highest_sequence_id)
+    if is_chunk:
+        fields += b"\x38\x01"
+    command = b"\x08\x06\x32" + encode(len(fields)) + fields
+    return _SIZES.pack(4 + len(command) + entry_bytes, len(command)) + command

@@ -1,0 +1,76 @@
+"""Entries of one producer that the broker has not answered: what is resent after a reconnection.
+
+Decides only: no clock, no IO. Receipts come in the order of the entries.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class PendingSend:
+    """One entry on its way. `token` is its owner's, given back with the answer."""
+
+    sequence_id: int
+    highest_sequence_id: int
+    message_count: int
+    data: bytes
+    is_chunk: bool
+    token: object
+    sent_at_s: float
+
+
+class PendingSends:
+    """Bounded by entries and bytes; one entry always fits, so that nothing is too large to be sent.
+
+    Invariant: `size_bytes` is the sum of what is kept, in the order in which it was added.
+    """
+
+    def __init__(self, max_entries: int, max_bytes: int) -> None:
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._entries: deque[PendingSend] = deque()
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[PendingSend]:
+        return iter(self._entries)
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether an entry of that size may be added now."""
+        if not self._entries:
+            return True
+        return len(self._entries) < self._max_entries and self.size_bytes + size_bytes <= self._max_bytes
+
+    def add(self, entry: PendingSend) -> None:
+        self._entries.append(entry)
+        self.size_bytes += len(entry.data)
+
+    @property
+    def oldest(self) -> PendingSend | None:
+        return self._entries[0] if self._entries else None
+
+    def receipted(self, sequence_id: int) -> PendingSend | None:
+        """The entry that this receipt is for, which is kept no longer; None for one that was answered before, by another
+        connection. Raises ValueError for a receipt of an entry that is not the next one: an answer is missing.
+        """
+        entry = self.oldest
+        if entry is None or sequence_id < entry.sequence_id:
+            return None
+        if sequence_id != entry.sequence_id:
+            raise ValueError(f"a receipt for {sequence_id} while {entry.sequence_id} is the next to be answered")
+        self._entries.popleft()
+        self.size_bytes -= len(entry.data)
+        return entry
+
+    def clear(self) -> list[PendingSend]:
+        """Give everything up; what was kept."""
+        given_up = [*self._entries]
+        self._entries.clear()
+        self.size_bytes = 0
+        return given_up

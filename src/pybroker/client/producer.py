@@ -1,0 +1,359 @@
+"""A producer of ready-made entries on one topic or partition: sends them in a pipeline, and again after a lost connection.
+
+What must hold: entries are stored in the order in which they were sent; each ends with its receipt or an error; an entry whose
+answer was lost is sent again, which stores it twice unless the topic deduplicates by its producer's name and sequence ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from pybroker import logs
+from pybroker.client.backoff import Backoff
+from pybroker.client.client import Client, TopicSchema
+from pybroker.client.connection import Connection, ConnectionUser
+from pybroker.client.failures import ClientError, ConnectionLost, NotSent, RequestTimedOut, may_pass, refusal
+from pybroker.client.frames import ReceivedEntry, send_head
+from pybroker.client.pending_sends import PendingSend, PendingSends
+from pybroker.errors import BrokerError, ProducerBusy
+from pybroker.model.names import TopicName
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.replies import frame
+
+MAX_PENDING_ENTRIES = 1000
+MAX_PENDING_BYTES = 32 * 1024 * 1024
+SEND_TIMEOUT_S = 30.0
+
+Command = pb.BaseCommand
+_FINAL_SEND_ERRORS = frozenset(
+    {
+        pb.TopicTerminatedError,
+        pb.NotAllowedError,
+        pb.AuthorizationError,
+        pb.MetadataError,
+        pb.ChecksumError,
+        pb.IncompatibleSchema,
+        pb.ProducerFenced,
+        pb.ProducerBlockedQuotaExceededException,
+    }
+)
+"""After these the same bytes would be refused again. Any other refusal is answered by attaching anew and sending again."""
+
+
+class MessageId(NamedTuple):
+    """Where an entry was stored; (-1, -1) for one that deduplication knew already."""
+
+    ledger_id: int
+    entry_id: int
+
+
+@dataclass(frozen=True)
+class ProducerSettings:
+    """How a producer attaches, and what it may keep unanswered."""
+
+    name: str = ""
+    """Empty: the broker gives one. With deduplication the name is what sequence ids are remembered by."""
+    access_mode: pb.ProducerAccessMode = pb.Shared
+    schema: TopicSchema | None = None
+    max_pending_entries: int = MAX_PENDING_ENTRIES
+    max_pending_bytes: int = MAX_PENDING_BYTES
+    send_timeout_s: float = SEND_TIMEOUT_S
+    """An entry that was not answered for so long fails, and the producer with it."""
+    busy_patience_s: float = 0.0
+    """How long to wait for a holder of the name to go, who may be dead already."""
+
+
+class ProducerState(Enum):
+    """What a producer does with an entry."""
+
+    READY = "ready"
+    RECONNECTING = "reconnecting"  # keeps what it is given, sends it when attached again
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+class Producer(ConnectionUser):
+    """Made by `open_producer`. `send` waits for room, and gives a future of the receipt."""
+
+    def __init__(self, client: Client, topic: TopicName, settings: ProducerSettings) -> None:
+        self.topic = topic
+        self.name = settings.name
+        self.last_sequence_id = -1
+        """Of this name, as the topic remembered it when this producer attached first."""
+        self.schema_version = b""
+        self.max_message_bytes = 0
+        self._client = client
+        self._settings = settings
+        self._pending = PendingSends(settings.max_pending_entries, settings.max_pending_bytes)
+        self._state = ProducerState.RECONNECTING
+        self._failure: Exception | None = None
+        self._connection: Connection | None = None
+        self._producer_id = -1
+        self._epoch = 0
+        self._topic_epoch: int | None = None
+        self._changed = asyncio.Event()
+        """Set whenever there may be room, nothing left to answer, or another state."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def state(self) -> ProducerState:
+        return self._state
+
+    @property
+    def pending_entries(self) -> int:
+        return len(self._pending)
+
+    # --- sending
+
+    async def send(
+        self,
+        data: bytes,
+        sequence_id: int,
+        *,
+        highest_sequence_id: int = 0,
+        message_count: int = 1,
+        is_chunk: bool = False,
+    ) -> asyncio.Future[MessageId]:
+        """Send an entry behind all others of this producer, once there is room. Raises NotSent, or why the producer failed."""
+        if len(data) > self.max_message_bytes + ENTRY_HEADROOM_BYTES:
+            raise NotSent(
+                f"an entry of {len(data)} bytes is over the broker's maximum of {self.max_message_bytes} (maxMessageSize)"
+            )
+        while not self._pending.has_room(len(data)) and self._failure is None:
+            await self._wait()
+        if self._connection is not None:
+            await self._connection.writable()
+        if self._failure is not None:
+            raise self._failure
+        receipt: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
+        entry = PendingSend(sequence_id, highest_sequence_id, message_count, data, is_chunk, receipt, time.monotonic())
+        self._pending.add(entry)
+        if self._timer is None:
+            self._look_at_oldest()
+        if self._state is ProducerState.READY:
+            self._write([entry])
+        return receipt
+
+    async def flush(self) -> None:
+        """Wait until everything sent is answered. Raises why the producer failed."""
+        while len(self._pending) and self._failure is None:
+            await self._wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def close(self) -> None:
+        """Detach. What was not answered fails; call `flush` first."""
+        if self._state in (ProducerState.CLOSED, ProducerState.FAILED):
+            return
+        connection = self._connection
+        self._fail(NotSent(f"the producer on {self.topic} is closed"), ProducerState.CLOSED)
+        if connection is not None and connection.failure is None:
+            command = Command(type=Command.CLOSE_PRODUCER)
+            command.close_producer.producer_id = self._producer_id
+            try:
+                await connection.request(command)
+            except (ClientError, BrokerError) as error:
+                logs.debug("client.producer_not_closed", topic=self.topic, reason=error)
+
+    async def _wait(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    def _write(self, entries: list[PendingSend]) -> None:
+        assert self._connection is not None
+        parts: list[bytes] = []
+        for entry in entries:
+            head = send_head(
+                self._producer_id,
+                entry.sequence_id,
+                entry.highest_sequence_id,
+                entry.message_count,
+                len(entry.data),
+                is_chunk=entry.is_chunk,
+            )
+            parts += (head, entry.data)
+        self._connection.write_parts(parts)
+
+    # --- what the connection tells
+
+    def received(self, event: pb.BaseCommand | ReceivedEntry) -> None:
+        if isinstance(event, ReceivedEntry):
+            return
+        if event.type == Command.SEND_RECEIPT:
+            self._receipted(event.send_receipt)
+        elif event.type == Command.SEND_ERROR:
+            code, text = event.send_error.error, event.send_error.message
+            failure = refusal(code, f"{self.topic} refused an entry of {self.name}: {text}")
+            if code in _FINAL_SEND_ERRORS:
+                self._fail(failure, ProducerState.FAILED)
+            else:
+                self._attach_again(failure)
+        elif event.type == Command.CLOSE_PRODUCER:
+            self._attach_again(ConnectionLost(f"the broker closed the producer on {self.topic}: the topic moves"))
+
+    def lost(self, error: ConnectionLost) -> None:
+        self._connection = None
+        self._attach_again(error)
+
+    def _receipted(self, receipt: pb.CommandSendReceipt) -> None:
+        try:
+            entry = self._pending.receipted(receipt.sequence_id)
+        except ValueError as error:
+            self._attach_again(ConnectionLost(f"{self.topic}: {error}"))
+            return
+        if entry is None:
+            return
+        future = entry.token
+        assert isinstance(future, asyncio.Future)
+        if not future.done():
+            future.set_result(MessageId(_signed(receipt.message_id.ledgerId), _signed(receipt.message_id.entryId)))
+        self._changed.set()
+
+    # --- attaching
+
+    async def attach(self) -> None:
+        """Attach for the first time. Raises why not."""
+        settings = self._settings
+
+        async def attempt() -> None:
+            await self._attach_once()
+
+        busy_until = time.monotonic() + settings.busy_patience_s
+        while True:
+            try:
+                await self._client.retried(attempt)
+                break
+            except ProducerBusy:
+                if time.monotonic() > busy_until:
+                    raise
+                await asyncio.sleep(0.2)
+            except BaseException:
+                self._state = ProducerState.CLOSED
+                raise
+
+    async def _attach_once(self) -> None:
+        connection = await self._client.connection_for(self.topic)
+        producer_id = next(connection.ids)
+        settings = self._settings
+        command = Command(type=Command.PRODUCER)
+        producer = command.producer
+        producer.topic = str(self.topic)
+        producer.producer_id = producer_id
+        producer.epoch = self._epoch
+        producer.user_provided_producer_name = bool(settings.name)
+        producer.producer_access_mode = settings.access_mode
+        if self.name:
+            producer.producer_name = self.name
+        if self._topic_epoch is not None:
+            producer.topic_epoch = self._topic_epoch
+        if settings.schema is not None:
+            producer.schema.CopyFrom(settings.schema.to_wire())
+        self._epoch += 1
+        connection.producers[producer_id] = self
+        try:
+            answer = (await connection.request(command)).producer_success
+        except BaseException:
+            if connection.producers.pop(producer_id, None) is not None and connection.failure is None:
+                # It may have been attached after all, and would hold the name.
+                close = Command(type=Command.CLOSE_PRODUCER)
+                close.close_producer.producer_id = producer_id
+                close.close_producer.request_id = 0
+                connection.write(frame(close))
+            raise
+        if self._failure is not None or connection.failure is not None:
+            connection.producers.pop(producer_id, None)
+            raise self._failure or connection.failure or ClientError("closed")
+        if self._epoch == 1 or not self.name:
+            self.last_sequence_id = answer.last_sequence_id
+        self.name = answer.producer_name
+        self.schema_version = answer.schema_version
+        self.max_message_bytes = connection.max_message_bytes
+        if answer.HasField("topic_epoch"):
+            self._topic_epoch = answer.topic_epoch
+        self._connection, self._producer_id = connection, producer_id
+        self._state = ProducerState.READY
+        self._write([*self._pending])
+        self._changed.set()
+
+    def _attach_again(self, reason: Exception) -> None:
+        """The entries that wait are sent again once attached."""
+        if self._state is not ProducerState.READY:
+            return
+        self._state = ProducerState.RECONNECTING
+        if self._connection is not None:
+            self._connection.producers.pop(self._producer_id, None)
+            if not isinstance(reason, ConnectionLost):
+                # Nothing of what was sent behind the refused entry may be stored before it.
+                self._connection.abort(f"an entry was refused: {reason}")
+        self._connection = None
+        logs.info("client.producer_lost", topic=self.topic, producer=self.name, reason=reason)
+        self._client.tasks.start(self._keep_attaching(), f"producer {self.topic}")
+
+    async def _keep_attaching(self) -> None:
+        backoff = Backoff(random.random())
+        while self._state is ProducerState.RECONNECTING:
+            try:
+                await self._attach_once()
+            except (ClientError, BrokerError, ValueError) as error:
+                # The broker may not have noticed yet that our former connection is gone.
+                if not (may_pass(error) or isinstance(error, (ProducerBusy, RequestTimedOut))):
+                    self._fail(error, ProducerState.FAILED)
+                    return
+                await asyncio.sleep(backoff.next_s())
+
+    # --- the end
+
+    def _look_at_oldest(self) -> None:
+        """Fail when the oldest entry was not answered in time; look again when it would be late."""
+        self._timer = None
+        oldest = self._pending.oldest
+        if oldest is None or self._failure is not None:
+            return
+        left_s = oldest.sent_at_s + self._settings.send_timeout_s - time.monotonic()
+        if left_s <= 0:
+            text = (
+                f"{self.topic} did not answer an entry within {self._settings.send_timeout_s:g} s "
+                f"({len(self._pending)} wait): it may or may not be stored; the broker is slow, or cannot be reached"
+            )
+            self._fail(RequestTimedOut(text), ProducerState.FAILED)
+            return
+        self._timer = asyncio.get_running_loop().call_later(left_s, self._look_at_oldest)
+
+    def _fail(self, failure: Exception, state: ProducerState) -> None:
+        """The first failure stays; a producer that is closed meanwhile has none but that."""
+        if self._failure is not None:
+            return
+        self._failure = failure
+        self._state = state
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._connection is not None:
+            self._connection.producers.pop(self._producer_id, None)
+            self._connection = None
+        for entry in self._pending.clear():
+            future = entry.token
+            assert isinstance(future, asyncio.Future)
+            if not future.done():
+                future.set_exception(failure)
+                future.exception()  # retrieved: whoever flushes is told as well
+        self._changed.set()
+
+
+ENTRY_HEADROOM_BYTES = 10 * 1024
+"""Brokers take frames that much longer than the maximum message size: for command and metadata."""
+
+
+async def open_producer(client: Client, topic: TopicName, settings: ProducerSettings | None = None) -> Producer:
+    """A producer that is attached. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
+    producer = Producer(client, topic, settings or ProducerSettings())
+    await producer.attach()
+    return producer
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value

@@ -1,0 +1,57 @@
+"""What a producer keeps until it is answered."""
+
+import pytest
+
+from pybroker.client.flow_window import MAX_PERMITS, FlowWindow
+from pybroker.client.frames import ReceivedEntry
+from pybroker.client.pending_sends import PendingSend, PendingSends
+
+
+def entry(sequence_id: int, size: int = 10) -> PendingSend:
+    return PendingSend(sequence_id, 0, 1, bytes(size), False, None, 0.0)
+
+
+def test_receipts_come_in_order_and_old_ones_are_passed_over() -> None:
+    pending = PendingSends(10, 1000)
+    for sequence_id in (5, 6, 9):
+        pending.add(entry(sequence_id))
+    assert pending.receipted(4) is None
+    found = pending.receipted(5)
+    assert found is not None
+    assert found.sequence_id == 5
+    assert pending.receipted(5) is None
+    with pytest.raises(ValueError, match="6 is the next"):
+        pending.receipted(9)
+    assert [each.sequence_id for each in pending] == [6, 9]
+    assert pending.size_bytes == 20
+    assert len(pending.clear()) == 2
+    assert (pending.size_bytes, len(pending), pending.oldest) == (0, 0, None)
+
+
+def test_entries_and_bytes_are_bounded_but_one_entry_always_fits() -> None:
+    pending = PendingSends(2, 100)
+    assert pending.has_room(1000)
+    pending.add(entry(1, 60))
+    assert pending.has_room(40)
+    assert not pending.has_room(41)
+    pending.add(entry(2, 1))
+    assert not pending.has_room(1)
+
+
+def received(size: int) -> ReceivedEntry:
+    return ReceivedEntry(1, 1, 1, 0, bytes(size))
+
+
+def test_permits_follow_the_size_of_what_comes() -> None:
+    window = FlowWindow(1 << 20)
+    asked = window.due()
+    assert asked == 64
+    assert window.due() == 0
+    window.consumed([received(100)] * 64)
+    small = window.due()
+    assert small == 256  # it grows by steps
+    window.consumed([received(1 << 19)] * 3)
+    window.consumed([received(1 << 19)] * (small - 3))
+    assert window.due() == 2
+    window.consumed([received(1)] * 100_000)
+    assert window.due() <= MAX_PERMITS
