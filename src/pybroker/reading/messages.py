@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
@@ -79,11 +79,18 @@ class MessageReader:
             scanner=self._scanner,
         )
         next_entry_id = entries.first_entry_id
-        for run in self._source.read(entries):
-            _check_place(run, entries, next_entry_id)
-            yield from decoder.decode(run)
-            chunks.run_is_over(run)
-            next_entry_id = run.end_entry_id
+        runs = self._source.read(entries)
+        try:
+            for run in runs:
+                _check_place(run, entries, next_entry_id)
+                yield from decoder.decode(run)
+                chunks.run_is_over(run)
+                next_entry_id = run.end_entry_id
+        finally:
+            if isinstance(
+                runs, Generator
+            ):  # a connection goes back now, and not when an error's traceback is forgotten
+                runs.close()
         if next_entry_id != entries.end_entry_id and entries.end_entry_id > entries.first_entry_id:
             raise ReadingFailed(
                 f"{entries.topic}: ledger {entries.ledger_id} was read up to entry {next_entry_id} "
