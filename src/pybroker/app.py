@@ -44,8 +44,9 @@ from pybroker.metadata.sqlite import SqliteMetadataStore
 from pybroker.metadata.store import MetadataStore
 from pybroker.model.policies import ClusterData
 from pybroker.server.command_table import command_table
+from pybroker.server.context import ServerContext
 from pybroker.server.handlers.session import check_expiry
-from pybroker.server.listener import Listener, ServerContext
+from pybroker.server.listener import Listener
 from pybroker.storage.cursor_store import CursorStore
 from pybroker.storage.disk import Disk
 from pybroker.storage.ledger_store import LedgerStore

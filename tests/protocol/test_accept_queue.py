@@ -10,7 +10,8 @@ from tests.support.memory_broker import memory_broker
 from tests.unit.admin.fake_broker import served
 
 from pybroker.server.command_table import command_table
-from pybroker.server.listener import Listener, ServerContext
+from pybroker.server.context import ServerContext
+from pybroker.server.listener import Listener
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
 

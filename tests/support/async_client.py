@@ -17,7 +17,8 @@ from tests.support.raw_client import encode, frame, to_dict
 from pybroker.broker.topic import Topic
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.server.command_table import command_table
-from pybroker.server.listener import Listener, ServerContext
+from pybroker.server.context import ServerContext
+from pybroker.server.listener import Listener
 from pybroker.wire import pulsar_api_pb2 as pb
 
 Type = pb.BaseCommand

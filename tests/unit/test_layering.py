@@ -168,6 +168,7 @@ PURE = (
     "auth.tls_auth",
     "config.dynamic",
     "config.only_in_pulsar",
+    "server.handler",
     "server.handlers.refused",
     "server.handlers.request_limits",
     "storage.cursor_shelf",
@@ -256,21 +257,6 @@ CIRCLES: tuple[frozenset[str], ...] = (
     ),
     frozenset(
         {
-            "server.command_table",
-            "server.connection",
-            "server.handlers.answered",
-            "server.handlers.consumer",
-            "server.handlers.lookup",
-            "server.handlers.producer",
-            "server.handlers.schema",
-            "server.handlers.seek",
-            "server.handlers.session",
-            "server.handlers.topic_list",
-            "server.listener",
-        }
-    ),
-    frozenset(
-        {
             "broker.consumer",
             "broker.peer",
             "broker.producer",
@@ -291,6 +277,7 @@ CIRCLES: tuple[frozenset[str], ...] = (
     ),
     frozenset({"admin.call", "admin.unserved"}),
     frozenset({"broker.non_persistent.subscription", "broker.non_persistent.topic"}),
+    frozenset({"server.connection", "server.context"}),
 )
 
 

@@ -6,10 +6,10 @@ requests with ids may.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pybroker.errors import NotAllowedError
+from pybroker.server.handler import Handler
 from pybroker.server.handlers import consumer, lookup, producer, schema, seek, session, topic_list
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
@@ -20,37 +20,10 @@ if TYPE_CHECKING:
 Type = pb.BaseCommand.Type
 
 
-class Handler:
-    """How to serve one command. `field` is the name of its message in BaseCommand."""
-
-    __slots__ = ("field", "is_inline", "name", "run", "run_inline")
-
-    def __init__(
-        self,
-        field: str,
-        *,
-        inline: Callable[[Connection, pb.BaseCommand], None] | None = None,
-        task: Callable[[Connection, pb.BaseCommand], Awaitable[None]] | None = None,
-    ) -> None:
-        self.field = field
-        self.name = field
-        self.is_inline = inline is not None
-        if inline is not None:
-            self.run_inline = inline
-        else:
-            assert task is not None
-            self.run = task
-
-    def request_id(self, command: pb.BaseCommand) -> int:
-        """The request that an ERROR would answer."""
-        message: Any = getattr(command, self.field)
-        return int(getattr(message, "request_id", replies.NO_REQUEST_ID))
+CommandTable = dict[pb.BaseCommand.Type, Handler["Connection"]]
 
 
-CommandTable = dict[pb.BaseCommand.Type, Handler]
-
-
-def _unsupported(field: str, what: str) -> Handler:
+def _unsupported(field: str, what: str) -> Handler[Connection]:
     """A command whose feature is not there yet: its request is refused with a reason."""
 
     def refuse(connection: Connection, command: pb.BaseCommand) -> None:

@@ -31,7 +31,6 @@ from pybroker.errors import (
 )
 from pybroker.model.events import Ack, CommandRefused, Flow, Redeliver, SendRefused, SendRun
 from pybroker.model.position import from_wire
-from pybroker.server.handlers.producer import tell_ready
 from pybroker.server.outbox import Outbox
 from pybroker.server.set_ups import SetUps
 from pybroker.tasks import TaskOwner
@@ -42,8 +41,8 @@ from pybroker.wire.many_ids import NO_MORE, ManyIds, Slice
 from pybroker.wire.session import KeepAlive, Session, SessionState
 
 if TYPE_CHECKING:
-    from pybroker.server.handlers.topic_list import ConnectionWatcher
-    from pybroker.server.listener import ServerContext
+    from pybroker.broker.watched_topics import TopicWatcher
+    from pybroker.server.context import ServerContext
 
 MAX_RECENTLY_CLOSED_PRODUCERS = 1000
 WEIGHED_REQUEST_BYTES = 4096
@@ -95,7 +94,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.consumers: dict[int, Consumer | None] = {}
         self.producer_set_ups = SetUps(self.producers)
         self.consumer_set_ups = SetUps(self.consumers)
-        self.topic_watchers: dict[int, ConnectionWatcher] = {}
+        self.topic_watchers: dict[int, TopicWatcher] = {}
         self.tasks = TaskOwner("connection")
         self.close_reason = ""
         self._requests = 0  # handlers that run, or are to, by weight
@@ -441,9 +440,25 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             if len(self._closed_producers) > MAX_RECENTLY_CLOSED_PRODUCERS:
                 del self._closed_producers[next(iter(self._closed_producers))]
 
-    def reopened_producer(self, producer_id: int) -> None:
-        """The client uses this producer id again."""
-        self._closed_producers.pop(producer_id, None)
+    def tell_ready(self, producer: Producer) -> None:
+        """`producer` is attached: take what it sends from now on."""
+        self.producers[producer.producer_id] = producer
+        self._closed_producers.pop(producer.producer_id, None)  # The client uses its id again.
+        logs.info("producer.created", topic=producer.topic.name, producer=producer.name, connection=self.address)
+        self.reply_producer(producer.request_id, producer)
+
+    def reply_producer(self, request_id: int, producer: Producer) -> None:
+        """Say what the producer is called, where it stands, and whether it waits."""
+        reply = pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS)
+        success = reply.producer_success
+        success.request_id = request_id
+        success.producer_name = producer.name
+        success.last_sequence_id = producer.topic.last_sequence_id(producer.name)
+        success.schema_version = producer.schema_version
+        success.producer_ready = not producer.is_waiting
+        if producer.topic_epoch is not None:
+            success.topic_epoch = producer.topic_epoch
+        self.send(replies.frame(reply))
 
     # --- peer --------------------------------------------------------------------------------------------------------
 
@@ -503,7 +518,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     def producer_ready(self, producer: Producer) -> None:
         if self.waiting_producers.pop(producer.producer_id, None) is not None:
-            tell_ready(self, producer)
+            self.tell_ready(producer)
 
     def producer_refused(self, producer: Producer, refusal: BrokerError) -> None:
         if self.waiting_producers.pop(producer.producer_id, None) is not None:

@@ -32,7 +32,7 @@ async def create_producer(connection: Connection, command: pb.BaseCommand) -> No
     await connection.producer_set_ups.passed(producer_id)
     present = connection.producers.get(producer_id)
     if present is not None:
-        _reply(connection, request.request_id, present)  # The client asked before, and did not see the answer.
+        connection.reply_producer(request.request_id, present)  # The client asked before, and did not see the answer.
         return
     if producer_id in connection.waiting_producers:
         raise ServiceNotReady(f"producer {producer_id} waits for exclusive access already")
@@ -48,17 +48,9 @@ def _tell(connection: Connection, request: pb.CommandProducer, producer: Produce
     if producer.is_waiting:
         connection.waiting_producers[request.producer_id] = producer
         logs.info("producer.waiting", topic=producer.topic.name, producer=producer.name, connection=connection.address)
-        _reply(connection, request.request_id, producer)
+        connection.reply_producer(request.request_id, producer)
     else:
-        tell_ready(connection, producer)
-
-
-def tell_ready(connection: Connection, producer: Producer) -> None:
-    """`producer` is attached: take what it sends from now on."""
-    connection.producers[producer.producer_id] = producer
-    connection.reopened_producer(producer.producer_id)
-    logs.info("producer.created", topic=producer.topic.name, producer=producer.name, connection=connection.address)
-    _reply(connection, producer.request_id, producer)
+        connection.tell_ready(producer)
 
 
 def _require_supported(connection: Connection, request: pb.CommandProducer) -> None:
@@ -135,19 +127,6 @@ async def _make_initial_subscription(topic: Topic, name: str) -> None:
         )
     except SubscriptionNotFound as error:
         raise NotAllowedError(f"Not allowed to create the initial subscription {name}") from error
-
-
-def _reply(connection: Connection, request_id: int, producer: Producer) -> None:
-    reply = pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS)
-    success = reply.producer_success
-    success.request_id = request_id
-    success.producer_name = producer.name
-    success.last_sequence_id = producer.topic.last_sequence_id(producer.name)
-    success.schema_version = producer.schema_version
-    success.producer_ready = not producer.is_waiting
-    if producer.topic_epoch is not None:
-        success.topic_epoch = producer.topic_epoch
-    connection.send(replies.frame(reply))
 
 
 async def close_producer(connection: Connection, command: pb.BaseCommand) -> None:

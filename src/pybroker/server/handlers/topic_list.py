@@ -145,6 +145,7 @@ async def watch_topic_list(connection: Connection, command: pb.BaseCommand) -> N
     except BaseException:
         close_watcher(connection, request.watcher_id, watcher)
         raise
+    assert isinstance(watcher, ConnectionWatcher)
     watcher.answer(request)
 
 
@@ -166,7 +167,7 @@ def _watchable_pattern(connection: Connection, text: str) -> TopicsPattern:
         raise InvalidTopicName(str(error)) from error
 
 
-def close_watcher(connection: Connection, watcher_id: int, watcher: ConnectionWatcher) -> None:
+def close_watcher(connection: Connection, watcher_id: int, watcher: TopicWatcher) -> None:
     """The client is told nothing more under this id."""
     if connection.topic_watchers.get(watcher_id) is watcher:
         del connection.topic_watchers[watcher_id]
