@@ -25,6 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pybroker import logs
 from pybroker.errors import StorageFull, StoreError
 from pybroker.metadata.commit_mark import CommitMark
 from pybroker.metadata.memory import require_version
@@ -101,6 +102,11 @@ class _Table:
         self.connection.execute("DELETE FROM metadata WHERE path = ?", (path,))
 
     def close(self) -> None:
+        """In order: the log is emptied, or counts as it is."""
+        try:
+            self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.Error as error:
+            logs.warning("metadata.log_kept", reason=str(error))
         self.connection.close()
         if self._mark is not None:
             self._mark.close()

@@ -115,9 +115,11 @@ class CheckpointTable:
             raise _lost_facts(path, "is missing", what_is_there)
         try:
             self._connection = disk.open_database(path)
+        except SQLITE_FAILURES as error:
+            raise StoreError(f"{path.name} cannot be opened: {error}") from error
+        try:
             version = schema_version(self._connection)
             if version == 0 and what_is_there:
-                self._connection.close()
                 raise _lost_facts(path, "is empty", what_is_there)
             if version != TABLE_VERSION:
                 self._connection.execute("BEGIN")
@@ -127,9 +129,14 @@ class CheckpointTable:
                     logs.info("checkpoint.converted", file=path.name, from_version=version, to_version=TABLE_VERSION)
             disk.sync_directory(path.parent)
         except SQLITE_FAILURES as error:
+            self.abandon()
             raise StoreError(f"{path.name} cannot be opened: {error}") from error
         except DamagedTable as error:
+            self.abandon()
             raise self._damaged(str(error)) from error
+        except BaseException:
+            self.abandon()
+            raise
         # Of which cursors there is something, as hashes: a million of them take about as many times 16 bytes.
         self._stored_cursors = BitMap64()
 
@@ -237,6 +244,11 @@ class CheckpointTable:
                     logs.warning("checkpoint.log_kept", file=self._path.name)
             except SQLITE_FAILURES as error:
                 logs.warning("checkpoint.log_kept", file=self._path.name, reason=str(error))  # it counts as it is
+            self._connection.close()
+
+    def abandon(self) -> None:
+        """Close it and leave its files as they are: what a start has refused may be of use as it is."""
+        with self._lock:
             self._connection.close()
 
     def _apply(self, change: TableChange) -> None:

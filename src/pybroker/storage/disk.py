@@ -21,6 +21,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from pybroker import logs
 from pybroker.storage.direct_io import DirectFile, DirectWriter, open_direct
 
 Pieces = Sequence["bytes | memoryview"]
@@ -258,7 +259,9 @@ class Disk:
         After a sync that failed the system shows what the device never got, and no later sync brings it there. SQLite would take
         such a frame for committed and put the next ones behind it, all of which a power cut would take away again.
         """
-        path = database.with_name(database.name + "-wal")
+        path = log_of(database)
+        if self.exists(aside := _aside(path)):
+            self.rename(aside, path)  # a close was cut off
         if not self.exists(path):
             return
         with self.open_for_write(path) as file:
@@ -275,7 +278,8 @@ class Disk:
         """A SQLite file whose commits are durable, usable from any one thread at a time."""
         make_private(path)
         self.rewrite_log(path)
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=Database)
+        connection.bind(self, path)
         try:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
@@ -284,6 +288,51 @@ class Disk:
             connection.close()
             raise
         return connection
+
+
+class Database(sqlite3.Connection):
+    """A connection whose `close` leaves the log where it is, unless it is empty.
+
+    SQLite would write into the file what it makes of the log, and remove it: of a log that a start has refused as damaged, that is
+    all that could help. Who closes in order empties it before.
+    """
+
+    _disk: Disk | None = None
+    _path = Path()
+
+    def bind(self, disk: Disk, path: Path) -> None:
+        """To be called first."""
+        self._disk = disk
+        self._path = path
+
+    def close(self) -> None:
+        disk, self._disk = self._disk, None
+        log = log_of(self._path)
+        is_kept = False
+        if disk is not None:
+            try:
+                if disk.file_sizes(log.parent).get(log.name):
+                    disk.rename(log, _aside(log))
+                    is_kept = True
+            except OSError:
+                is_kept = False  # SQLite does with it what it does; all that was committed is there
+        super().close()
+        if disk is not None and is_kept:
+            try:
+                disk.rename(_aside(log), log)
+            except OSError as error:
+                logs.error(
+                    "database.log_aside", file=_aside(log).name, error=str(error), note="the next start takes it back"
+                )
+
+
+def log_of(database: Path) -> Path:
+    """SQLite's log of that file."""
+    return database.with_name(database.name + "-wal")
+
+
+def _aside(log: Path) -> Path:
+    return log.with_name(log.name + ".aside")
 
 
 class FileSystemSync:

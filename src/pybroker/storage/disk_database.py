@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from pybroker.storage.disk import Disk, DiskFile, lacks_room
+from pybroker.storage.disk import Database, Disk, DiskFile, lacks_room
 
 _OPEN_CREATE = 0x4
 _OPEN_SIDE_FILE = 0x80000 | 0x4000 | 0x800  # WAL, super-journal, rollback journal
@@ -92,7 +92,7 @@ class _FileSystem(Structure):
     )
 
 
-def open_on_disk(disk: Disk, path: Path, factory: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
+def open_on_disk(disk: Disk, path: Path, factory: type[Database] = Database) -> sqlite3.Connection:
     """A connection as that of `Disk.open_database`, on files of `disk`. Raises sqlite3.Error, and OSError."""
     disk.open_for_write(path).close()  # as there: with the mode of all files, before SQLite makes it
     disk.rewrite_log(path)
@@ -104,6 +104,7 @@ def open_on_disk(disk: Disk, path: Path, factory: type[sqlite3.Connection] = sql
         factory=factory,
         uri=True,
     )
+    connection.bind(disk, path)
     try:
         for setting in ("temp_store=MEMORY", "journal_mode=WAL", "synchronous=FULL"):
             connection.execute(f"PRAGMA {setting}")

@@ -24,7 +24,7 @@ from random import Random
 from typing import Any, NoReturn
 
 from pybroker.storage.direct_io import ALIGNMENT, DirectFile, DirectWriter
-from pybroker.storage.disk import Disk, DiskFile, FileSystemSync, MappedFile, Pieces, SpaceFigures, lacks_room
+from pybroker.storage.disk import Database, Disk, DiskFile, FileSystemSync, MappedFile, Pieces, SpaceFigures, lacks_room
 from pybroker.storage.disk_database import open_on_disk
 from pybroker.storage.fault_content import Content
 
@@ -245,7 +245,7 @@ class FaultDisk(Disk):
     def open_database(self, path: Path) -> sqlite3.Connection:
         connection = open_on_disk(self, path, _FaultConnection)
         assert isinstance(connection, _FaultConnection)
-        connection.bind(self, path)
+        connection.has_plan = True
         return connection
 
     def _change_names(self, *changes: tuple[Path, Content | None]) -> None:
@@ -436,18 +436,13 @@ class FaultFileSystemSync(FileSystemSync):
         """Nothing is held."""
 
 
-class _FaultConnection(sqlite3.Connection):
+class _FaultConnection(Database):
     """SQLite whose statements pass the disk's plan as well: a `read` before each SELECT, cached or not, and a `commit`."""
 
-    _disk: FaultDisk | None = None
-    _path = Path()
-
-    def bind(self, disk: FaultDisk, path: Path) -> None:
-        self._disk = disk
-        self._path = path
+    has_plan = False  # not before it is open
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        if self._disk is not None:
+        if self.has_plan and isinstance(self._disk, FaultDisk):
             if sql.startswith("SELECT"):
                 self._step(self._disk, "read")
             if sql == "COMMIT":

@@ -146,7 +146,7 @@ def open_store(
         files = JournalFiles(disk, directories.journal, file_bytes, facts.first_generation, space)
         files.adopt(names)
     except BaseException:
-        table.close()
+        table.abandon()
         raise
     stats.recovery_s = perf_counter() - start_s
     return OpenedStore(table, facts, extents, files, journal_end, reserved, damaged_cursors)

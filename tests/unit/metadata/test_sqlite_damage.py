@@ -11,6 +11,7 @@ import pytest
 from pybroker.errors import StoreError
 from pybroker.metadata.sqlite import SqliteMetadataStore
 from pybroker.metadata.store import Versioned
+from pybroker.storage.disk import Disk
 
 NAME, MARK = "metadata.db", "metadata.end"
 Contents = dict[str, bytes]
@@ -152,3 +153,17 @@ async def test_a_file_of_the_first_layout_is_converted(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(StoreError, match="'/x' is not what was stored"):
         await opened(tmp_path)
+
+
+async def test_a_start_that_is_refused_leaves_the_damaged_log_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    target = tmp_path / "target"
+    await killed(tmp_path / "source", target, is_checkpointed=False)
+    log = target / f"{NAME}-wal"
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"its log \(-wal\) is damaged"):
+            await SqliteMetadataStore.open(target / NAME, Disk().open_database, target / MARK)
+        assert log.read_bytes() == data

@@ -87,6 +87,7 @@ async def test_a_torn_tail_is_cut_and_told_with_file_offset_and_bytes(
     it = await world(writes_direct=writes_direct)
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, b"a" * 1000)
+    await it.until(it.store._files.next_file().done)  # the next operation is the append
     it.disk.plan = power_fails(it.disk, 0, kept_bytes)
     it.listener.append(it.store, ledger_id, 1, [b"b" * 40_000])
     await it.has_failed.wait()

@@ -161,3 +161,28 @@ async def test_a_table_that_is_older_than_an_empty_journal_is_refused(tmp_path: 
         (twice / path.name).write_bytes(data)
     with pytest.raises(DamagedJournal, match=r"batches up to \d+ were durable.*of the same moment back"):
         await opened(twice)
+
+
+@pytest.mark.parametrize("damage", [flip_in_first_frame, flip_in_header, cut])
+async def test_a_start_that_is_refused_leaves_the_damaged_log_as_it_is(
+    damage: Callable[[Path], None], tmp_path: Path
+) -> None:
+    killed = Killed(tmp_path / "killed")
+    await killed.make(tmp_path, checkpoints=3, filling=bytes(1000))
+    log = killed.directory / LOG
+    damage(log)
+    before = log.read_bytes()
+    for _ in range(2):
+        with pytest.raises(DamagedJournal):
+            await killed.check()
+        assert log.read_bytes() == before
+        assert not list(killed.directory.glob("*.aside"))
+
+
+async def test_a_log_that_a_close_was_cut_off_with_is_taken_back(tmp_path: Path) -> None:
+    killed = Killed(tmp_path / "killed")
+    await killed.make(tmp_path, checkpoints=1)
+    log = killed.directory / LOG
+    log.rename(log.with_name(f"{LOG}.aside"))
+    await killed.check()
+    assert not list(killed.directory.glob("*.aside"))
