@@ -13,7 +13,7 @@ from tests.support.rest import call
 from pybroker.client.access import Access
 from pybroker.columns.entry_run import EntryRun
 from pybroker.reading.binary import BinarySource
-from pybroker.reading.entry_source import DataLoss, ReadingFailed
+from pybroker.reading.entry_source import DataLoss, ReadingFailed, TopicMissing
 from pybroker.reading.places import EntryRange, Place, TopicPlan
 from pybroker.wire.entry_metadata import message_metadata, metadata_span
 
@@ -124,9 +124,9 @@ def test_partitions_and_topics_are_listed(broker: BrokerProcess, source: BinaryS
 
 
 def test_a_topic_that_does_not_exist_is_refused_and_not_made(source: BinarySource, topic: str) -> None:
-    with pytest.raises(ReadingFailed, match="not"):
+    with pytest.raises(TopicMissing, match="no such topic"):
         source.partitions(topic)
-    with pytest.raises(ReadingFailed, match="not"):
+    with pytest.raises(TopicMissing, match="no such topic"):
         source.plan(topic)
     assert topic not in source.topics("public/default")
 

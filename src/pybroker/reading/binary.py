@@ -27,11 +27,11 @@ from pybroker.client.failures import ClientError, ConnectionLost, RequestTimedOu
 from pybroker.client.frames import ReceivedEntry
 from pybroker.columns.entry_run import EntryRun
 from pybroker.columns.values.value_schema import SchemaInfo
-from pybroker.errors import BrokerError
+from pybroker.errors import BrokerError, TopicNotFound
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, Position
 from pybroker.model.system_topics import is_system_topic
-from pybroker.reading.entry_source import DataLoss, EntrySource, ReadingFailed
+from pybroker.reading.entry_source import DataLoss, EntrySource, ReadingFailed, TopicMissing
 from pybroker.reading.ledger_search import LedgerEnds, find_ledgers
 from pybroker.reading.places import EntryRange, Place, PlannedLedger, TopicPlan
 from pybroker.wire.entry_metadata import message_start
@@ -60,8 +60,10 @@ Result = TypeVar("Result")
 class BinarySource(EntrySource):
     """Connects when it is first used."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, patience_s: float | None = None) -> None:
+        """`patience_s`: how long to wait for an entry, and for a broker that restarts; the operation time-out unless given."""
         self._access = access
+        self._patience_s = access.operation_timeout_s if patience_s is None else patience_s
         self._background: BackgroundClient | None = None
         self._ends: dict[str, LedgerEnds] = {}
 
@@ -79,6 +81,8 @@ class BinarySource(EntrySource):
     def _do(self, what: str, work: Coroutine[Any, Any, Result]) -> Result:
         try:
             return self._client.run(work)
+        except TopicNotFound as error:
+            raise TopicMissing(f"{what} over {self._access.service_url}: there is no such topic ({error})") from error
         except (ClientError, BrokerError, AccessRefused) as error:
             raise ReadingFailed(f"{what} over {self._access.service_url} failed: {error}") from error
 
@@ -175,7 +179,7 @@ class BinarySource(EntrySource):
     # --- entries
 
     def read(self, entries: EntryRange) -> Iterator[EntryRun]:
-        reading = _RangeReading(self._client.client, entries)
+        reading = _RangeReading(self._client.client, entries, self._patience_s)
         try:
             while (run := self._do(f"reading {_named(entries)}", reading.next_run())) is not None:
                 yield run
@@ -215,9 +219,9 @@ class BinarySource(EntrySource):
 class _RangeReading:
     """The entries of one range, attached again after a lost connection."""
 
-    def __init__(self, client: Client, entries: EntryRange) -> None:
+    def __init__(self, client: Client, entries: EntryRange, timeout_s: float) -> None:
         self._client = client
-        self._timeout_s = client.access.operation_timeout_s
+        self._timeout_s = timeout_s
         self._entries = entries
         self._topic = TopicName.parse(entries.topic)
         self._next = entries.first_entry_id

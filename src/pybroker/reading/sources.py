@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pybroker import logs
+from pybroker.reading.binary import BinarySource
 from pybroker.reading.bulk import BulkSource
 from pybroker.reading.entry_source import EntrySource, ReadingFailed
 from pybroker.reading.options import MODES
@@ -48,6 +49,4 @@ def open_source(options: SourceOptions) -> EntrySource:
 
 
 def _binary(options: SourceOptions) -> EntrySource:
-    raise ReadingFailed(
-        f"{options.access.service_url}: reading over the binary protocol is not there yet, give admin.url"
-    )
+    return BinarySource(options.access, options.patience_s)

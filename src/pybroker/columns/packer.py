@@ -1,0 +1,149 @@
+"""Arrow columns to entries: rows packed into batches with fixed borders, compressed and put behind their metadata.
+
+Where a batch ends depends on the rows and the limits alone, never on time: rows that are sent again come in the same batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+
+from pybroker.columns import python_packer
+from pybroker.columns.packed_columns import MessageColumns, PackedColumns, key_bytes, packed_columns
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.compression import NOT_COMPRESSED, compress
+from pybroker.wire.entry_metadata import MAGIC_CRC32C
+
+METADATA_ALLOWANCE_BYTES = 4096
+"""Of an entry, for what stands in front of its payload; names and schema versions are shorter."""
+
+try:
+    from pybroker.columns import _packer
+except ImportError:
+    IS_COMPILED = False
+    pack = python_packer.pack
+else:
+    IS_COMPILED = True
+    pack = _packer.pack
+
+
+class TooLarge(ValueError):
+    """A row that does not fit into one entry; the text names it and what to do."""
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """Where a batch ends."""
+
+    max_messages: int = 1000
+    max_bytes: int = 128 * 1024
+    """Of the payload before it is compressed; a larger row is a batch of its own."""
+    max_entry_bytes: int = 5 * 1024 * 1024 - METADATA_ALLOWANCE_BYTES
+    """What the broker takes of one entry."""
+    by_key: bool = False
+    """Only messages of one key in a batch, as Key_Shared consumers need it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """Rows `first_row` up to but not including `end_row` of some columns, as the payload of one entry."""
+
+    first_row: int
+    end_row: int
+    payload: bytes
+    key: str | None = None
+    """With `by_key`: of all its messages, as the metadata has it."""
+    key_is_base64: bool = False
+
+    @property
+    def message_count(self) -> int:
+        return self.end_row - self.first_row
+
+
+@dataclass(frozen=True)
+class EntryMaker:
+    """What all entries of one producer have in common."""
+
+    producer_name: str
+    compression: pb.CompressionType = NOT_COMPRESSED
+    schema_version: bytes = b""
+
+    def entry(self, batch: RowBatch, first_sequence_id: int, publish_time_ms: int) -> bytes:
+        """The entry as it is sent: `0x0e01 crc32c metadata_size MessageMetadata payload`."""
+        metadata = pb.MessageMetadata(
+            producer_name=self.producer_name,
+            sequence_id=first_sequence_id,
+            publish_time=publish_time_ms,
+            num_messages_in_batch=batch.message_count,
+            highest_sequence_id=first_sequence_id + batch.message_count - 1,
+        )
+        payload = batch.payload
+        if self.compression != NOT_COMPRESSED:
+            metadata.compression = self.compression
+            payload = compress(self.compression, payload)
+        metadata.uncompressed_size = len(batch.payload)
+        if self.schema_version:
+            metadata.schema_version = self.schema_version
+        if batch.key is not None:
+            metadata.partition_key = batch.key
+            if batch.key_is_base64:
+                metadata.partition_key_b64_encoded = True
+        header = metadata.SerializeToString()
+        front = len(header).to_bytes(4, "big") + header
+        checksum = crc32c(payload, crc32c(front))
+        return b"".join((MAGIC_CRC32C.to_bytes(2, "big"), checksum.to_bytes(4, "big"), front, payload))
+
+
+def row_batches(rows: MessageColumns, limits: BatchLimits, first_sequence_id: int) -> Iterator[RowBatch]:
+    """The batches of `rows`; row i has the sequence id `first_sequence_id` + i. Raises TooLarge, or ValueError."""
+    columns = packed_columns(rows)
+    borders = _key_borders(rows) if limits.by_key and rows.keys is not None else None
+    max_bytes = min(limits.max_bytes, limits.max_entry_bytes)
+    count = len(rows)
+    start = 0
+    while start < count:
+        end = min(count, start + limits.max_messages)
+        if borders is not None:
+            end = min(end, int(borders[np.searchsorted(borders, start, side="right")]))
+        payload, end = pack(columns, start, end, max_bytes, first_sequence_id + start)
+        if len(payload) > limits.max_entry_bytes:
+            raise TooLarge(
+                f"row {start} makes an entry of {len(payload)} bytes, the broker takes {limits.max_entry_bytes}: "
+                "raise the broker's maxMessageSize, or split such values"
+            )
+        key, is_base64 = _key_of(columns, start) if borders is not None else (None, False)
+        yield RowBatch(start, end, payload, key, is_base64)
+        start = end
+
+
+def grouped_by_key(rows: MessageColumns) -> MessageColumns:
+    """The rows with those of one key side by side, each key's in their order; keys in the order of their first row."""
+    if rows.keys is None or len(rows) < 2:
+        return rows
+    codes = key_bytes(rows.keys).dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False)
+    return rows.take(np.argsort(codes, kind="stable"))
+
+
+def _key_borders(rows: MessageColumns) -> np.ndarray[Any, Any]:
+    """The rows whose key is not that of the row before, and the end."""
+    assert rows.keys is not None
+    codes = key_bytes(rows.keys).dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False)
+    return np.append(np.flatnonzero(np.diff(codes)) + 1, len(codes))
+
+
+def _key_of(columns: PackedColumns, row: int) -> tuple[str | None, bool]:
+    offsets, data, valid, is_base64 = columns[3:7]
+    if offsets is None or (valid is not None and not valid[row]):
+        return None, False
+    text = bytes(memoryview(data)[offsets[row] : offsets[row + 1]]).decode()
+    return text, bool(is_base64 is not None and is_base64[row])
+
+
+def no_columns() -> MessageColumns:
+    """No rows at all."""
+    return MessageColumns(pa.array([], pa.binary()))
