@@ -31,7 +31,11 @@ _KEY_OF_OPTION = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    options = _parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    # What follows a pipeline's name is its own: its options are known only once its libraries are there.
+    own = 2 if given[:1] == ["pipeline"] else len(given)
+    options = _parser().parse_args(given[:own])
+    options.rest = given[own:]
     # Imported here so that --help and --version answer at once.
     from pybroker.config import ConfigError  # noqa: PLC0415
 
@@ -66,7 +70,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     serve.set_defaults(run=_serve)
     _add_ledger_commands(commands.add_parser("ledger", help="look at stored data while no broker runs on it"))
+    _add_pipelines(commands.add_parser("pipeline", help="run over topics as a whole, such as into open tables"))
     return parser
+
+
+def _add_pipelines(parser: argparse.ArgumentParser) -> None:
+    from pybroker.pipelines.registry import add_pipelines  # noqa: PLC0415  (see main)
+
+    add_pipelines(parser)
+    parser.set_defaults(run=_pipeline)
+
+
+def _pipeline(options: argparse.Namespace) -> int:
+    from pybroker.pipelines.registry import ExtraMissing, run  # noqa: PLC0415  (see main)
+
+    try:
+        return run(options.pipeline, options.rest)
+    except ExtraMissing as error:
+        print(f"pybroker: {error}", file=sys.stderr)
+        return EXIT_USAGE
 
 
 def _add_ledger_commands(parser: argparse.ArgumentParser) -> None:

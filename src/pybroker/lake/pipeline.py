@@ -154,9 +154,13 @@ class LakePipeline:
             steps.reached("created")
             return self._table.load()
 
+    def look(self) -> None:
+        """Load the table without taking the lease, for `plan`. Raises TableMissing."""
+        self._state = self._table.load()
+
     def plan(self) -> Batch:
         """What the next commit would take."""
-        positions = self.state.progress.positions if self._state else {}
+        positions = self._state.progress.positions if self._state else {}
         topics = self._planner.topics()
         places = {topic: positions.get(topic) or self._planner.first_place(topic) for topic in topics}
         return choose(self._planner.plan(places), self._options.commit_bytes)

@@ -1,0 +1,122 @@
+"""From settings to the objects that do the work: the table of the chosen format, the way of reading, the planner."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from pybroker.client.access import Access, AccessRefused, basic_secret, token_secret
+from pybroker.errors import InvalidTopicName
+from pybroker.lake.maintenance import MaintenanceOptions
+from pybroker.lake.pipeline import LakeOptions
+from pybroker.lake.planning import TopicSelection
+from pybroker.lake.settings import LakeSettings, SettingsRefused
+from pybroker.lake.table import LakeTable
+from pybroker.model.names import NamespaceName, TopicName
+from pybroker.model.topic_patterns import InvalidPattern, TopicsPattern, UnsupportedPattern
+from pybroker.reading.options import SourceOptions
+
+
+def open_table(settings: LakeSettings, topics: Sequence[str] = ()) -> LakeTable:
+    """The table, which need not be there yet. `topics` are those whose positions are looked for (Delta)."""
+    if settings.format == "iceberg":
+        from pybroker.lake.iceberg.table import IcebergTable, open_catalog  # noqa: PLC0415  (half a second)
+
+        return IcebergTable(
+            open_catalog(settings.catalog_name, catalog_properties(settings)), settings.table, settings.name
+        )
+    location = f"{settings.target.rstrip('/')}/{settings.table.strip('/')}"
+    if settings.format == "delta":
+        from pybroker.lake.delta import DeltaLakeTable  # noqa: PLC0415
+
+        return DeltaLakeTable(location, settings.name, topics, dict(settings.storage))
+    from pybroker.lake.parquet import ParquetTable  # noqa: PLC0415
+
+    return ParquetTable(location, settings.name, dict(settings.storage))
+
+
+def catalog_properties(settings: LakeSettings) -> dict[str, str]:
+    """Of the catalog that was configured, else of the SQL catalog on SQLite in the target's directory."""
+    if settings.catalog:
+        properties = dict(settings.catalog)
+        if settings.target:
+            properties.setdefault("warehouse", settings.target)
+        return properties
+    if "://" in settings.target and not settings.target.startswith("file://"):
+        raise SettingsRefused(
+            [
+                "a target that is no local directory needs a catalog: [catalog] in the file of --config, or --catalog KEY=VALUE"
+            ]
+        )
+    directory = Path(settings.target.removeprefix("file://")).resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    return {"type": "sql", "uri": f"sqlite:///{directory}/catalog.db", "warehouse": f"file://{directory}"}
+
+
+def source_options(settings: LakeSettings) -> SourceOptions:
+    """Raises SettingsRefused; shows no secret."""
+    try:
+        token = user = password = None
+        if settings.auth_params.lstrip().startswith("{") and "userId" in settings.auth_params:
+            user, password = basic_secret(settings.auth_params)
+        elif settings.auth_params:
+            token = token_secret(settings.auth_params)
+        access = Access(
+            service_url=settings.service_url,
+            admin_url=settings.admin_url,
+            token=token,
+            basic_user=user,
+            basic_password=password,
+            tls_trust_certs_file=settings.tls_trust_certs_file or None,
+        )
+    except AccessRefused as error:
+        raise SettingsRefused([f"--auth-params: {error}"]) from None
+    return SourceOptions(access, settings.read_mode, Path(settings.data_directory) if settings.data_directory else None)
+
+
+def selection(settings: LakeSettings) -> TopicSelection:
+    """Raises SettingsRefused."""
+    skips_loss = settings.on_data_loss == "skip"
+    try:
+        if settings.topics:
+            names = tuple(str(TopicName.parse(name)) for name in settings.topics)
+            return TopicSelection(names, start=settings.start_place, skips_loss=skips_loss)
+        parts = settings.topics_pattern.removeprefix("persistent://").split("/", 2)
+        if len(parts) != 3:
+            raise InvalidTopicName("tenant or namespace is missing")
+        namespace = NamespaceName.parse(f"{parts[0]}/{parts[1]}")
+        pattern = re.escape(f"{namespace}/") + f"(?:{parts[2]})"
+        TopicsPattern.parse(pattern)
+    except (InvalidTopicName, InvalidPattern, UnsupportedPattern) as error:
+        raise SettingsRefused(
+            [
+                f"{error}; topics are persistent://TENANT/NAMESPACE/NAME, and only the name of --topics-pattern is an expression"
+            ]
+        ) from error
+    return TopicSelection((), str(namespace), pattern, settings.start_place, skips_loss)
+
+
+def lake_options(settings: LakeSettings, owner: str, *, takes_over: bool) -> LakeOptions:
+    return LakeOptions(
+        pipeline=settings.name,
+        owner=owner,
+        commit_bytes=settings.commit_bytes,
+        target_file_bytes=settings.target_file_bytes,
+        lease_ms=int(settings.lease * 1000),
+        takes_over=takes_over,
+        partitioning=settings.partitioning,
+        compression=settings.compression,
+        storage_options=dict(settings.storage),
+    )
+
+
+def maintenance_options(settings: LakeSettings) -> MaintenanceOptions:
+    return MaintenanceOptions(
+        target_file_bytes=settings.target_file_bytes,
+        keep_versions=settings.keep_snapshots,
+        keep_ms=int(settings.keep_hours * 3_600_000),
+        orphan_age_ms=int(settings.orphan_age_hours * 3_600_000),
+        compression=settings.compression,
+        storage_options=dict(settings.storage),
+    )

@@ -1,0 +1,78 @@
+"""What a pipeline reads, asked of a cluster: topics by name or pattern, where each begins, what is behind a position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pybroker import logs
+from pybroker.lake.pipeline import Planner
+from pybroker.lake.workers import RowReading
+from pybroker.model.topic_patterns import TopicsPattern
+from pybroker.reading.entry_source import DataLoss, EntrySource
+from pybroker.reading.places import Place, TopicPlan
+
+EARLIEST = "earliest"
+LATEST = "latest"
+
+
+@dataclass(frozen=True)
+class TopicSelection:
+    """Topics by name, or all of a namespace whose full name (without partition) matches a pattern."""
+
+    names: tuple[str, ...] = ()
+    namespace: str = ""
+    pattern: str = ""
+    start: str | int = EARLIEST
+    """`earliest`, `latest`, or milliseconds since 1970: for topics that the table has no position of."""
+    skips_loss: bool = False
+    """Go on behind entries that are gone instead of stopping; it is logged with the ranges."""
+
+
+class SourcePlanner(Planner):
+    """Over one EntrySource, which it owns."""
+
+    def __init__(
+        self, source: EntrySource, selection: TopicSelection, make_reading: Callable[[EntrySource], RowReading]
+    ) -> None:
+        self._source = source
+        self._selection = selection
+        self._make_reading = make_reading
+        self._pattern = TopicsPattern.parse(selection.pattern) if selection.pattern else None
+
+    def topics(self) -> list[str]:
+        if self._pattern is not None:
+            pattern = self._pattern
+            return sorted(t for t in self._source.topics(self._selection.namespace) if pattern.matches(t))
+        return sorted({partition for name in self._selection.names for partition in self._source.partitions(name)})
+
+    def first_place(self, topic: str) -> Place:
+        start = self._selection.start
+        if isinstance(start, int):
+            return self._source.place_at_time(topic, start)
+        plan = self._source.plan(topic)
+        return plan.end if start == LATEST else plan.first
+
+    def plan(self, positions: Mapping[str, Place]) -> list[TopicPlan]:
+        plans = self._source.plans([(topic, place, None) for topic, place in positions.items()])
+        lost = [(plan.topic, sentence) for plan in plans for sentence in plan.lost]
+        if lost and not self._selection.skips_loss:
+            shown = "; ".join(sentence for _, sentence in lost[:5])
+            raise DataLoss(
+                f"entries behind the table's positions are gone: {shown}. Go on without them by --on-data-loss skip; "
+                "longer retention, or a subscription that holds the backlog (--progress-subscription), avoids it"
+            )
+        for topic, sentence in lost:
+            logs.warning("lake.entries_lost", topic=topic, lost=sentence)
+        return plans
+
+    def reading(self) -> RowReading:
+        return self._make_reading(self._source)
+
+    def show_progress(self, subscription: str, positions: Mapping[str, Place]) -> None:
+        """Move the durable subscription that shows the backlog and holds what is not in the table yet."""
+        for topic, place in positions.items():
+            self._source.show_progress(topic, subscription, place)
+
+    def close(self) -> None:
+        self._source.close()

@@ -1,0 +1,68 @@
+"""The pipelines there are, by name. Each is a module with `add_options(parser)` and `run(options) -> exit code`.
+
+Adding one is a line here. Modules are imported when their pipeline is asked for, so a missing library costs only those who
+need it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """One line of `pybroker pipeline --help`."""
+
+    name: str
+    module: str
+    help: str
+    needs: tuple[str, ...] = ()
+    """Libraries whose absence is told by the name of the extra, not by a trace."""
+    extra: str = "tables"
+
+
+PIPELINES = (
+    Pipeline(
+        "lake",
+        "pybroker.pipelines.lake",
+        "topics into Iceberg, Delta or Parquet tables, exactly once",
+        ("pyarrow", "numpy", "fsspec", "pyiceberg", "deltalake"),
+    ),
+)
+
+
+class ExtraMissing(Exception):
+    """What the pipeline needs is not installed; the text says how to install it."""
+
+
+def load(pipeline: Pipeline) -> ModuleType:
+    """The module of a pipeline. Raises ExtraMissing."""
+    try:
+        return import_module(pipeline.module)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in pipeline.needs:
+            raise
+        raise ExtraMissing(
+            f"the pipeline {pipeline.name} needs {missing}, which is not installed: pip install 'pybroker[{pipeline.extra}]'"
+        ) from error
+
+
+def add_pipelines(parser: argparse.ArgumentParser) -> None:
+    """A command for each pipeline; its own options are added by `options_of`, when it is the one that was asked for."""
+    commands = parser.add_subparsers(title="pipelines", required=True, metavar="PIPELINE", dest="pipeline")
+    for pipeline in PIPELINES:
+        commands.add_parser(pipeline.name, help=pipeline.help, add_help=False)
+
+
+def run(name: str, arguments: list[str]) -> int:
+    """Run a pipeline by its name with its own arguments; its exit code. Raises ExtraMissing, KeyError."""
+    pipeline = {pipeline.name: pipeline for pipeline in PIPELINES}[name]
+    module = load(pipeline)
+    parser = argparse.ArgumentParser(prog=f"pybroker pipeline {name}", description=module.__doc__)
+    module.add_options(parser)
+    code: int = module.run(parser.parse_args(arguments), parser)
+    return code
