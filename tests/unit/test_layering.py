@@ -63,7 +63,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "reading": (*VALUES, "logs", "wire", "storage.layout", *SCHEMA_RULES, "schema.key_value_text", "columns", "client"),
     "spark": (*VALUES, "logs", "wire", "columns", "client", "reading"),
     "pyspark_pulsar": ("spark",),
-    "lake": (*VALUES, "logs", "columns", "reading"),
+    "lake": (*VALUES, "logs", "columns", "client.access", "reading"),
     "pipelines": (*VALUES, "logs", "wire", "columns", "client", "reading", "spark", "lake"),
     "data_directory": ("storage.disk",),
     "watchdog": ("logs", "model"),

@@ -25,7 +25,7 @@ from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAct
 
 from pybroker.lake import steps
 from pybroker.lake.delta_values import partition_column, partition_of, partition_text, statistics, storable
-from pybroker.lake.evolution import AddColumn, EvolutionRefused, steps_between
+from pybroker.lake.evolution import AddColumn, EvolutionRefused, Step, steps_between
 from pybroker.lake.leftovers import Leftovers
 from pybroker.lake.partitioning import Partitioning
 from pybroker.lake.progress import Lease, Progress
@@ -181,17 +181,21 @@ class DeltaLakeTable(LakeTable):
                 transactions.append(Transaction(f"{self._prefix}/{topic}/entry", place.entry_id))
         return transactions
 
-    def evolve(self, state: TableState, wanted: pa.Schema, renames: dict[str, str]) -> TableState:
-        table: DeltaTable = state.reference
+    def check_columns(self, state: TableState, wanted: pa.Schema, renames: dict[str, str]) -> list[Step]:
         changes = steps_between(state.schema, storable(wanted), renames)
-        if not changes:
-            return state
         refused = [step for step in changes if not isinstance(step, AddColumn)]
         if refused:
             raise EvolutionRefused(
                 f"a Delta table written by delta-rs can only get new columns, not {refused}: use --format iceberg, "
-                "another table (--table), or leave the column out (--columns)"
+                "another table (--table), leave the column out (--columns), or --on-incompatible new-column"
             )
+        return changes
+
+    def evolve(self, state: TableState, wanted: pa.Schema, renames: dict[str, str]) -> TableState:
+        table: DeltaTable = state.reference
+        changes = self.check_columns(state, wanted, renames)
+        if not changes:
+            return state
         added = pa.schema([step.field for step in changes if isinstance(step, AddColumn)])
         try:
             table.alter.add_columns(

@@ -6,9 +6,13 @@ is null in new rows. Columns are compared by name; a rename is told (an option, 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import pyarrow as pa
+
+MAX_TYPE_LENGTH = 40
+"""Of a type in a column's name; the type of a struct can be pages long."""
 
 
 class EvolutionRefused(ValueError):
@@ -83,9 +87,14 @@ def steps_between(present: pa.Schema, wanted: pa.Schema, renames: dict[str, str]
             "the table cannot take these rows: "
             + "; ".join(dict.fromkeys(problems))
             + ". Either write to another table (--table), or leave the column out (--columns), or read values as bytes "
-            "(--value-mode raw), or let such columns become text (--on-incompatible string-column)"
+            "(--value-mode raw), or give such columns a place of their own (--on-incompatible new-column)"
         )
     return steps
+
+
+def apart(name: str, kind: pa.DataType) -> str:
+    """The name of a column for values that the column `name` cannot hold: `count__string`."""
+    return f"{name}__{re.sub('[^0-9a-zA-Z]+', '_', str(kind)).strip('_')[:MAX_TYPE_LENGTH]}"
 
 
 def _same_but_for_case(names: list[str]) -> list[str]:

@@ -30,7 +30,7 @@ class LakeMetrics:
         self._figures = figures
         self._labels = [pipeline, table]
         self.registry = CollectorRegistry()
-        self.registry.register(self)  # type: ignore[arg-type]
+        self.registry.register(self)
 
     def collect(self) -> list[CounterMetricFamily | GaugeMetricFamily]:
         families: list[CounterMetricFamily | GaugeMetricFamily] = []

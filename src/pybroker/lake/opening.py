@@ -107,6 +107,7 @@ def lake_options(settings: LakeSettings, owner: str, *, takes_over: bool) -> Lak
         takes_over=takes_over,
         partitioning=settings.partitioning,
         compression=settings.compression,
+        splits_columns=settings.on_incompatible == "new-column",
         storage_options=dict(settings.storage),
     )
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pybroker.lake import steps
-from pybroker.lake.evolution import ChangeInside, EvolutionRefused, RenameColumn, evolved, steps_between
+from pybroker.lake.evolution import ChangeInside, EvolutionRefused, RenameColumn, Step, evolved, steps_between
 from pybroker.lake.leftovers import Leftovers
 from pybroker.lake.partitioning import Partitioning
 from pybroker.lake.progress import Lease, Progress, lease_of, lease_text, positions_of, positions_text
@@ -120,16 +120,20 @@ class ParquetTable(LakeTable):
             self._storage.replace(f"{LOG}/{version:020}.all", json.dumps({"v": FORMAT_VERSION, **vars(after)}).encode())
         return self._state(after)
 
-    def evolve(self, state: TableState, wanted: pa.Schema, renames: dict[str, str]) -> TableState:
+    def check_columns(self, state: TableState, wanted: pa.Schema, renames: dict[str, str]) -> list[Step]:
         changes = steps_between(state.schema, wanted, renames)
-        if not changes:
-            return state
         renamed = [step for step in changes if isinstance(step, RenameColumn | ChangeInside)]
         if renamed:
             raise EvolutionRefused(
                 f"plain Parquet files know columns by their names, so {renamed} is not possible: "
                 "use --format iceberg, or another table"
             )
+        return changes
+
+    def evolve(self, state: TableState, wanted: pa.Schema, renames: dict[str, str]) -> TableState:
+        changes = self.check_columns(state, wanted, renames)
+        if not changes:
+            return state
         return self._commit(state, {"schema": _schema_text(evolved(state.schema, changes))})
 
     def files(self, state: TableState) -> list[TableFile]:

@@ -17,11 +17,12 @@ import pyarrow as pa
 
 from pybroker.lake import steps
 from pybroker.lake.batches import Batch, choose, shares
+from pybroker.lake.evolution import EvolutionRefused, apart
 from pybroker.lake.leftovers import file_prefix
 from pybroker.lake.partitioning import Partitioning
 from pybroker.lake.progress import Progress
 from pybroker.lake.table import Change, CommitConflict, LakeError, LakeTable, TableMissing, TableState, WrittenFile
-from pybroker.lake.workers import RowReading, Workers, discard
+from pybroker.lake.workers import RenamedRows, RowReading, Workers, discard
 from pybroker.lake.writing import DEFAULT_TARGET_BYTES, FileLayout
 from pybroker.reading.places import Place, TopicPlan
 
@@ -52,12 +53,14 @@ class Planner:
         """What there is from these places on, with `lost` already judged. Raises DataLoss, ReadingFailed."""
         raise NotImplementedError
 
-    def reading(self) -> RowReading:
-        """How entries become rows, by the newest schemas."""
+    def reading(self, topics: Sequence[str]) -> RowReading:
+        """How entries of these topics become rows, by their newest schemas; asked after `plan`, so that no entry of the plan
+        is of a newer one.
+        """
         raise NotImplementedError
 
     def renames(self) -> dict[str, str]:
-        """New column names to old ones."""
+        """New column names to old ones, as of the last `reading`."""
         return {}
 
 
@@ -75,6 +78,8 @@ class LakeOptions:
     takes_over: bool = False
     partitioning: Partitioning | None = None
     compression: str = "zstd"
+    splits_columns: bool = False
+    """A column whose new type the table's column cannot hold gets one of its own instead of stopping the pipeline."""
     storage_options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -150,7 +155,7 @@ class LakePipeline:
         try:
             return self._table.load()
         except TableMissing:
-            self._table.create(self._planner.reading().schema, self._options.partitioning)
+            self._table.create(self._planner.reading(self._planner.topics()).schema, self._options.partitioning)
             steps.reached("created")
             return self._table.load()
 
@@ -174,8 +179,8 @@ class LakePipeline:
         if batch.is_empty and is_same:
             self._renew_if_needed()
             return False
-        reading = self._planner.reading()
-        self._evolve(reading.schema)
+        reading = self._planner.reading(sorted({piece.entries.topic for piece in batch.pieces} or batch.positions))
+        reading = self._evolve(reading)
         layout = self._layout()
         files: list[WrittenFile] = []
         if not batch.is_empty:
@@ -200,16 +205,32 @@ class LakePipeline:
             storage_options=self._options.storage_options,
         )
 
-    def _evolve(self, wanted: pa.Schema) -> None:
+    def _evolve(self, reading: RowReading) -> RowReading:
+        """The reading as the table takes it, after the table has got what it needs. Raises EvolutionRefused."""
         for _ in range(MAX_CONFLICTS):
+            fitting = self._fitting(reading)
             try:
-                self._state = self._table.evolve(self.state, wanted, self._planner.renames())
+                self._state = self._table.evolve(self.state, fitting.schema, self._planner.renames())
             except CommitConflict:
                 self.figures.conflicts += 1
                 self._reload()
                 continue
-            return
+            return fitting
         raise LakeError(f"{self._table.name}: its columns are changed by somebody else all the time; try again later")
+
+    def _fitting(self, reading: RowReading) -> RowReading:
+        """With columns that the table cannot take under names of their own, if that was chosen."""
+        if not self._options.splits_columns:
+            return reading
+        fields = []
+        for column in reading.schema:
+            try:
+                self._table.check_columns(self.state, pa.schema([column]), self._planner.renames())
+            except EvolutionRefused:
+                fields.append(column.with_name(apart(column.name, column.type)))
+            else:
+                fields.append(column)
+        return reading if fields == list(reading.schema) else RenamedRows(reading, pa.schema(fields))
 
     def _commit(self, layout: FileLayout, files: Sequence[WrittenFile], batch: Batch) -> bool:
         """Whether the files are in the table now; False when they were dropped."""

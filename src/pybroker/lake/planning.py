@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pybroker import logs
@@ -33,11 +33,15 @@ class SourcePlanner(Planner):
     """Over one EntrySource, which it owns."""
 
     def __init__(
-        self, source: EntrySource, selection: TopicSelection, make_reading: Callable[[EntrySource], RowReading]
+        self,
+        source: EntrySource,
+        selection: TopicSelection,
+        make_reading: Callable[[EntrySource, Sequence[str]], tuple[RowReading, dict[str, str]]],
     ) -> None:
         self._source = source
         self._selection = selection
         self._make_reading = make_reading
+        self._renames: dict[str, str] = {}
         self._pattern = TopicsPattern.parse(selection.pattern) if selection.pattern else None
 
     def topics(self) -> list[str]:
@@ -66,8 +70,12 @@ class SourcePlanner(Planner):
             logs.warning("lake.entries_lost", topic=topic, lost=sentence)
         return plans
 
-    def reading(self) -> RowReading:
-        return self._make_reading(self._source)
+    def reading(self, topics: Sequence[str]) -> RowReading:
+        reading, self._renames = self._make_reading(self._source, topics)
+        return reading
+
+    def renames(self) -> dict[str, str]:
+        return self._renames
 
     def show_progress(self, subscription: str, positions: Mapping[str, Place]) -> None:
         """Move the durable subscription that shows the backlog and holds what is not in the table yet."""

@@ -63,6 +63,8 @@ class LakeSettings:
     value_mode: str = "auto"
     bad_records: str = "fail"
     on_data_loss: str = "fail"
+    on_incompatible: str = "fail"
+    """fail, or new-column: a column whose new type the table's cannot hold goes into one of its own, count__string."""
     rename: tuple[str, ...] = ()
     """new=old: columns that have another name than in the table."""
     admin_url: str = "http://127.0.0.1:8080"
@@ -106,6 +108,7 @@ _CHOICES = {
     "format": FORMATS,
     "value_mode": ("auto", "raw"),
     "bad_records": ("fail", "null", "column"),
+    "on_incompatible": ("fail", "new-column"),
     "on_data_loss": ("fail", "skip"),
     "read_mode": READ_MODES,
     "compression": ("zstd", "snappy", "lz4", "gzip", "none"),
@@ -208,7 +211,7 @@ def _contradictions(settings: LakeSettings) -> list[str]:
         (_start, settings.start),
     ):
         try:
-            check(value)  # type: ignore[operator]
+            check(value)
         except ValueError as error:
             problems.append(str(error))
     problems += [f"--rename {pair!r}: new=old" for pair in settings.rename if "=" not in pair]

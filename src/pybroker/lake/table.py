@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pybroker.lake.evolution import Step
 from pybroker.lake.partitioning import Partitioning
 from pybroker.lake.progress import Progress
 
@@ -99,6 +100,10 @@ class LakeTable(ABC):
     @abstractmethod
     def commit(self, state: TableState, change: Change) -> TableState:
         """The state after the change. Raises CommitConflict if somebody has committed since `state` was loaded."""
+
+    @abstractmethod
+    def check_columns(self, state: TableState, wanted: pa.Schema, renames: dict[str, str]) -> Sequence[Step]:
+        """What `evolve` would do. Raises EvolutionRefused."""
 
     @abstractmethod
     def evolve(self, state: TableState, wanted: pa.Schema, renames: dict[str, str]) -> TableState:

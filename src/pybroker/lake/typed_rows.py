@@ -1,3 +1,153 @@
 """Rows of entries for tables: typed by the topic's schema, read by whichever way was chosen, in whatever process."""
 
 from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pybroker.columns.bad_records import BadRecords
+from pybroker.columns.message_columns import ERROR_COLUMN, METADATA_TYPES, metadata_field
+from pybroker.columns.values.value_decoder import ValueMode, fields_of
+from pybroker.columns.values.value_schema import SchemaInfo
+from pybroker.lake.settings import LakeSettings, SettingsRefused
+from pybroker.model.names import TopicName
+from pybroker.reading.entry_source import EntrySource
+from pybroker.reading.options import SourceOptions
+from pybroker.reading.places import EntryRange
+from pybroker.reading.sources import open_source
+from pybroker.reading.typed import TypedReader, TypedReading, typed_reading, union_of_topics
+
+METADATA_COLUMNS = (
+    "__key",
+    "__topic",
+    "__publishTime",
+    "__eventTime",
+    "__messageProperties",
+    "__ledgerId",
+    "__entryId",
+    "__batchIndex",
+    "__producerName",
+    "__sequenceId",
+)
+"""Of a table where nothing else was said: what identifies a message is among them."""
+ALL_OF_THE_SCHEMA = "*"
+MAX_IDLE_SOURCES = 8
+
+_lock = threading.Lock()
+_idle: list[tuple[int, SourceOptions, EntrySource]] = []
+
+
+@dataclass(frozen=True)
+class TypedRows:
+    """A reading that takes a source of its own wherever it is used."""
+
+    where: SourceOptions
+    reading: TypedReading
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.reading.columns
+
+    def rows(self, entries: Sequence[EntryRange]) -> Iterator[pa.RecordBatch]:
+        with _source(self.where) as source:
+            reader = TypedReader(source, self.reading)
+            for part in entries:
+                yield from reader.read(part)
+
+
+@contextmanager
+def _source(where: SourceOptions) -> Iterator[EntrySource]:
+    """A source that nobody else uses; kept for the next one of this process unless something went wrong."""
+    found = None
+    with _lock:
+        for index, (process_id, options, source) in enumerate(_idle):
+            if process_id == os.getpid() and options == where:
+                found = source
+                del _idle[index]
+                break
+    source = found if found is not None else open_source(where)
+    try:
+        yield source
+    except BaseException:
+        source.close()
+        raise
+    with _lock:
+        if len(_idle) < MAX_IDLE_SOURCES:
+            _idle.append((os.getpid(), where, source))
+            return
+    source.close()
+
+
+def close_idle_sources() -> None:
+    """Give back connections and leases of this process."""
+    with _lock:
+        own = [source for process_id, _, source in _idle if process_id == os.getpid()]
+        _idle.clear()
+    for source in own:
+        source.close()
+
+
+def reading_maker(
+    settings: LakeSettings, where: SourceOptions
+) -> Callable[[EntrySource, Sequence[str]], tuple[TypedRows, dict[str, str]]]:
+    """How a planner makes readings: by the newest schema of the topics, asked for after their ends are known, so that no
+    row is read by a schema that is older than its own. With it the renames that were told, and those of Avro aliases.
+    """
+
+    def make(source: EntrySource, topics: Sequence[str]) -> tuple[TypedRows, dict[str, str]]:
+        names = sorted({str(TopicName.parse(topic).partitioned_name) for topic in topics})
+        info = None
+        mode: ValueMode = "raw" if settings.value_mode == "raw" else "auto"
+        if mode == "auto":
+            info = union_of_topics({name: source.schema(name) for name in names})
+        reading = typed_reading(
+            info, _columns(settings, info, mode), value_mode=mode, bad_records=BadRecords(settings.bad_records)
+        )
+        return TypedRows(where, reading), {**avro_renames(info), **settings.renames}
+
+    return make
+
+
+def _columns(settings: LakeSettings, info: SchemaInfo | None, mode: ValueMode) -> pa.Schema:
+    """The columns that were asked for; the one of the partitions is always among them."""
+    payload = {field.name: field for field in fields_of(info, mode)}
+    names: list[str] = []
+    for name in settings.columns or (ALL_OF_THE_SCHEMA, *METADATA_COLUMNS):
+        names += list(payload) if name == ALL_OF_THE_SCHEMA else [name]
+    if settings.partitioning is not None:
+        names.append(settings.partitioning.column)
+    if settings.bad_records == "column":
+        names.append(ERROR_COLUMN)
+    names = list(dict.fromkeys(names))
+    unknown = [name for name in names if name not in payload and name not in METADATA_TYPES and name != ERROR_COLUMN]
+    if unknown:
+        raise SettingsRefused(
+            [f"--columns: there is no {', '.join(unknown)}; there are {', '.join([*payload, *METADATA_TYPES])}"]
+        )
+    return pa.schema(
+        [
+            payload[name]
+            if name in payload
+            else pa.field(name, pa.string())
+            if name == ERROR_COLUMN
+            else metadata_field(name)
+            for name in names
+        ]
+    )
+
+
+def avro_renames(info: SchemaInfo | None) -> dict[str, str]:
+    """New names to old ones, as far as the aliases of an Avro record's fields tell."""
+    if info is None or info.type not in ("AVRO", "JSON"):
+        return {}
+    try:
+        fields = json.loads(info.data).get("fields", [])
+        return {field["name"]: field["aliases"][0] for field in fields if field.get("aliases")}
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return {}  # what is wrong with the schema says its decoder

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
@@ -24,6 +25,18 @@ class RowReading(Protocol):
 
     def rows(self, entries: Sequence[EntryRange]) -> Iterator[pa.RecordBatch]:
         """The rows of exactly these entries. Raises ReadingFailed; a short read is never taken for the end."""
+
+
+@dataclass(frozen=True)
+class RenamedRows:
+    """The same rows with other names of their columns."""
+
+    inner: RowReading
+    schema: pa.Schema
+
+    def rows(self, entries: Sequence[EntryRange]) -> Iterator[pa.RecordBatch]:
+        for batch in self.inner.rows(entries):
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
 
 
 class Workers(ABC):

@@ -25,6 +25,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pybroker import logs
 from pybroker.columns.bad_records import BadEntry
+from pybroker.columns.values.declared import WrongColumns
+from pybroker.columns.values.unreadable import UnreadableSchema
 from pybroker.lake.evolution import EvolutionRefused
 from pybroker.lake.maintenance import Maintenance
 from pybroker.lake.metrics import LakeMetrics
@@ -35,11 +37,14 @@ from pybroker.lake.progress import ProgressUnreadable
 from pybroker.lake.service import LakeService, ServiceOptions
 from pybroker.lake.settings import FORMATS, LakeSettings, SettingsRefused, load_settings
 from pybroker.lake.table import LakeError, TableMissing
-from pybroker.lake.typed_rows import reading_maker
+from pybroker.lake.typed_rows import close_idle_sources, reading_maker
 from pybroker.lake.workers import ThreadWorkers, Workers
 from pybroker.reading.entry_source import ReadingFailed
 from pybroker.reading.sources import open_source
+from pybroker.reading.typed import DifferentSchemas
 
+# What a schema or a table holds that cannot be used; any other ValueError is a bug and shows its trace.
+_VALUE_ERRORS = (EvolutionRefused, ProgressUnreadable, UnreadableSchema, DifferentSchemas, WrongColumns)
 EXIT_FAILED, EXIT_USAGE, EXIT_REFUSED, EXIT_TAKEN_OVER = 1, 2, 3, 4
 
 
@@ -78,6 +83,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     rows.add_argument("--columns", metavar="C,C", type=_list, help="columns of messages; * for those of the schema")
     rows.add_argument("--value-mode", metavar="M", help="auto (default): by schema; raw: bytes")
     rows.add_argument("--bad-records", metavar="B", help="fail (default), null or column (__error)")
+    rows.add_argument("--on-incompatible", metavar="W", help="fail (default) or new-column: a type that does not fit")
     rows.add_argument(
         "--rename", action="append", metavar="NEW=OLD", help="a column that has another name in the table"
     )
@@ -148,7 +154,7 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     except LeaseLost as error:
         _say(str(error))
         return EXIT_TAKEN_OVER
-    except (LakeError, ReadingFailed, EvolutionRefused, ProgressUnreadable, BadEntry, OSError) as error:
+    except (LakeError, ReadingFailed, BadEntry, *_VALUE_ERRORS, OSError) as error:
         _say(str(error))
         return EXIT_FAILED
 
@@ -175,6 +181,7 @@ def _run(settings: LakeSettings, options: argparse.Namespace) -> int:
         table = open_table(settings, planner.topics())
         stack.callback(table.close)
         workers = _workers(settings, options)
+        stack.callback(close_idle_sources)
         stack.callback(workers.close)
         owner = f"{socket.gethostname()}:{os.getpid()}"
         pipeline = LakePipeline(table, planner, workers, lake_options(settings, owner, takes_over=options.take_over))

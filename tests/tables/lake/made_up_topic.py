@@ -85,7 +85,7 @@ class MadeUpPlanner(Planner):
         end = Place(last, self.ledgers[topic][last])
         return TopicPlan(topic, start, max(start, end), self.first_place(topic), tuple(ledgers))
 
-    def reading(self) -> MadeUpReading:
+    def reading(self, topics: Sequence[str]) -> MadeUpReading:
         return self.present_reading
 
     def renames(self) -> dict[str, str]:

@@ -7,6 +7,7 @@ import pytest
 from tests.tables.lake.made_up_topic import SCHEMA, MadeUpPlanner, MadeUpReading
 from tests.tables.lake.tables import FORMATS, identities, open_table, pipeline_of, rows_of, run_to_end
 
+from pybroker.lake.evolution import EvolutionRefused
 from pybroker.lake.partitioning import parse_partitioning
 from pybroker.lake.pipeline import LeaseHeld, LeaseLost
 from pybroker.lake.table import Change, CommitConflict
@@ -107,3 +108,18 @@ def test_new_columns_are_null_in_old_rows(kind: str, tmp_path: Path) -> None:
     assert identities(rows) == planner.expected()
     assert rows.column("extra").null_count == 100
     assert sorted(v for v in rows.column("extra").to_pylist() if v is not None) == list(range(40, 50))
+
+
+def test_a_column_that_does_not_fit_stops_the_pipeline_or_gets_a_place_of_its_own(kind: str, tmp_path: Path) -> None:
+    planner = MadeUpPlanner()
+    planner.present_reading = MadeUpReading(SCHEMA.append(pa.field("n", pa.int32())))
+    run_to_end(pipeline_of(open_table(kind, tmp_path), planner))
+    planner.present_reading = MadeUpReading(SCHEMA.append(pa.field("n", pa.string())))
+    planner.ledgers[A][5] += 10
+    with pytest.raises(EvolutionRefused, match="'n' is int32 and would become string"):
+        run_to_end(pipeline_of(open_table(kind, tmp_path), planner, takes_over=True))
+    run_to_end(pipeline_of(open_table(kind, tmp_path), planner, takes_over=True, splits_columns=True))
+    rows = rows_of(kind, tmp_path)
+    assert identities(rows) == planner.expected()
+    assert (rows.column("n").null_count, rows.column("n__string").null_count) == (10, 100)
+    assert sorted(v for v in rows.column("n__string").to_pylist() if v) == [str(i) for i in range(40, 50)]

@@ -5,10 +5,10 @@ from pathlib import Path
 import duckdb
 import pandas as pd
 import pyarrow as pa
-
-from pybroker.lake.iceberg.table import IcebergTable
 from tests.tables.lake.made_up_topic import SCHEMA, MadeUpPlanner, MadeUpReading
 from tests.tables.lake.tables import identities, open_table, pipeline_of, rows_of, run_to_end
+
+from pybroker.lake.iceberg.table import IcebergTable
 
 A = "persistent://t/n/a"
 

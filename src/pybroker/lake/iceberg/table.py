@@ -22,7 +22,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.transforms import DayTransform, HourTransform
 
 from pybroker.lake import steps
-from pybroker.lake.evolution import AddColumn, RenameColumn, steps_between
+from pybroker.lake.evolution import AddColumn, RenameColumn, Step, steps_between
 from pybroker.lake.iceberg.cleaning import delete_old_metadata, expire_snapshots, find_orphans
 from pybroker.lake.iceberg.snapshots import FilesGone, SnapshotWriter
 from pybroker.lake.iceberg.statistics import data_files, storable
@@ -151,9 +151,12 @@ class IcebergTable(LakeTable):
         delete_old_metadata(table, committed)
         return self._state(committed)
 
+    def check_columns(self, state: TableState, wanted: pa.Schema, renames: dict[str, str]) -> list[Step]:
+        return steps_between(storable(state.schema), storable(wanted), renames)
+
     def evolve(self, state: TableState, wanted: pa.Schema, renames: dict[str, str]) -> TableState:
         table: Table = state.reference
-        changes = steps_between(storable(state.schema), storable(wanted), renames)
+        changes = self.check_columns(state, wanted, renames)
         if not changes:
             return state
         union = pa.schema(
