@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 MAX_BLOCK_ENTRIES = 32 * 1024
 """Scanned at once: 168 bytes for each."""
+BLOCK_BYTES = 4 * 1024 * 1024
+"""Of stored entries that are scanned at once: what is scanned should still be near the processor when it is copied."""
 _FIRST_PROPERTIES = 4096
 _SPECIAL = int(Flag.ENCRYPTED)
 _LEFT_OUT = int(Flag.MARKER | Flag.SKIPPED)
@@ -109,7 +111,7 @@ class MessageDecoder:
         self._scanner = scanner
         self._wanted = 0
         for name in columns:
-            self._wanted |= WANTED_BY.get(name, 0)
+            self._wanted |= int(WANTED_BY.get(name, 0))
         # Payloads that nobody looks into stay closed; a batch must be opened to know its messages.
         self._opens_all = VALUE in columns or ERROR_COLUMN in columns
         self._messages = np.zeros(self._limits.max_batch_rows, MESSAGE)
@@ -117,9 +119,9 @@ class MessageDecoder:
 
     def decode(self, run: EntryRun) -> Iterator[pa.RecordBatch]:
         """The messages of the run's entries, in order. Raises BadEntry where bad records, or encrypted ones, are to fail."""
-        for first in range(0, run.entry_count, MAX_BLOCK_ENTRIES):
-            starts = np.ascontiguousarray(run.starts[first : first + MAX_BLOCK_ENTRIES], np.int64)
-            lengths = np.ascontiguousarray(run.lengths[first : first + MAX_BLOCK_ENTRIES], np.int64)
+        for first, stop in _blocks(run):
+            starts = np.ascontiguousarray(run.starts[first:stop], np.int64)
+            lengths = np.ascontiguousarray(run.lengths[first:stop], np.int64)
             entries = np.zeros(len(starts), ENTRY)
             self._scanner.scan_entries(run.data, starts, lengths, entries)
             block = _Block(first, entries, [run.data])
@@ -243,6 +245,18 @@ class MessageDecoder:
             entry_id = window.first_entry_id + int(message["entry"])
             reason = window.error_text(row) or ""
             raise BadEntry(self.topic, window.ledger_id, entry_id, int(message["batch_index"]), reason)
+
+
+def _blocks(run: EntryRun) -> Iterator[tuple[int, int]]:
+    """The run's entries in parts of about BLOCK_BYTES, at least one entry each."""
+    ends = np.cumsum(run.lengths)
+    first = 0
+    while first < run.entry_count:
+        before = int(ends[first - 1]) if first else 0
+        stop = int(np.searchsorted(ends, before + BLOCK_BYTES, "right"))
+        stop = max(first + 1, min(stop, first + MAX_BLOCK_ENTRIES))
+        yield first, stop
+        first = stop
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:

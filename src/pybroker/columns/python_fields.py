@@ -37,7 +37,10 @@ def signed32(value: int) -> int:
 
 def span(data: bytes, pos: int, end: int) -> tuple[int, int, int]:
     """Start and size of the bytes field whose tag was just read, and where it ends."""
-    size, start = decode(data, pos, end)
+    if pos < end and data[pos] < 0x80:
+        size, start = data[pos], pos + 1
+    else:
+        size, start = decode(data, pos, end)
     if start + size > end:
         raise ProtocolViolation("field longer than its message")
     return start, size, start + size

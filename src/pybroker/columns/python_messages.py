@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from pybroker.columns.python_fields import (
 )
 from pybroker.columns.scanner_layout import (
     CHECKED_PROPERTIES,
-    ENTRY,
     LEAST_MESSAGE_BYTES,
     MESSAGE,
     PROPERTY,
@@ -38,6 +37,56 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from pybroker.columns.scanner_layout import Records
+
+# Plain numbers, as in python_fields.
+_VALUE, _KEY, _ORDERING_KEY, _PROPERTIES = (
+    int(Wanted.VALUE),
+    int(Wanted.KEY),
+    int(Wanted.ORDERING_KEY),
+    int(Wanted.PROPERTIES),
+)
+_PRODUCER_NAME, _SCHEMA_VERSION, _REPLICATED_FROM = (
+    int(Wanted.PRODUCER_NAME),
+    int(Wanted.SCHEMA_VERSION),
+    int(Wanted.REPLICATED_FROM),
+)
+_OF_ENTRIES = _PRODUCER_NAME | _SCHEMA_VERSION | _REPLICATED_FROM
+_CONVERTED_AT_ONCE = 128
+
+
+class _Entry(NamedTuple):
+    """A record of ENTRY as plain numbers."""
+
+    publish_time_ms: int
+    event_time_ms: int
+    sequence_id: int
+    broker_index: int
+    metadata_at: int
+    payload_at: int
+    producer_name_at: int
+    replicated_from_at: int
+    key_at: int
+    ordering_key_at: int
+    schema_version_at: int
+    uuid_at: int
+    uncompressed_bytes: int
+    metadata_bytes: int
+    payload_bytes: int
+    producer_name_bytes: int
+    replicated_from_bytes: int
+    key_bytes: int
+    ordering_key_bytes: int
+    schema_version_bytes: int
+    uuid_bytes: int
+    message_count: int
+    compression: int
+    chunk_id: int
+    chunk_count: int
+    payload_source: int
+    flags: int
+    error: int
+    reserved: int
+
 
 _OF_A_MESSAGE = EVENT_TIME | NULL_VALUE | NULL_KEY | KEY_IS_BASE64
 
@@ -79,7 +128,7 @@ class _MessageScan:
     ) -> None:
         self._sources = [memoryview(source).cast("B") for source in sources]
         self._entries = entries
-        self._wanted = wanted
+        self._wanted = int(wanted)
         self._left_bytes = max_bytes
         self._messages = messages
         self._properties = properties
@@ -88,18 +137,16 @@ class _MessageScan:
 
     def run(self, state: Records) -> tuple[int, int]:
         number, batch_index, pos = (int(state[0][name]) for name in ("entry", "batch_index", "pos"))
-        names = ENTRY.names or ()
         try:
-            while number < len(self._entries):
-                entry = dict(zip(names, self._entries[number].tolist(), strict=True))
-                if entry["flags"] & (MARKER | SKIPPED):
+            for entry in self._entries_from(number):
+                if entry.flags & (MARKER | SKIPPED):
                     pass
-                elif entry["error"]:
-                    self._add(self._error_row(number, -1, entry["error"]), 0, [])
-                elif not entry["flags"] & BATCH or entry["chunk_count"]:
+                elif entry.error:
+                    self._add(self._error_row(number, -1, entry.error), 0, [])
+                elif not entry.flags & BATCH or entry.chunk_count:
                     self._single(number, entry)
                 else:
-                    while batch_index < entry["message_count"]:
+                    while batch_index < entry.message_count:
                         batch_index, pos = self._next_of_batch(number, entry, batch_index, pos)
                 number += 1
                 batch_index = pos = 0
@@ -113,6 +160,11 @@ class _MessageScan:
         if self._found:
             self._properties[: len(self._found)] = np.array(self._found, PROPERTY)
         return len(self._rows), len(self._found)
+
+    def _entries_from(self, number: int) -> Iterator[_Entry]:
+        """The entries from that one on as plain numbers, a few at a time: most calls end after some hundred."""
+        for first in range(number, len(self._entries), _CONVERTED_AT_ONCE):
+            yield from map(_Entry._make, self._entries[first : first + _CONVERTED_AT_ONCE].tolist())
 
     def _error_row(self, number: int, batch_index: int, error: int) -> tuple[int, ...]:
         return (0, 0, 0, 0, 0, -1, -1, -1, 0, 0, number, batch_index, 0, 0, 0, int(error), 0)
@@ -131,42 +183,36 @@ class _MessageScan:
         self._rows.append(row)
         self._found.extend(found)
 
-    def _entry_size(self, entry: dict[str, int]) -> int:
-        """Of the wanted fields that each message of the entry repeats."""
-        size = 0
-        for flag, name in (
-            (Wanted.PRODUCER_NAME, "producer_name_bytes"),
-            (Wanted.SCHEMA_VERSION, "schema_version_bytes"),
-            (Wanted.REPLICATED_FROM, "replicated_from_bytes"),
-        ):
-            if self._wanted & flag and entry[name] > 0:
-                size += entry[name]
-        return size
-
     def _size(
-        self, entry: dict[str, int], value: int, key: int, ordering_key: int, found: list[tuple[int, int, int, int]]
+        self, entry: _Entry, value: int, key: int, ordering_key: int, found: list[tuple[int, int, int, int]]
     ) -> int:
-        size = self._entry_size(entry)
-        if self._wanted & Wanted.VALUE and value > 0:
+        size = 0
+        wanted = self._wanted
+        if wanted & _OF_ENTRIES:
+            if wanted & _PRODUCER_NAME:
+                size += max(0, entry.producer_name_bytes)
+            if wanted & _SCHEMA_VERSION:
+                size += max(0, entry.schema_version_bytes)
+            if wanted & _REPLICATED_FROM:
+                size += max(0, entry.replicated_from_bytes)
+        if wanted & _VALUE and value > 0:
             size += value
-        if self._wanted & Wanted.KEY and key > 0:
+        if wanted & _KEY and key > 0:
             size += key
-        if self._wanted & Wanted.ORDERING_KEY and ordering_key > 0:
+        if wanted & _ORDERING_KEY and ordering_key > 0:
             size += ordering_key
         return size + sum(item[2] + item[3] for item in found)
 
-    def _single(self, number: int, entry: dict[str, int]) -> None:
-        source, at, size = entry["payload_source"], entry["payload_at"], entry["payload_bytes"]
-        flags = entry["flags"] & _OF_A_MESSAGE
-        if not self._is_inside(source, at, size) or not self._is_inside(
-            0, entry["metadata_at"], entry["metadata_bytes"]
-        ):
+    def _single(self, number: int, entry: _Entry) -> None:
+        source, at, size = entry.payload_source, entry.payload_at, entry.payload_bytes
+        flags = entry.flags & _OF_A_MESSAGE
+        if not self._is_inside(source, at, size) or not self._is_inside(0, entry.metadata_at, entry.metadata_bytes):
             self._add(self._error_row(number, -1, ScanError.BEYOND_SOURCE), 0, [])
             return
         found: list[tuple[int, int, int, int]] = []
-        if self._wanted & Wanted.PROPERTIES and entry["flags"] & PROPERTIES:
-            metadata_at = entry["metadata_at"]
-            data = bytes(self._sources[0][metadata_at : metadata_at + entry["metadata_bytes"]])
+        if self._wanted & _PROPERTIES and entry.flags & PROPERTIES:
+            metadata_at = entry.metadata_at
+            data = bytes(self._sources[0][metadata_at : metadata_at + entry.metadata_bytes])
             try:
                 found = _properties_of(data, 34, metadata_at)
             except MissingField:
@@ -177,16 +223,16 @@ class _MessageScan:
                 return
             flags |= self._property_flags(0, found)
         value_size = -1 if flags & NULL_VALUE else size
-        key_size = -1 if flags & NULL_KEY else entry["key_bytes"]
+        key_size = -1 if flags & NULL_KEY else entry.key_bytes
         row = (
-            entry["event_time_ms"],
-            entry["sequence_id"],
+            entry.event_time_ms,
+            entry.sequence_id,
             at,
-            entry["key_at"],
-            entry["ordering_key_at"],
+            entry.key_at,
+            entry.ordering_key_at,
             value_size,
             key_size,
-            entry["ordering_key_bytes"],
+            entry.ordering_key_bytes,
             source,
             0,
             number,
@@ -197,12 +243,12 @@ class _MessageScan:
             0,
             0,
         )
-        self._add(row, self._size(entry, value_size, key_size, entry["ordering_key_bytes"], found), found)
+        self._add(row, self._size(entry, value_size, key_size, entry.ordering_key_bytes, found), found)
 
-    def _next_of_batch(self, number: int, entry: dict[str, int], batch_index: int, pos: int) -> tuple[int, int]:
+    def _next_of_batch(self, number: int, entry: _Entry, batch_index: int, pos: int) -> tuple[int, int]:
         """Add the next message of a batch; the number of the one after it and where that begins."""
-        source, at, size = entry["payload_source"], entry["payload_at"], entry["payload_bytes"]
-        count = entry["message_count"]
+        source, at, size = entry.payload_source, entry.payload_at, entry.payload_bytes
+        count = entry.message_count
         if not self._is_inside(source, at, size):
             self._add(self._error_row(number, -1, ScanError.BEYOND_SOURCE), 0, [])
             return count, 0
@@ -232,13 +278,13 @@ class _MessageScan:
         return count, 0
 
     def _add_of_batch(  # noqa: C901, PLR0912
-        self, data: bytes, at: int, metadata_end: int, end: int, number: int, entry: dict[str, int], batch_index: int
+        self, data: bytes, at: int, metadata_end: int, end: int, number: int, entry: _Entry, batch_index: int
     ) -> int:
         """Add the message with the SingleMessageMetadata `data`; how long its value is, -1 when that does not fit."""
         pos, size = 0, len(data)
         value_size = None
-        flags = entry["flags"] & (EVENT_TIME | NULL_VALUE)
-        event_time, sequence_id = entry["event_time_ms"], entry["sequence_id"]
+        flags = entry.flags & (EVENT_TIME | NULL_VALUE)
+        event_time, sequence_id = entry.event_time_ms, entry.sequence_id
         key_at = ordering_at = 0
         key_size = ordering_size = -1
         has_properties = is_compacted_out = False
@@ -285,9 +331,9 @@ class _MessageScan:
             return -1
         if is_compacted_out:
             return value_size
-        source = entry["payload_source"]
+        source = entry.payload_source
         found: list[tuple[int, int, int, int]] = []
-        if has_properties and self._wanted & Wanted.PROPERTIES:
+        if has_properties and self._wanted & _PROPERTIES:
             found = _properties_of(data, 10, at)
             flags |= self._property_flags(source, found)
         shown_size = -1 if flags & NULL_VALUE else value_size
@@ -331,23 +377,35 @@ def _properties_of(data: bytes, properties_tag: int, at: int) -> list[tuple[int,
     found = []
     pos, end = 0, len(data)
     while pos < end:
-        tag, pos = decode(data, pos, end)
+        tag = data[pos]
+        if tag > 0x7F:
+            tag, pos = decode(data, pos, end)
+        else:
+            pos += 1
         if tag != properties_tag:
             pos = skip_field(data, tag, pos, end)
             continue
-        inner, _, pos = span(data, pos, end)
-        name = value = None
-        while inner < pos:
-            tag, inner = decode(data, inner, pos)
-            if tag == 10:
-                start, size, inner = span(data, inner, pos)
-                name = start, size
-            elif tag == 18:
-                start, size, inner = span(data, inner, pos)
-                value = start, size
-            else:
-                inner = skip_field(data, tag, inner, pos)
-        if name is None or value is None:
-            raise MissingField
-        found.append((at + name[0], at + value[0], name[1], value[1]))
+        start, _, pos = span(data, pos, end)
+        found.append(_key_value(data, start, pos, at))
     return found
+
+
+def _key_value(data: bytes, pos: int, end: int, at: int) -> tuple[int, int, int, int]:
+    """Where name and value of the KeyValue at [pos, end) stand. Raises MissingField."""
+    name_at = value_at = 0
+    name_size = value_size = -1
+    while pos < end:
+        tag = data[pos]
+        if tag > 0x7F:
+            tag, pos = decode(data, pos, end)
+        else:
+            pos += 1
+        if tag == 10:
+            name_at, name_size, pos = span(data, pos, end)
+        elif tag == 18:
+            value_at, value_size, pos = span(data, pos, end)
+        else:
+            pos = skip_field(data, tag, pos, end)
+    if name_size < 0 or value_size < 0:
+        raise MissingField
+    return at + name_at, at + value_at, name_size, value_size

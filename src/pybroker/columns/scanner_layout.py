@@ -24,7 +24,7 @@ ENTRY = np.dtype(
         ("publish_time_ms", "<i8"),
         ("event_time_ms", "<i8"),
         ("sequence_id", "<i8"),
-        ("index", "<i8"),  # from the broker's own metadata: of the entry's last message
+        ("broker_index", "<i8"),  # from the broker's own metadata: of the entry's last message
         ("metadata_at", "<i8"),
         ("payload_at", "<i8"),
         ("producer_name_at", "<i8"),

@@ -148,7 +148,7 @@ class ColumnBuilder:
         is_there = (entries["flags"][numbers] & int(Flag.INDEX)) != 0
         batch_indexes = self._rows["batch_index"].astype(np.int64)
         behind = np.where(batch_indexes < 0, 0, entries["message_count"][numbers] - 1 - batch_indexes)
-        return pa.array(entries["index"][numbers] - behind, pa.int64(), mask=~is_there)
+        return pa.array(entries["broker_index"][numbers] - behind, pa.int64(), mask=~is_there)
 
     def entry_id(self) -> pa.Array:
         return pa.array(self._entry_ids(), pa.int64())
