@@ -112,7 +112,7 @@ class ColumnBuilder:
         sources = np.repeat(self._rows["metadata_source"], counts)
         names = as_text(self._gathered(sources, records["key_at"], records["key_bytes"]))
         values = as_text(self._gathered(sources, records["value_at"], records["value_bytes"]))
-        array = pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), names, values)
+        array = pa.MapArray.from_arrays(_numbers(offsets, pa.int32()), names, values)
         if (self._rows["flags"] & int(Flag.REPEATED_PROPERTIES)).any():
             # As in the clients, the last of a name counts.
             array = pa.array(
@@ -140,7 +140,7 @@ class ColumnBuilder:
         return _times(times, ~is_set | (times == 0))
 
     def sequence_id(self) -> pa.Array:
-        return pa.array(np.ascontiguousarray(self._rows["sequence_id"]), pa.int64(), mask=self._bad_mask())
+        return _numbers(self._rows["sequence_id"], pa.int64(), self._is_bad if self._has_bad else None)
 
     def index(self) -> pa.Array:
         entries = self._window.entries
@@ -148,27 +148,29 @@ class ColumnBuilder:
         is_there = (entries["flags"][numbers] & int(Flag.INDEX)) != 0
         batch_indexes = self._rows["batch_index"].astype(np.int64)
         behind = np.where(batch_indexes < 0, 0, entries["message_count"][numbers] - 1 - batch_indexes)
-        return pa.array(entries["broker_index"][numbers] - behind, pa.int64(), mask=~is_there)
+        return _numbers(entries["broker_index"][numbers] - behind, pa.int64(), ~is_there)
 
     def entry_id(self) -> pa.Array:
-        return pa.array(self._entry_ids(), pa.int64())
+        return _numbers(self._entry_ids(), pa.int64())
 
     def batch_index(self) -> pa.Array:
-        return pa.array(np.ascontiguousarray(self._rows["batch_index"]), pa.int32())
+        return _numbers(self._rows["batch_index"], pa.int32())
 
     # The same for all rows.
 
     def topic(self) -> pa.Array:
-        return pa.repeat(pa.scalar(self._window.topic, pa.string()), len(self._rows))
+        name, count = self._window.topic.encode(), len(self._rows)
+        offsets = np.arange(count + 1, dtype=np.int32) * len(name)
+        return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(name * count)], 0)
 
     def ledger_id(self) -> pa.Array:
-        return self._constant(self._window.ledger_id, np.int64)
+        return self._constant(self._window.ledger_id, pa.int64())
 
     def partition(self) -> pa.Array:
-        return self._constant(self._window.partition, np.int32)
+        return self._constant(self._window.partition, pa.int32())
 
     def redelivery_count(self) -> pa.Array:
-        return self._constant(0, np.int32)
+        return self._constant(0, pa.int32())
 
     def message_id(self) -> pa.Array:
         window = self._window
@@ -229,11 +231,21 @@ class ColumnBuilder:
     def _entry_ids(self) -> npt.NDArray[np.int64]:
         return self._entry_numbers + self._window.first_entry_id
 
-    def _bad_mask(self) -> npt.NDArray[np.bool_] | None:
-        return self._is_bad if self._has_bad else None
+    def _constant(self, number: int, kind: pa.DataType) -> pa.Array:
+        return _numbers(np.full(len(self._rows), number, kind.to_pandas_dtype()), kind)
 
-    def _constant(self, number: int, dtype: type[np.integer[Any]]) -> pa.Array:
-        return pa.array(np.full(len(self._rows), number, dtype))
+
+def _numbers(values: npt.NDArray[Any], kind: pa.DataType, is_null: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """`values`, which have the width of that type, as an Arrow array.
+
+    Of buffers: `pyarrow.array` and `pyarrow.repeat` would import pandas at their first call where it is installed, which takes
+    half a second of each process.
+    """
+    buffer = pa.py_buffer(np.ascontiguousarray(values))
+    if is_null is None:
+        return pa.Array.from_buffers(kind, len(values), [None, buffer], 0)
+    validity = pa.py_buffer(np.packbits(~is_null, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(values), [validity, buffer], int(np.count_nonzero(is_null)))
 
 
 def _binary(length: int, validity: bytes | None, null_count: int, offsets: bytes, data: bytes) -> pa.Array:
@@ -243,7 +255,7 @@ def _binary(length: int, validity: bytes | None, null_count: int, offsets: bytes
 
 def _times(times_ms: npt.NDArray[np.int64], is_null: npt.NDArray[np.bool_] | None) -> pa.Array:
     micros = np.clip(times_ms, FIRST_TIME_MS, LAST_TIME_MS) * 1000
-    return pa.array(micros, pa.timestamp("us", tz="UTC"), mask=is_null)
+    return _numbers(micros, METADATA_TYPES["__publishTime"], is_null)
 
 
 def as_text(array: pa.Array) -> pa.Array:
