@@ -44,7 +44,7 @@ class JsonReader(PayloadReader):
         self._rows = RowsOfJson(definition, self.fields)
         self._fast = _fast_types(definition, self.fields) if definition.is_record and self.fields else None
         # The versions are asked only for whether they are JSON at all.
-        self._programs: Programs[bool] = Programs(True, versions, self._program)
+        self._programs: Programs[bool] = Programs(True, versions, self._program, needs_writer=False)
 
     @staticmethod
     def _program(info: SchemaInfo) -> bool:

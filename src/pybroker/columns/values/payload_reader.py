@@ -72,9 +72,19 @@ ProgramT = TypeVar("ProgramT")
 class Programs(Generic[ProgramT]):
     """What reads payloads of each schema version, made when the version is first met."""
 
-    def __init__(self, latest: ProgramT, versions: SchemaOfVersion, make: Callable[[SchemaInfo], ProgramT]) -> None:
-        """`latest` reads payloads that name no version; `make` may raise ValueError, which fails the version's payloads."""
+    def __init__(
+        self,
+        latest: ProgramT,
+        versions: SchemaOfVersion,
+        make: Callable[[SchemaInfo], ProgramT],
+        *,
+        needs_writer: bool = True,
+    ) -> None:
+        """`latest` reads payloads that name no version, and where the writer's schema is not needed those of a version that
+        nobody knows; `make` may raise ValueError, which fails the version's payloads.
+        """
         self._latest = latest
+        self._needs_writer = needs_writer
         self._versions = versions
         self._make = make
         self._made: dict[bytes, ProgramT | str] = {}
@@ -94,7 +104,7 @@ class Programs(Generic[ProgramT]):
         named = f"schema version {_shown_version(version)}"
         info = self._versions(version)
         if info is None:
-            return f"the broker knows no {named}"
+            return f"the broker knows no {named}" if self._needs_writer else self._latest
         try:
             return self._make(info)
         except ValueError as error:

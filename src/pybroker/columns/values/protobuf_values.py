@@ -47,7 +47,7 @@ class ProtobufReader(PayloadReader):
         self._type = info.type
         self._class: type[Message] = message_factory.GetMessageClass(descriptor)
         # The versions are asked only for whether they are Protobuf at all.
-        self._programs: Programs[bool] = Programs(True, versions, self._program)
+        self._programs: Programs[bool] = Programs(True, versions, self._program, needs_writer=False)
 
     def _program(self, info: SchemaInfo) -> bool:
         if info.type != self._type:

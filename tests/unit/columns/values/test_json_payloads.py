@@ -230,8 +230,9 @@ def test_rows_that_fit_are_never_bad(documents: list[Any]) -> None:
 def test_versions_are_read_alike_and_one_of_another_type_fails() -> None:
     info = schema("JSON", record(("id", "long")))
     known = {b"1": schema("JSON", record(("id", "int"))), b"2": schema("AVRO", record(("id", "int")))}
-    table = decode(info, [b'{"id": 1}', b"\x02", b'{"id": 3}'], versions=[b"1", b"2", None], known=known)
-    assert table.column("id").to_pylist() == [1, None, 3]
+    payloads = [b'{"id": 1}', b"\x02", b'{"id": 3}', b'{"id": 4}']
+    table = decode(info, payloads, versions=[b"1", b"2", None, b"forgotten"], known=known)
+    assert table.column("id").to_pylist() == [1, None, 3, 4]
     assert "its type is AVRO" in errors(table)[1]
 
 
