@@ -211,6 +211,19 @@ async def test_what_follows_a_commit_whose_sync_failed_survives_a_power_cut(seed
     await last.store.close()
 
 
+@pytest.mark.parametrize("number", NO_SPACE)
+async def test_no_space_that_only_a_sync_of_the_table_tells_ends_everything_and_loses_nothing(number: int) -> None:
+    """SQLite does not say why a sync has failed."""
+    it = await world()
+    ledger_id = await filled(it)
+    it.disk.plan = fails(number, "sync", suffix=".db-wal")
+    assert not await it.store._checkpointer.run()
+    assert it.has_failed.is_set()
+    again = await it.again(Random(7))
+    await check(again, ledger_id)
+    await again.store.close()
+
+
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 async def test_a_sync_of_all_files_that_fails_loses_nothing(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it had to bring to the device, no later sync brings: all of it is written again."""
