@@ -31,6 +31,25 @@ PIPELINES = (
         "topics into Iceberg, Delta or Parquet tables, exactly once",
         ("pyarrow", "numpy", "fsspec", "pyiceberg", "deltalake"),
     ),
+    Pipeline("replay", "pybroker.pipelines.replay", "a time range of a topic into another topic", ("pyarrow", "numpy")),
+    Pipeline(
+        "key-skew",
+        "pybroker.pipelines.key_skew",
+        "which keys would be hot on which consumer of a Key_Shared subscription",
+        ("pyarrow", "numpy"),
+    ),
+    Pipeline(
+        "schema-audit",
+        "pybroker.pipelines.schema_audit",
+        "schema versions of messages, and messages that cannot be read",
+        ("pyarrow", "numpy"),
+    ),
+    Pipeline(
+        "dlq-triage",
+        "pybroker.pipelines.dlq_triage",
+        "dead letters by reason, origin and key",
+        ("pyarrow", "numpy"),
+    ),
 )
 
 

@@ -176,8 +176,6 @@ class RestClient:
         except (OSError, http.client.HTTPException):
             reason = ""
             self.close()
-        finally:
-            response.close()
         try:
             reason = json.loads(reason)["reason"]
         except (ValueError, KeyError, TypeError):

@@ -1,0 +1,332 @@
+"""A time range of a topic into another one: entries go as they are, batches, chunks and ciphertext among them, in their order.
+
+Each entry gets a sequence id made of its position, and its producer a name made of --id: where the target deduplicates, a replay
+that was cut off goes on where it ended when it is started again, and nothing is there twice. Elsewhere a second run doubles, so
+that --allow-duplicates is asked for. Keys, properties, event times and payloads stay, publish times are new (--keep-publish-time).
+Exit codes: 0, 1 failed (start it again to go on), 2 wrong options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from pybroker.client.client import Client, TopicSchema
+from pybroker.client.failures import ClientError
+from pybroker.client.producer import MessageId, Producer, ProducerSettings, open_producer
+from pybroker.errors import BrokerError, InvalidTopicName
+from pybroker.model.names import TopicName
+from pybroker.pipelines.topic_ranges import (
+    EXIT_OK,
+    WrongOptions,
+    access_of,
+    add_read_options,
+    answered,
+    lost_of,
+    part_of,
+    plans_of,
+    ranges_of,
+    say,
+    source_options,
+    watched,
+    write_json,
+)
+from pybroker.reading.entry_source import DataLoss, ReadingFailed
+from pybroker.reading.rest import Refused, RestClient
+from pybroker.reading.rest_topics import segments_of
+from pybroker.reading.sources import open_source
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.entry_metadata import MAGIC_CRC32C, metadata_span
+
+if TYPE_CHECKING:
+    from pybroker.columns.entry_run import EntryRun
+    from pybroker.columns.values.value_schema import SchemaInfo
+    from pybroker.reading.entry_source import EntrySource
+    from pybroker.reading.places import EntryRange, TopicPlan
+
+ENTRY_BITS = 24
+"""Of a sequence id: entries of one ledger, of which a broker puts 50,000 into one by default; the ledger's id stands above them."""
+_NOT_REPLAYED = ("replicated_from", "replicate_to", "txnid_least_bits", "txnid_most_bits")
+
+
+@dataclass
+class Replayed:
+    """What a run has done so far."""
+
+    entries: int = 0
+    messages: int = 0
+    size_bytes: int = 0
+    skipped_as_done: int = 0
+    """Entries that an earlier run with this id had written."""
+    outside: int = 0
+    """Entries whose own publish time is not in the range: clients' clocks differ."""
+
+
+def sequence_id_of(ledger_id: int, entry_id: int) -> int:
+    """Rises along a topic and is the same in every run. Raises ReadingFailed for what does not fit into 63 bits."""
+    if entry_id >> ENTRY_BITS or ledger_id >> (63 - ENTRY_BITS):
+        raise ReadingFailed(
+            f"entry {ledger_id}:{entry_id} has no sequence id: replay works with up to {1 << ENTRY_BITS} entries a ledger"
+        )
+    return ledger_id << ENTRY_BITS | entry_id
+
+
+def metadata_of(entry: bytes) -> tuple[pb.MessageMetadata, bytes]:
+    """The metadata that the producer gave, and what follows it. Raises ProtocolViolation."""
+    start, end = metadata_span(entry)
+    return pb.MessageMetadata.FromString(entry[start:end]), entry[end:]
+
+
+def rewritten(
+    metadata: pb.MessageMetadata,
+    payload: bytes,
+    producer: str,
+    sequence_id: int,
+    schema_version: bytes,
+    publish_time_ms: int,
+) -> bytes:
+    """The entry as another producer sends it; `publish_time_ms` 0 keeps the time."""
+    for name in _NOT_REPLAYED:
+        metadata.ClearField(name)
+    metadata.producer_name, metadata.sequence_id = producer, sequence_id
+    metadata.ClearField("highest_sequence_id")
+    metadata.ClearField("schema_version")
+    if schema_version:
+        metadata.schema_version = schema_version
+    if publish_time_ms:
+        metadata.publish_time = publish_time_ms
+    header = metadata.SerializeToString()
+    checked = len(header).to_bytes(4, "big") + header + payload
+    return MAGIC_CRC32C.to_bytes(2, "big") + crc32c(checked).to_bytes(4, "big") + checked
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_read_options(parser, many=False)
+    parser.add_argument("--topic", required=True, metavar="T", help="what is replayed")
+    group = parser.add_argument_group("where to")
+    group.add_argument("--target", required=True, metavar="T", help="a topic without partitions, or with as many")
+    group.add_argument(
+        "--target-service-url", metavar="URL", help="of another broker; that of --service-url unless given"
+    )
+    group.add_argument("--target-admin-url", metavar="URL", help="of another broker; that of --admin-url unless given")
+    group.add_argument(
+        "--id", metavar="NAME", help="of this replay; made of topic, target, --from and --to unless given"
+    )
+    group.add_argument("--allow-duplicates", action="store_true", help="also where the target does not deduplicate")
+    group.add_argument("--allow-loss", action="store_true", help="go on although a part of the range is gone")
+    group.add_argument("--keep-publish-time", action="store_true", help="the original one; TTL and retention go by it")
+    group.add_argument("--max-rate", type=float, default=0, metavar="N", help="messages a second; 0: no limit")
+    group.add_argument("--dry-run", action="store_true", help="say what would be replayed, write nothing")
+
+
+def run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    return answered(lambda: _run(options), parser)
+
+
+def _run(options: argparse.Namespace) -> int:
+    part, where = part_of(options), source_options(options)
+    try:
+        target = TopicName.parse(options.target)
+    except InvalidTopicName as error:
+        raise WrongOptions(str(error)) from None
+    with closing(open_source(where)) as source:
+        plans = plans_of(source, options.topic, part)
+        lost = lost_of(plans)
+        for sentence in lost:
+            say(f"gone: {sentence}")
+        if lost and not options.allow_loss:
+            raise DataLoss("a part of the range is gone: --allow-loss replays the rest")
+        if options.dry_run:
+            return _dry_run(plans, options)
+        if not options.allow_duplicates:
+            _require_deduplication(options, target)
+        window = tuple(end if isinstance(end, int) else None for end in (part.start, part.end))
+        try:
+            done = asyncio.run(_Replay(options, source, target, (window[0], window[1])).run(plans))
+        except (ClientError, BrokerError) as error:
+            raise ReadingFailed(f"{target}: {error}; start the same command again to go on") from error
+    if options.json:
+        write_json({"event": "end", **vars(done)})
+    else:
+        say(
+            f"{done.messages:,} messages in {done.entries:,} entries replayed, {done.skipped_as_done:,} entries were there already"
+        )
+    return EXIT_OK
+
+
+def _dry_run(plans: list[TopicPlan], options: argparse.Namespace) -> int:
+    shown = [
+        {
+            "topic": plan.topic,
+            "from": list(plan.start),
+            "to": list(plan.end),
+            "entries": sum(each.end_entry_id - each.first_entry_id for each in plan.ledgers),
+            "bytes": sum(each.size_bytes for each in plan.ledgers),
+        }
+        for plan in plans
+    ]
+    if options.json:
+        write_json({"event": "plan", "topics": shown})
+    else:
+        for each in shown:
+            say(f"{each['topic']}: {each['entries']:,} entries, about {each['bytes']:,} bytes; nothing was written")
+    return EXIT_OK
+
+
+def _require_deduplication(options: argparse.Namespace, target: TopicName) -> None:
+    """Raises WrongOptions where a second run would double what the first one has written."""
+    advice = (
+        "turn it on (pulsar-admin topicPolicies set-deduplication-status TOPIC --enable), or use --allow-duplicates"
+    )
+    url = options.target_admin_url or options.admin_url
+    if not url:
+        raise WrongOptions(f"whether {target} deduplicates is asked over HTTP: give --target-admin-url, or {advice}")
+    asked = argparse.Namespace(**{**vars(options), "admin_url": url})
+    with closing(RestClient(source_options(asked))) as rest:
+        try:
+            answer = rest.json("GET", f"/admin/v2/persistent/{segments_of(target)}/deduplicationEnabled?applied=true")
+        except Refused as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            raise WrongOptions(f"{target} does not exist: make it, and {advice}") from error
+    if answer is not True:
+        raise WrongOptions(f"{target} does not deduplicate, so that a second run would double messages: {advice}")
+
+
+class _Replay:
+    """One run: partition after partition, entry after entry."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        source: EntrySource,
+        target: TopicName,
+        window: tuple[int | None, int | None],
+    ) -> None:
+        """`window`: publish times, where the range was given by times."""
+        self.done = Replayed()
+        self._options = options
+        self._source = source
+        self._target = target
+        self._window = window
+        self._schemas: dict[bytes, bytes] = {}
+        """Versions of the target by those of the source."""
+        self._begun_s = time.monotonic()
+
+    async def run(self, plans: list[TopicPlan]) -> Replayed:
+        options = self._options
+        url = options.target_service_url or options.service_url
+        asked = argparse.Namespace(**{**vars(options), "service_url": url})
+        async with Client(access_of(asked)) as client:
+            targets = await client.partitions(self._target, may_create=True)
+            if len(targets) not in (1, len(plans)):
+                counts = f"{self._target} has {len(targets)} partitions and {options.topic} {len(plans)}"
+                raise WrongOptions(f"{counts}: use a target with as many, or with none")
+            for index, plan in enumerate(plans):
+                await self._partition(client, plan, targets[index] if len(targets) > 1 else targets[0])
+        return self.done
+
+    async def _partition(self, client: Client, plan: TopicPlan, target: TopicName) -> None:
+        name = f"replay-{self._id()}-{TopicName.parse(plan.topic).partition_index}"
+        # Exclusive by its name: of two runs with one id the second is refused.
+        producer = await open_producer(client, target, ProducerSettings(name, busy_patience_s=10))
+        try:
+            for piece in watched(ranges_of([plan]), plan.topic, is_silent=self._options.json):
+                await self._range(client, producer, piece)
+            await producer.flush()
+        finally:
+            await producer.close()
+
+    def _id(self) -> str:
+        options = self._options
+        if options.id:
+            return str(options.id)
+        given = f"{options.topic}\n{options.target}\n{options.start}\n{options.end}"
+        return hashlib.sha256(given.encode()).hexdigest()[:16]
+
+    async def _range(self, client: Client, producer: Producer, piece: EntryRange) -> None:
+        runs = iter(self._source.read(piece))
+        while (run := await asyncio.to_thread(next, runs, None)) is not None:
+            for entry_id, entry in _entries(run):
+                await self._entry(client, producer, piece.topic, run.ledger_id, entry_id, entry)
+
+    async def _entry(
+        self, client: Client, producer: Producer, topic: str, ledger_id: int, entry_id: int, entry: bytes
+    ) -> None:
+        sequence_id = sequence_id_of(ledger_id, entry_id)
+        if sequence_id <= producer.last_sequence_id:
+            self.done.skipped_as_done += 1
+            return
+        metadata, payload = metadata_of(entry)
+        if metadata.HasField("marker_type"):
+            return
+        start, end = self._window
+        if (start is not None and metadata.publish_time < start) or (end is not None and metadata.publish_time >= end):
+            self.done.outside += 1
+            return
+        version = await self._schema_version(client, producer.topic, topic, metadata.schema_version)
+        count = max(1, metadata.num_messages_in_batch)
+        publish_time_ms = 0 if self._options.keep_publish_time else time.time_ns() // 1_000_000
+        is_chunk = metadata.num_chunks_from_msg > 1
+        data = rewritten(metadata, payload, producer.name, sequence_id, version, publish_time_ms)
+        receipt = await producer.send(data, sequence_id, message_count=count, is_chunk=is_chunk)
+        receipt.add_done_callback(_looked_at)  # a failure is raised by the next send, or by flush
+        self.done.entries += 1
+        self.done.messages += count
+        self.done.size_bytes += len(data)
+        if self._options.max_rate > 0:
+            ahead_s = self.done.messages / self._options.max_rate - (time.monotonic() - self._begun_s)
+            if ahead_s > 0:
+                await asyncio.sleep(ahead_s)
+
+    async def _schema_version(self, client: Client, target: TopicName, topic: str, version: bytes) -> bytes:
+        """The target's version of the schema that `version` names at the source, registered there if need be."""
+        if not version:
+            return b""
+        known = self._schemas.get(version)
+        if known is None:
+            info = await asyncio.to_thread(self._source.schema, str(TopicName.parse(topic).partitioned_name), version)
+            if info is None:
+                raise ReadingFailed(
+                    f"{topic}: the broker does not know schema version {int.from_bytes(version, 'big')}"
+                )
+            known = self._schemas[version] = await _registered(client, target, info)
+        return known
+
+
+async def _registered(client: Client, target: TopicName, info: SchemaInfo) -> bytes:
+    kind = pb.Schema.Type.Value({"BOOLEAN": "Bool"}.get(info.type, _wire_name(info.type)))
+    command = pb.BaseCommand(type=pb.BaseCommand.GET_OR_CREATE_SCHEMA)
+    command.getOrCreateSchema.topic = str(target)
+    command.getOrCreateSchema.schema.CopyFrom(TopicSchema(kind, info.data, info.properties, info.name).to_wire())
+
+    async def ask() -> pb.BaseCommand:
+        return await (await client.connection_for(target)).request(command)
+
+    return (await client.retried(ask)).getOrCreateSchemaResponse.schema_version
+
+
+def _wire_name(schema_type: str) -> str:
+    """KEY_VALUE is KeyValue on the wire."""
+    return "".join(part.capitalize() for part in schema_type.split("_"))
+
+
+def _entries(run: EntryRun) -> Iterator[tuple[int, bytes]]:
+    view = memoryview(run.data).cast("B")
+    places = zip(run.starts.tolist(), run.lengths.tolist(), strict=True)
+    for entry_id, (start, length) in enumerate(places, run.first_entry_id):
+        yield entry_id, bytes(view[start : start + length])
+
+
+def _looked_at(receipt: asyncio.Future[MessageId]) -> None:
+    if not receipt.cancelled():
+        receipt.exception()

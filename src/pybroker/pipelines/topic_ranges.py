@@ -1,0 +1,220 @@
+"""What the small pipelines have in common: which broker, which topics, which part of them; and how far a run has got."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+
+from pybroker.client.access import Access, AccessRefused, Secret
+from pybroker.columns.bad_records import BadEntry
+from pybroker.columns.values.unreadable import UnreadableSchema
+from pybroker.errors import ProtocolViolation
+from pybroker.model.names import TopicName
+from pybroker.reading.cutting import cut
+from pybroker.reading.entry_source import EntrySource, ReadingFailed
+from pybroker.reading.options import MODES, SourceOptions
+from pybroker.reading.places import EntryRange, Place, TopicPlan
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_FINDINGS = 0, 1, 2, 3
+SPLIT_BYTES = 64 << 20
+
+
+class WrongOptions(ValueError):
+    """Options that cannot be used; the text says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which messages of each topic: from `start` up to but not including `end`, each a time in ms, a place, or None for all."""
+
+    start: int | Place | None
+    end: int | Place | None
+
+
+def add_read_options(parser: argparse.ArgumentParser, *, many: bool = True) -> None:
+    """Options of what is read, and from whom; the same in all pipelines."""
+    group = parser.add_argument_group("what is read")
+    if many:
+        group.add_argument(
+            "--topic", action="append", dest="topics", required=True, metavar="T", help="may be repeated"
+        )
+    group.add_argument(
+        "--from",
+        dest="start",
+        default="earliest",
+        metavar="W",
+        help="earliest, a time (2026-11-23T04:00:00Z, or ms), LEDGER:ENTRY",
+    )
+    group.add_argument(
+        "--to",
+        dest="end",
+        default="latest",
+        metavar="W",
+        help="latest (the end as it is now), a time, LEDGER:ENTRY; excluded",
+    )
+    group.add_argument(
+        "--admin-url", default="http://127.0.0.1:8080", metavar="URL", help="HTTP port of the broker; empty: none"
+    )
+    group.add_argument(
+        "--service-url", default="pulsar://127.0.0.1:6650", metavar="URL", help="binary port of the broker"
+    )
+    group.add_argument(
+        "--auth-params",
+        default="",
+        metavar="A",
+        help="token:..., file:/path or env:NAME of a token, or JSON with userId and password",
+    )
+    group.add_argument("--tls-trust-certs-file", metavar="FILE")
+    group.add_argument("--read-mode", choices=MODES, default="auto")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of a table")
+
+
+def source_options(options: argparse.Namespace) -> SourceOptions:
+    """Raises WrongOptions."""
+    try:
+        return SourceOptions(access_of(options), options.read_mode)
+    except AccessRefused as error:
+        raise WrongOptions(str(error)) from None
+
+
+def access_of(options: argparse.Namespace) -> Access:
+    """Raises AccessRefused, WrongOptions."""
+    token = user = password = None
+    text = options.auth_params.strip()
+    if text.startswith("{"):
+        try:
+            given = json.loads(text)
+            user, password = str(given["userId"]), Secret(text=str(given["password"]))
+        except (ValueError, KeyError, TypeError):
+            raise WrongOptions('--auth-params: JSON must be {"userId": ..., "password": ...}') from None
+    elif text:
+        kind, separator, rest = text.partition(":")
+        secrets = {
+            "token": lambda: Secret(text=rest),
+            "file": lambda: Secret(in_file=rest.removeprefix("//")),
+            "env": lambda: Secret(in_environment=rest),
+        }
+        if not separator or kind not in secrets:
+            raise WrongOptions("--auth-params: token:..., file:/path, env:NAME, or JSON with userId and password")
+        token = secrets[kind]()
+    return Access(
+        options.service_url,
+        options.admin_url or None,
+        token=token,
+        basic_user=user,
+        basic_password=password,
+        tls_trust_certs_file=options.tls_trust_certs_file,
+    )
+
+
+def part_of(options: argparse.Namespace) -> Part:
+    """Raises WrongOptions."""
+    start = None if options.start == "earliest" else _place_or_time("--from", options.start)
+    end = None if options.end == "latest" else _place_or_time("--to", options.end)
+    return Part(start, end)
+
+
+def _place_or_time(option: str, text: str) -> int | Place:
+    if text.isascii() and text.isdigit():
+        return int(text)
+    ledger, _, entry = text.partition(":")
+    if ledger.isascii() and ledger.isdigit() and entry.isascii() and entry.isdigit():
+        return Place(int(ledger), int(entry))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise WrongOptions(f"{option} {text}: a time as 2026-11-23T04:00:00Z or in ms, or LEDGER:ENTRY") from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def plans_of(source: EntrySource, topic: str, part: Part) -> list[TopicPlan]:
+    """A plan for each partition of `topic`. Raises ReadingFailed, and WrongOptions for places of several partitions."""
+    partitions = source.partitions(topic)
+    if len(partitions) > 1 and (isinstance(part.start, Place) or isinstance(part.end, Place)):
+        raise WrongOptions(
+            f"{topic} has {len(partitions)} partitions: name one of them, or give times instead of LEDGER:ENTRY"
+        )
+    return source.plans(
+        [(name, _place(source, name, part.start), _place(source, name, part.end)) for name in partitions]
+    )
+
+
+def _place(source: EntrySource, partition: str, where: int | Place | None) -> Place | None:
+    return source.place_at_time(partition, where) if isinstance(where, int) else where
+
+
+def lost_of(plans: Sequence[TopicPlan]) -> list[str]:
+    """What was asked for and is gone. The beginning of a topic that is read whole is not asked for."""
+    return [sentence for plan in plans for sentence in plan.lost]
+
+
+def ranges_of(plans: Sequence[TopicPlan]) -> list[EntryRange]:
+    return [piece for plan in plans for piece in cut(plan, SPLIT_BYTES)]
+
+
+def watched(ranges: Sequence[EntryRange], what: str, *, is_silent: bool) -> Iterator[EntryRange]:
+    """The ranges one by one, with a bar on a terminal."""
+    console = Console(stderr=True)
+    yield from track(ranges, what, console=console, disable=is_silent or not console.is_terminal)
+
+
+def partitioned_name(topic: str) -> str:
+    return str(TopicName.parse(topic).partitioned_name)
+
+
+def say(text: str) -> None:
+    """For people, beside what the run answers."""
+    sys.stderr.write(f"pybroker: {text}\n")
+
+
+def write_json(document: object) -> None:
+    sys.stdout.write(json.dumps(document, indent=2, default=_shown) + "\n")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bytes):
+        return text_of(value)
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def text_of(value: bytes | None) -> str:
+    """A key for people: text where it is text, else its hexadecimal digits."""
+    if value is None:
+        return "(none)"
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return "0x" + value.hex()
+    return text if text.isprintable() else "0x" + value.hex()
+
+
+def write_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Columns that are as wide as what is in them; numbers to the right."""
+    texts = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(head, *texts, strict=True)]
+    numbers = [all(isinstance(row[index], int | float) for row in rows) and bool(rows) for index in range(len(head))]
+    for line in [list(head), *texts]:
+        cells = [cell.rjust(w) if n else cell.ljust(w) for cell, w, n in zip(line, widths, numbers, strict=True)]
+        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+
+
+def answered(work: Any, parser: argparse.ArgumentParser) -> int:
+    """What `work()` answers; what it raises becomes a line on stderr and an exit code."""
+    try:
+        code: int = work()
+        return code
+    except WrongOptions as error:
+        parser.print_usage(sys.stderr)
+        say(str(error))
+        return EXIT_USAGE
+    except (ReadingFailed, BadEntry, UnreadableSchema, AccessRefused, ProtocolViolation, OSError) as error:
+        say(str(error))
+        return EXIT_FAILED
