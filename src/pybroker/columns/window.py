@@ -241,7 +241,7 @@ def _numbers(values: npt.NDArray[Any], kind: pa.DataType, is_null: npt.NDArray[n
     Of buffers: `pyarrow.array` and `pyarrow.repeat` would import pandas at their first call where it is installed, which takes
     half a second of each process.
     """
-    buffer = pa.py_buffer(np.ascontiguousarray(values))
+    buffer = pa.py_buffer(np.array(values))  # a copy in any case: records are written again for the next batch
     if is_null is None:
         return pa.Array.from_buffers(kind, len(values), [None, buffer], 0)
     validity = pa.py_buffer(np.packbits(~is_null, bitorder="little"))

@@ -303,3 +303,16 @@ def test_columns_are_arrow_arrays_that_arrow_itself_finds_valid(scanner: Scanner
     table = pa.Table.from_batches(decoder.decode(run_of(entries)))
     table.validate(full=True)
     assert table["value"].null_count == 200
+
+
+def test_a_batch_stays_what_it_is_when_the_next_one_is_decoded(scanner: Scanner) -> None:
+    entries = [single_entry(Message(b"v%d" % number), sequence_id=number) for number in range(3)]
+    decoder = MessageDecoder(TOPIC, -1, ALL, scanner=scanner)
+    first, *others = [next(decoder.decode(run_of([entry]))) for entry in entries]
+    assert first.to_pylist()[0]["__sequenceId"] == 0
+    assert [batch.to_pylist()[0]["__sequenceId"] for batch in others] == [1, 2]
+    by_ones = MessageDecoder(TOPIC, -1, ALL, scanner=scanner, limits=DecoderLimits(max_batch_rows=1))
+    rows = rows_of(
+        list(by_ones.decode(run_of([batch_entry([Message(b"a", sequence_id=5), Message(b"b", sequence_id=6)])])))
+    )
+    assert [(row["__sequenceId"], row["__batchIndex"]) for row in rows] == [(5, 0), (6, 1)]
