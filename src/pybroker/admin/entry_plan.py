@@ -104,8 +104,6 @@ async def plan_of(
     end = durable_end if asked.end is None else min(Position(*asked.end), durable_end)
     covered = [_Covered(row, start, end) for row in ledgers.rows()]
     shown = TopicShown(asked.topic, start, end, first, placeAtTime=place_at_time)  # type: ignore[arg-type]
-    if asked.start is not None:
-        shown.lost += lost_sentences(topic, start, end)
     for each in covered:
         if each.first_entry_id >= each.end_entry_id:
             continue
@@ -116,6 +114,8 @@ async def plan_of(
         shown.ledgers.append(await each.shown(store, with_points=with_points))
         budget.spend(1 + len(shown.ledgers[-1].points))
         await asyncio.sleep(0)
+    if asked.start is not None:
+        shown.lost += lost_sentences(topic, start, Position(*shown.end))
     return shown
 
 

@@ -63,6 +63,8 @@ class Plans:
             for number, part in zip(list(left), shown, strict=True):
                 if "start" in part:
                     plan = _plan(requests[number][0], part)
+                    if requests[number][1] is None:
+                        plan = replace(plan, lost=())  # of a part that begins in the middle: nobody has been there
                     known = plans.get(number)
                     plans[number] = plan if known is None else _joined(known, plan)
                 following = part.get("next")
