@@ -16,6 +16,7 @@ from pybroker.auth.authentication import AuthenticationService
 from pybroker.auth.authorization import AuthorizationService
 from pybroker.broker.default_policies import default_policies
 from pybroker.broker.maintenance import Maintenance
+from pybroker.broker.read_leases import ReadLeases
 from pybroker.broker.service import BrokerService
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
@@ -206,6 +207,8 @@ class FakeBroker:
         self.ledgers = FakeFactory()
         self.pumps: list[FakeSubscription] = []
         self.waiting = WaitingRequests(config)
+        self.read_leases = ReadLeases(64, 1000)
+        self.data_directory = None
         self.pending_metadata_requests = 0
         self.loading_topic_count = 0
         self.ready = True
