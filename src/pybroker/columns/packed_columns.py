@@ -50,7 +50,7 @@ def packed_columns(rows: MessageColumns) -> PackedColumns:
     no_column = (None, _NOTHING, None)
     keys: tuple[Any, ...] = (*no_column, None)
     if rows.keys is not None and rows.keys.null_count < len(rows.keys):
-        text, is_base64 = _key_text(rows.keys)
+        text, is_base64 = key_text(rows.keys)
         keys = (*_buffers(text), is_base64)
     ordering = no_column
     if rows.ordering_keys is not None and rows.ordering_keys.null_count < len(rows.ordering_keys):
@@ -91,7 +91,7 @@ def _valid(array: pa.Array) -> Any:
     return array.is_valid().cast(pa.uint8()).to_numpy(zero_copy_only=False)
 
 
-def _key_text(keys: pa.Array) -> tuple[pa.Array, Any]:
+def key_text(keys: pa.Array) -> tuple[pa.Array, Any]:
     """Keys as text, and which of them are base64: bytes that are no UTF-8, as the clients send a key of bytes."""
     raw = _binary(keys, "__key")
     if pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type):

@@ -34,8 +34,8 @@ from pybroker.model.system_topics import is_system_topic
 from pybroker.reading.entry_source import DataLoss, EntrySource, ReadingFailed, TopicMissing
 from pybroker.reading.ledger_search import LedgerEnds, find_ledgers
 from pybroker.reading.places import EntryRange, Place, PlannedLedger, TopicPlan
+from pybroker.reading.wire_schemas import schema_info
 from pybroker.wire.entry_metadata import message_start
-from pybroker.wire.pulsar_api_pb2 import Schema
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -43,16 +43,6 @@ if TYPE_CHECKING:
 RUN_BYTES = 4 * 1024 * 1024
 QUIET_S = 2.0
 """So long without an entry, and the broker is asked where it stands."""
-_PROTOCOL_NAMES = {
-    "None": "NONE",
-    "Bool": "BOOLEAN",
-    "KeyValue": "KEY_VALUE",
-    "LocalDate": "LOCAL_DATE",
-    "LocalTime": "LOCAL_TIME",
-    "LocalDateTime": "LOCAL_DATE_TIME",
-    "ProtobufNative": "PROTOBUF_NATIVE",
-    "AutoConsume": "AUTO_CONSUME",
-}
 
 Result = TypeVar("Result")
 
@@ -100,11 +90,7 @@ class BinarySource(EntrySource):
     def schema(self, topic: str, version: bytes | None = None) -> SchemaInfo | None:
         name = TopicName.parse(topic).partitioned_name
         found = self._do(f"asking for the schema of {name}", self._client.client.schema(name, version))
-        if found is None:
-            return None
-        protocol_name = Schema.Type.Name(found.type)
-        type_name = _PROTOCOL_NAMES.get(protocol_name, protocol_name.upper())
-        return SchemaInfo(type_name, found.data, found.properties, found.name)
+        return None if found is None else schema_info(found)
 
     # --- places
 
