@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import Schema as DeltaSchema
 from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAction, Transaction
 
@@ -30,7 +31,16 @@ from pybroker.lake.leftovers import Leftovers
 from pybroker.lake.partitioning import Partitioning
 from pybroker.lake.progress import Lease, Progress
 from pybroker.lake.storage import Storage
-from pybroker.lake.table import Change, CommitConflict, LakeError, LakeTable, TableFile, TableMissing, TableState
+from pybroker.lake.table import (
+    Change,
+    CommitConflict,
+    LakeError,
+    LakeTable,
+    TableFile,
+    TableMissing,
+    TableState,
+    TableUnreachable,
+)
 from pybroker.reading.places import Place
 
 _CHECKPOINT_EVERY = 50
@@ -50,9 +60,11 @@ class DeltaLakeTable(LakeTable):
         self._options = {key: str(value) for key, value in (options or {}).items()} or None
         self._storage = Storage(location, options)
 
-    def follow(self, topics: Sequence[str]) -> None:
-        """Look for the positions of these topics too; Delta can be asked for known app ids only."""
-        self._topics = sorted({*self._topics, *topics})
+    def follow(self, topics: Iterable[str]) -> bool:
+        """Delta can be asked for known app ids only."""
+        new = set(topics) - set(self._topics)
+        self._topics += sorted(new)
+        return bool(new)
 
     def create(self, schema: pa.Schema, partitioning: Partitioning | None) -> None:
         fields = storable(schema)
@@ -70,7 +82,8 @@ class DeltaLakeTable(LakeTable):
 
     def load(self) -> TableState:
         try:
-            return self._state(DeltaTable(self._location, storage_options=self._options))
+            with _reachable(self._location):
+                return self._state(DeltaTable(self._location, storage_options=self._options))
         except TableNotFoundError as error:
             raise TableMissing(f"there is no Delta table at {self._location}") from error
 
@@ -114,6 +127,7 @@ class DeltaLakeTable(LakeTable):
         return ""
 
     def commit(self, state: TableState, change: Change) -> TableState:
+        self.follow(change.progress.positions)
         table: DeltaTable = state.reference
         assert str(table.version()) == state.version, "the object that was read has gone on to another version"
         now_ms = int(time.time() * 1000)
@@ -160,6 +174,8 @@ class DeltaLakeTable(LakeTable):
             raise CommitConflict(
                 f"{self._location}: somebody has committed since version {state.version}: {error}"
             ) from error
+        except DeltaError as error:
+            raise TableUnreachable(f"{self._location}: {error}") from error
         steps.reached("after-commit")
         # A fresh object: the one that committed does not always know its own app transactions, and stays what was read.
         return self.load()
@@ -256,6 +272,17 @@ class DeltaLakeTable(LakeTable):
     def delete_files(self, locations: Sequence[str]) -> None:
         for location in locations:
             self._storage.delete(location)
+
+
+@contextmanager
+def _reachable(location: str) -> Iterator[None]:
+    """What delta-rs says of its storage, as the error that is tried again."""
+    try:
+        yield
+    except (TableNotFoundError, CommitFailedError):
+        raise
+    except DeltaError as error:
+        raise TableUnreachable(f"{location}: {error}") from error
 
 
 def _partition_number(partitioning: Partitioning | None, value: Any) -> int | None:

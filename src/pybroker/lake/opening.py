@@ -17,6 +17,9 @@ from pybroker.model.names import NamespaceName, TopicName
 from pybroker.model.topic_patterns import InvalidPattern, TopicsPattern, UnsupportedPattern
 from pybroker.reading.options import SourceOptions
 
+KEEP_WITHOUT_NUMBER_MS = 3_600_000
+"""Of formats that keep files by age alone: a reader of an older version has so long at least."""
+
 
 def open_table(settings: LakeSettings, topics: Sequence[str] = ()) -> LakeTable:
     """The table, which need not be there yet. `topics` are those whose positions are looked for (Delta)."""
@@ -24,7 +27,10 @@ def open_table(settings: LakeSettings, topics: Sequence[str] = ()) -> LakeTable:
         from pybroker.lake.iceberg.table import IcebergTable, open_catalog  # noqa: PLC0415  (half a second)
 
         return IcebergTable(
-            open_catalog(settings.catalog_name, catalog_properties(settings)), settings.table, settings.name
+            open_catalog(settings.catalog_name, catalog_properties(settings)),
+            settings.table,
+            settings.name,
+            dict(settings.storage),
         )
     location = f"{settings.target.rstrip('/')}/{settings.table.strip('/')}"
     if settings.format == "delta":
@@ -116,7 +122,7 @@ def maintenance_options(settings: LakeSettings) -> MaintenanceOptions:
     return MaintenanceOptions(
         target_file_bytes=settings.target_file_bytes,
         keep_versions=settings.keep_snapshots,
-        keep_ms=int(settings.keep_hours * 3_600_000),
+        keep_ms=int(settings.keep_hours * 3_600_000) or (0 if settings.format == "iceberg" else KEEP_WITHOUT_NUMBER_MS),
         orphan_age_ms=int(settings.orphan_age_hours * 3_600_000),
         compression=settings.compression,
         storage_options=dict(settings.storage),

@@ -212,7 +212,8 @@ class ParquetTable(LakeTable):
             if len(name) == 20 and int(name) > log.version:
                 document = json.loads(self._storage.read(f"{LOG}/{name}"))
                 _check_version(document, self.name)
-                assert int(name) == log.version + 1, f"{self.name}: version {log.version + 1} is missing in {LOG}"
+                if int(name) != log.version + 1:  # a listing is no snapshot: this one has met a commit or a trimming
+                    raise FileNotFoundError(f"{LOG}/{log.version + 1:020}")
                 log.apply(document)
                 log.version = int(name)
         return log

@@ -45,8 +45,8 @@ class Planner:
         """Full names of all partitions that the pipeline reads now, sorted."""
         raise NotImplementedError
 
-    def first_place(self, topic: str) -> Place:
-        """Where a topic begins that the table has no position of."""
+    def first_places(self, topics: Sequence[str]) -> dict[str, Place]:
+        """Where topics begin that the table has no position of."""
         raise NotImplementedError
 
     def plan(self, positions: Mapping[str, Place]) -> list[TopicPlan]:
@@ -165,9 +165,15 @@ class LakePipeline:
 
     def plan(self) -> Batch:
         """What the next commit would take."""
-        positions = self._state.progress.positions if self._state else {}
         topics = self._planner.topics()
-        places = {topic: positions.get(topic) or self._planner.first_place(topic) for topic in topics}
+        if self._table.follow(topics) and self._state is not None:
+            self._state = self._table.load()  # its positions of a topic that is new to this process were not looked for
+            if self._epoch:
+                self._check_owner()
+        positions = self._state.progress.positions if self._state else {}
+        new = [topic for topic in topics if topic not in positions]
+        first = self._planner.first_places(new) if new else {}
+        places = {topic: positions.get(topic) or first[topic] for topic in topics}
         return choose(self._planner.plan(places), self._options.commit_bytes)
 
     def step(self) -> bool:

@@ -9,7 +9,7 @@ from pybroker import logs
 from pybroker.lake.pipeline import Planner
 from pybroker.lake.workers import RowReading
 from pybroker.model.topic_patterns import TopicsPattern
-from pybroker.reading.entry_source import DataLoss, EntrySource
+from pybroker.reading.entry_source import DataLoss, EntrySource, ReadingFailed
 from pybroker.reading.places import Place, TopicPlan
 
 EARLIEST = "earliest"
@@ -42,6 +42,7 @@ class SourcePlanner(Planner):
         self._selection = selection
         self._make_reading = make_reading
         self._renames: dict[str, str] = {}
+        self._shown: dict[str, Place] = {}
         self._pattern = TopicsPattern.parse(selection.pattern) if selection.pattern else None
 
     def topics(self) -> list[str]:
@@ -50,12 +51,12 @@ class SourcePlanner(Planner):
             return sorted(t for t in self._source.topics(self._selection.namespace) if pattern.matches(t))
         return sorted({partition for name in self._selection.names for partition in self._source.partitions(name)})
 
-    def first_place(self, topic: str) -> Place:
+    def first_places(self, topics: Sequence[str]) -> dict[str, Place]:
         start = self._selection.start
         if isinstance(start, int):
-            return self._source.place_at_time(topic, start)
-        plan = self._source.plan(topic)
-        return plan.end if start == LATEST else plan.first
+            return {topic: self._source.place_at_time(topic, start) for topic in topics}
+        plans = self._source.plans([(topic, None, None) for topic in topics])
+        return {plan.topic: plan.end if start == LATEST else plan.first for plan in plans}
 
     def plan(self, positions: Mapping[str, Place]) -> list[TopicPlan]:
         plans = self._source.plans([(topic, place, None) for topic, place in positions.items()])
@@ -78,9 +79,19 @@ class SourcePlanner(Planner):
         return self._renames
 
     def show_progress(self, subscription: str, positions: Mapping[str, Place]) -> None:
-        """Move the durable subscription that shows the backlog and holds what is not in the table yet."""
+        """Move the durable subscription that shows the backlog and holds what is not in the table yet.
+
+        It is shown only: what cannot be moved now is moved with the next commit.
+        """
         for topic, place in positions.items():
-            self._source.show_progress(topic, subscription, place)
+            if self._shown.get(topic) == place:
+                continue
+            try:
+                self._source.show_progress(topic, subscription, place)
+            except ReadingFailed as error:
+                logs.warning("lake.progress_not_shown", topic=topic, subscription=subscription, error=str(error))
+                continue
+            self._shown[topic] = place
 
     def close(self) -> None:
         self._source.close()

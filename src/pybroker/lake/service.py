@@ -92,10 +92,16 @@ class LakeService:
     def _loop(self) -> None:
         failures = 0
         pause_s = 1.0
+        must_look = False
         while not self._stopping.is_set():
             try:
+                if must_look:
+                    self._pipeline.refresh()
                 has_committed = self._pipeline.step()
-                failures, pause_s = 0, 1.0
+                if has_committed:
+                    self._on_commit(self._pipeline.figures)
+                self._maintain()
+                failures, pause_s, must_look = 0, 1.0, False
             except (DataLoss, LakeError):
                 raise
             except ReadingFailed as error:
@@ -113,17 +119,13 @@ class LakeService:
                 logs.warning("lake.storage_failed", error=str(error), again_in_s=pause_s)
                 self._stopping.wait(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-                self._pipeline.refresh()
+                must_look = True
                 continue
-            if has_committed:
-                self._on_commit(self._pipeline.figures)
-            self._maintain()
             if not has_committed:
                 if self._options.is_once:
                     return
                 self._stopping.wait(self._options.interval_s)
-                if not self._stopping.is_set():
-                    self._pipeline.refresh()
+                must_look = True
 
     def _maintain(self) -> None:
         maintenance, options, done = self._maintenance, self._options, self.report.maintenance

@@ -7,7 +7,7 @@ nothing of it is seen by anybody, and `CommitConflict` is raised. Nobody below r
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,10 @@ class LakeError(Exception):
 
 class CommitConflict(LakeError):
     """Somebody else has committed since the state was loaded; nothing was changed by this commit."""
+
+
+class TableUnreachable(OSError):
+    """The catalog or the storage did not answer as it should. Whether a commit has landed is unknown: the table will say it."""
 
 
 class TableMissing(LakeError):
@@ -88,6 +92,13 @@ class LakeTable(ABC):
     """One table and the pipeline that writes into it. Synchronous; for one thread at a time."""
 
     name: str
+
+    def follow(self, topics: Iterable[str]) -> bool:
+        """Have the positions of these topics in states that are loaded from now on; whether one of them was not before.
+
+        Where a format keeps all positions in one place there is nothing to do.
+        """
+        return False
 
     @abstractmethod
     def create(self, schema: pa.Schema, partitioning: Partitioning | None) -> None:

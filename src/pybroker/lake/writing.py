@@ -19,6 +19,8 @@ from pybroker.lake.table import WrittenFile
 DEFAULT_TARGET_BYTES = 256 * 1024 * 1024
 MAX_OPEN_PARTITIONS = 64
 """Beyond it the fullest file is finished first: late data of many hours costs files, not memory."""
+MAX_WAITING_BYTES = 256 * 1024 * 1024
+"""Of rows that wait for their row groups in one worker; beyond it the fullest file gets a smaller row group."""
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 
 
@@ -68,6 +70,8 @@ class FileWriter:
                 self._finish(fullest)
             file = self._open[partition] = _OpenFile(self._layout, self._storage, partition)
         file.write(self._projection.apply(batch))
+        if len(self._open) > 1 and sum(each.waiting_bytes for each in self._open.values()) > MAX_WAITING_BYTES:
+            max(self._open.values(), key=lambda each: each.waiting_bytes).flush()
         if file.size_bytes >= self._layout.target_bytes:
             self._finish(partition)
 
@@ -121,29 +125,30 @@ class _OpenFile:
         )
         self._schema = layout.schema
         self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
         self._row_count = 0
 
     @property
     def size_bytes(self) -> int:
         """Of the file so far; rows that wait for their row group are counted as a third of what they take in memory."""
-        return self._output.tell() + self._waiting_bytes // 3
+        return self._output.tell() + self.waiting_bytes // 3
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._waiting.append(batch)
-        self._waiting_bytes += batch.nbytes
+        self.waiting_bytes += batch.nbytes
         self._row_count += batch.num_rows
-        if self._waiting_bytes >= ROW_GROUP_BYTES:
-            self._flush()
+        if self.waiting_bytes >= ROW_GROUP_BYTES:
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what waits as a row group."""
         if self._waiting:
             table = pa.Table.from_batches(self._waiting, self._schema)
             self._writer.write_table(table, row_group_size=table.num_rows)
-            self._waiting, self._waiting_bytes = [], 0
+            self._waiting, self.waiting_bytes = [], 0
 
     def finish(self) -> WrittenFile:
-        self._flush()
+        self.flush()
         self._writer.close()
         size_bytes = self._output.tell()
         self._output.close()

@@ -67,6 +67,9 @@ class MadeUpPlanner(Planner):
     def topics(self) -> list[str]:
         return sorted(self.ledgers)
 
+    def first_places(self, topics: Sequence[str]) -> dict[str, Place]:
+        return {topic: self.first_place(topic) for topic in topics}
+
     def first_place(self, topic: str) -> Place:
         return Place(min(self.ledgers[topic]), 0)
 

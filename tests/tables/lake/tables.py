@@ -25,7 +25,7 @@ def open_table(kind: str, directory: Path, pipeline: str = "main") -> LakeTable:
         )
         return IcebergTable(catalog, "events.clicks", pipeline)
     if kind == "delta":
-        return DeltaLakeTable(str(directory / "delta"), pipeline, TOPICS)
+        return DeltaLakeTable(str(directory / "delta"), pipeline, TOPICS[:1])
     return ParquetTable(str(directory / "parquet"), pipeline)
 
 

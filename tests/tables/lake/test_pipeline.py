@@ -26,7 +26,9 @@ def test_every_row_is_in_the_table_once_however_often_the_pipeline_begins(kind: 
     planner.ledgers[B] = {7: 30}
     run_to_end(pipeline_of(open_table(kind, tmp_path), planner))
     assert identities(rows_of(kind, tmp_path)) == planner.expected()
-    assert open_table(kind, tmp_path).load().progress.positions == {A: Place(5, 65), B: Place(7, 30)}
+    table = open_table(kind, tmp_path)
+    table.follow([A, B])
+    assert table.load().progress.positions == {A: Place(5, 65), B: Place(7, 30)}
 
 
 @pytest.mark.parametrize("partitioning", ["publish-hour", "publish-day", "event-hour", "event-day"])
@@ -123,3 +125,18 @@ def test_a_column_that_does_not_fit_stops_the_pipeline_or_gets_a_place_of_its_ow
     assert identities(rows) == planner.expected()
     assert (rows.column("n").null_count, rows.column("n__string").null_count) == (10, 100)
     assert sorted(v for v in rows.column("n__string").to_pylist() if v) == [str(i) for i in range(40, 50)]
+
+
+def test_topics_that_appear_while_it_runs_are_read_once_also_after_it_begins_again(kind: str, tmp_path: Path) -> None:
+    planner = MadeUpPlanner()
+    for number in range(3):
+        planner.ledgers[f"persistent://t/n/new-{number}"] = {9: 10}
+        for _ in range(2):
+            pipeline = pipeline_of(open_table(kind, tmp_path), planner)
+            pipeline.begin()
+            pipeline.step()
+            planner.ledgers.setdefault(f"persistent://t/n/later-{number}", {4: 5})
+            while pipeline.step():
+                pass
+            pipeline.end()
+            assert identities(rows_of(kind, tmp_path)) == planner.expected()

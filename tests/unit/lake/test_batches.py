@@ -1,6 +1,6 @@
 """What a commit takes of its topics, and how that is shared among workers."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pybroker.lake.batches import Batch, choose, shares
@@ -54,6 +54,7 @@ def test_a_position_moves_past_what_is_empty() -> None:
     assert batch.positions == {"a": Place(4, 0)}
 
 
+@settings(deadline=None)  # the machine may be busy with something else
 @given(
     st.lists(st.lists(st.integers(0, 300), min_size=1, max_size=4), min_size=1, max_size=4),
     st.integers(1, 50_000),

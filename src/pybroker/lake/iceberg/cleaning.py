@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
@@ -97,7 +98,9 @@ def _data_files(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
     }
 
 
-def find_orphans(table: Table, older_than_ms: int, pipeline: str, epoch: int) -> list[str]:
+def find_orphans(
+    table: Table, storage_options: dict[str, Any] | None, older_than_ms: int, pipeline: str, epoch: int
+) -> list[str]:
     """Files under the table's location that none of its snapshots and no entry of its metadata log needs."""
     snapshots = table.metadata.snapshots
     known = {table.metadata_location, *(log.metadata_file for log in table.metadata.metadata_log)}
@@ -109,7 +112,7 @@ def find_orphans(table: Table, older_than_ms: int, pipeline: str, epoch: int) ->
     known |= _data_files(table, snapshots)
     plain = {_plain(location) for location in known}
     leftovers = Leftovers(pipeline, epoch, older_than_ms)
-    storage = Storage(table.location(), None)
+    storage = Storage(table.location(), storage_options)
     return [
         file.location
         for file in storage.walk()

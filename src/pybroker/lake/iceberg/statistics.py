@@ -20,13 +20,15 @@ def data_files(metadata: TableMetadata, files: list[WrittenFile]) -> list[DataFi
     schema = metadata.schema()
     plan = compute_statistics_plan(schema, metadata.properties)
     mapping = parquet_path_to_id_mapping(schema)
+    scheme = "file://" if metadata.location.startswith("file://") else ""
     result = []
     for file in files:
         statistics = data_file_statistics_from_parquet_metadata(file.footer, plan, mapping)
         result.append(
             DataFile.from_args(
                 content=DataFileContent.DATA,
-                file_path=file.location,
+                # With its scheme: what has none is looked for on the default file system of who reads it, such as HDFS.
+                file_path=f"{scheme}{file.location}",
                 file_format=FileFormat.PARQUET,
                 partition=Record(file.partition) if metadata.spec().fields else Record(),
                 file_size_in_bytes=file.size_bytes,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
+    CommitStateUnknownException,
     NamespaceAlreadyExistsError,
     NoSuchTableError,
+    RESTError,
     TableAlreadyExistsError,
 )
 from pyiceberg.expressions import AlwaysTrue
@@ -20,6 +23,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField,
 from pyiceberg.schema import assign_fresh_schema_ids
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.transforms import DayTransform, HourTransform
+from sqlalchemy.exc import SQLAlchemyError
 
 from pybroker.lake import steps
 from pybroker.lake.evolution import AddColumn, RenameColumn, Step, steps_between
@@ -29,7 +33,16 @@ from pybroker.lake.iceberg.statistics import data_files, storable
 from pybroker.lake.leftovers import file_prefix
 from pybroker.lake.partitioning import Partitioning
 from pybroker.lake.progress import Lease, Progress, lease_of, lease_text, positions_of, positions_text
-from pybroker.lake.table import Change, CommitConflict, LakeError, LakeTable, TableFile, TableMissing, TableState
+from pybroker.lake.table import (
+    Change,
+    CommitConflict,
+    LakeError,
+    LakeTable,
+    TableFile,
+    TableMissing,
+    TableState,
+    TableUnreachable,
+)
 
 TABLE_PROPERTIES = {
     "format-version": "2",
@@ -41,6 +54,8 @@ TABLE_PROPERTIES = {
     "write.parquet.compression-codec": "zstd",
 }
 _PREFIX = "pybroker.lake"
+# Of a catalog that is locked, restarting or unreachable; `requests` raises OSError by itself.
+_UNREACHABLE = (SQLAlchemyError, RESTError, CommitStateUnknownException)
 
 
 def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
@@ -51,12 +66,14 @@ def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
 class IcebergTable(LakeTable):
     """Bound to one pipeline's name: others may write into the same table, each with its own positions and lease."""
 
-    def __init__(self, catalog: Catalog, identifier: str, pipeline: str, location: str | None = None) -> None:
+    def __init__(
+        self, catalog: Catalog, identifier: str, pipeline: str, storage_options: dict[str, Any] | None = None
+    ) -> None:
         self.name = identifier
         self._catalog = catalog
         self._identifier = identifier
         self._pipeline = pipeline
-        self._location = location
+        self._storage_options = storage_options
         self._positions_key = f"{_PREFIX}.{pipeline}.positions"
         self._lease_key = f"{_PREFIX}.{pipeline}.lease"
 
@@ -79,14 +96,15 @@ class IcebergTable(LakeTable):
             spec = PartitionSpec(PartitionField(source.field_id, 1000, transform, name))
         try:
             self._catalog.create_table(
-                self._identifier, iceberg_schema, self._location, partition_spec=spec, properties=TABLE_PROPERTIES
+                self._identifier, iceberg_schema, partition_spec=spec, properties=TABLE_PROPERTIES
             )
         except TableAlreadyExistsError:
             return
 
     def load(self) -> TableState:
         try:
-            table = self._catalog.load_table(self._identifier)
+            with _reachable(self._identifier):
+                table = self._catalog.load_table(self._identifier)
         except NoSuchTableError as error:
             raise TableMissing(f"there is no table {self._identifier} in catalog {self._catalog.name}") from error
         if table.metadata.format_version > 2:
@@ -146,8 +164,11 @@ class IcebergTable(LakeTable):
         except (CommitFailedException, FilesGone) as error:
             writer.discard()
             raise CommitConflict(f"{self._identifier}: {error}") from error
+        except _UNREACHABLE as error:
+            raise TableUnreachable(f"{self._identifier}: {error}") from error
         steps.reached("after-commit")
-        committed = self._catalog.load_table(self._identifier)
+        with _reachable(self._identifier):
+            committed = self._catalog.load_table(self._identifier)
         delete_old_metadata(table, committed)
         return self._state(committed)
 
@@ -215,7 +236,8 @@ class IcebergTable(LakeTable):
         return expire_snapshots(self._catalog, state.reference, keep_versions, older_than_ms)
 
     def orphans(self, state: TableState, older_than_ms: int) -> list[str]:
-        return find_orphans(state.reference, older_than_ms, self._pipeline, state.progress.lease.epoch)
+        epoch = state.progress.lease.epoch
+        return find_orphans(state.reference, self._storage_options, older_than_ms, self._pipeline, epoch)
 
     def delete_files(self, locations: Sequence[str]) -> None:
         io = self._catalog.load_table(self._identifier).io
@@ -227,6 +249,17 @@ class IcebergTable(LakeTable):
 
     def close(self) -> None:
         self._catalog.close()
+
+
+@contextmanager
+def _reachable(identifier: str) -> Iterator[None]:
+    """What a catalog says of itself, as the error that is tried again."""
+    try:
+        yield
+    except NoSuchTableError:
+        raise
+    except _UNREACHABLE as error:
+        raise TableUnreachable(f"{identifier}: {error}") from error
 
 
 def _small(schema: pa.Schema) -> pa.Schema:
