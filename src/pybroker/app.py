@@ -53,7 +53,7 @@ from pybroker.storage.ledger_store import LedgerStore
 from pybroker.storage.local_store import LocalStore
 from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
 from pybroker.storage.options import LocalStoreOptions
-from pybroker.storage.start_up import is_new_store
+from pybroker.storage.start_up import is_new_store, older_table_text
 from pybroker.surroundings import Surroundings
 from pybroker.tasks import TaskOwner
 from pybroker.watchdog import LoopWatchdog
@@ -208,7 +208,10 @@ class Broker:
         return MeasuredMetadataStore(store, self.surroundings.clock)
 
     async def _require_names(self, metadata: MetadataStore, store: LedgerStore, leftovers: Leftovers) -> None:
-        """Ledgers with entries of which no topic is known show that metadata was lost. Raises StartError."""
+        """Ledgers with entries of which no topic is known show that metadata was lost, and names of ledgers that the store never
+        made that its table was. Raises StartError."""
+        if leftovers.ids_not_given:
+            raise StartError(older_table_text("checkpoint.db", leftovers.ids_not_given))
         if not leftovers.entries or self.config.metadata_store == "memory":
             return
         has_topics = bool(await metadata.children(paths.MANAGED_LEDGERS))

@@ -131,6 +131,7 @@ class Client(RecordingPeer):
             self._disk.note("receipts", (str(self.topic.name), places))
 
     async def publish(self, numbers: Sequence[int], random: Random) -> None:
+        await self.topic.deduplication.settled("p")  # as for whoever attaches under this name
         run = SendRun(1)
         for number in numbers:
             meta = pb.MessageMetadata(producer_name="p", sequence_id=number, publish_time=START_MS)

@@ -35,6 +35,12 @@ def damage_entry(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
+def damage_last_entry(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"m9") + 1] ^= 1
+    path.write_bytes(bytes(data))
+
+
 def damage_block(path: Path) -> None:
     """Flip a bit in what describes all ten."""
     data = bytearray(path.read_bytes())
@@ -120,3 +126,19 @@ def test_entries_that_are_to_be_sent_again_are_skipped_as_well(stored: BrokerPro
         assert client.request(Type.CLOSE_CONSUMER, consumer_id=1)["type"] == "SUCCESS"
         assert client.subscribe(TOPIC, sub_type="Shared")["type"] == "SUCCESS"
         assert receive(client, COUNT - 1) == [f"m{number}" for number in range(COUNT) if number != 4]
+
+
+@pytest.mark.parametrize(
+    ("damage", "last"), [(damage_last_entry, COUNT - 2), (damage_block, -1), (damage_nothing_left, -1)]
+)
+def test_the_last_message_is_the_last_one_that_can_be_read(
+    stored: BrokerProcess, damage: Callable[[Path], None], last: int
+) -> None:
+    """A reader asks for it to know when it is at the end."""
+    damage(segment_of(stored))
+    with stored.running(), connected(stored) as client:
+        assert client.subscribe(TOPIC)["type"] == "SUCCESS"
+        answer = client.request(Type.GET_LAST_MESSAGE_ID, consumer_id=1)
+        assert answer["type"] == "GET_LAST_MESSAGE_ID_RESPONSE"
+        entry_id = int(answer["last_message_id"]["entryId"])
+        assert entry_id == (last if last >= 0 else 2**64 - 1)

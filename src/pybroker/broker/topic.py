@@ -24,7 +24,9 @@ from pybroker.broker.topic_compaction import TopicCompaction
 from pybroker.broker.topic_deduplication import DEDUPLICATION_CURSOR, TopicDeduplication
 from pybroker.errors import (
     BrokerError,
+    DamagedEntries,
     LedgerTerminated,
+    NoSuchLedger,
     PersistenceError,
     ProducerBlockedQuotaExceededException,
     StorageFull,
@@ -320,14 +322,23 @@ class Topic(TopicBase, ManagedLedgerListener):
 
     async def last_message(self) -> tuple[Position, int]:
         """Where the last entry is that consumers may get, and in a batch the index of its last message, else -1; (-1, -1) and -1
-        without any.
+        without any. Nobody gets what is damaged: a reader that waited for it before the end would wait for ever.
 
         Raises StoreError.
         """
         ledger = self.ledger
         last = ledger.last_confirmed
         while ledger.ledgers.has_entry(last):
-            run = await ledger.read_if_there(last, 1, 1)
+            try:
+                run = await ledger.read_if_there(last, 1, 1)
+            except DamagedEntries as error:
+                last = ledger.ledgers.previous_position(
+                    Position(last.ledger_id, min(last.entry_id, error.first_entry_id))
+                )
+                continue
+            except NoSuchLedger:
+                last = ledger.ledgers.previous_position(Position(last.ledger_id, 0))
+                continue
             if run is None:
                 last = ledger.last_confirmed  # It was trimmed meanwhile: the last one is another, or there is none.
             elif not is_marker(run.payloads[0]):

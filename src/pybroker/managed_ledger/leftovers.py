@@ -10,7 +10,7 @@ They are looked for once, at the start: a ledger of an earlier run is never name
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,11 +23,10 @@ from pybroker.managed_ledger.info import FORMAT_VERSION, ManagedLedgerInfo, deco
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.metadata.paths import MANAGED_LEDGERS
 from pybroker.metadata.store import MetadataStore
-from pybroker.storage.ledger_store import LedgerStore
+from pybroker.storage.ledger_store import LedgerStore, told_ids
 
 _SLASHES = MANAGED_LEDGERS.count("/") + 4  # tenant, namespace, domain, topic
 _DOCUMENTS_AT_ONCE = 200
-_TOLD_IDS = 10
 
 
 @dataclass(slots=True)
@@ -37,6 +36,8 @@ class Leftovers:
     empty_ids: list[int] = field(default_factory=list)
     entries: dict[int, int] = field(default_factory=dict)
     """By ledger, of those that hold any."""
+    ids_not_given: list[int] = field(default_factory=list)
+    """Beside them: ledgers that have a name, and that the store never made, as it knows."""
 
     def lost_names(self, store: LedgerStore) -> dict[int, int]:
         """Those of `entries` whose names were lost, and nothing else explains them."""
@@ -49,12 +50,13 @@ async def find_leftovers(store: LedgerStore, metadata: MetadataStore, stored_ids
     Nothing while one document cannot be read: who knows what it names. That, and a ledger that cannot be looked at, is logged.
     """
     found = Leftovers()
-    if not stored_ids:
-        return found
     left = set(stored_ids)
     try:
         async for path, value in managed_ledger_documents(metadata):
-            left.difference_update(ledger_ids_in(path, value))
+            named = ledger_ids_in(path, value)
+            left.difference_update(named)
+            if named and not store.is_id_given(max(named)):
+                found.ids_not_given += [ledger_id for ledger_id in named if not store.is_id_given(ledger_id)]
     except StoreError as error:
         logs.error("leftovers.failed", error=str(error))
         return found
@@ -101,13 +103,6 @@ def lost_names_text(directory: Path, lost: dict[int, int], *, has_topics: bool) 
         " what `pybroker ledger repair` would do, which sets these ledgers aside; or use --data with another directory."
         " `pybroker ledger verify` says what is there"
     )
-
-
-def told_ids(ledger_ids: Iterable[int]) -> str:
-    """Some ids in words, the first ones if there are very many."""
-    ids = sorted(ledger_ids)
-    more = f" and {len(ids) - _TOLD_IDS} more" if len(ids) > _TOLD_IDS else ""
-    return ", ".join(map(str, ids[:_TOLD_IDS])) + more
 
 
 def named_ledger_ids(info: ManagedLedgerInfo) -> list[int]:

@@ -176,6 +176,8 @@ class RestClient:
         except (OSError, http.client.HTTPException):
             reason = ""
             self.close()
+        finally:
+            response.close()
         try:
             reason = json.loads(reason)["reason"]
         except (ValueError, KeyError, TypeError):

@@ -12,7 +12,7 @@ seals the ledger and goes on in a new one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from pybroker.storage.disk import DiskFile
 
 T = TypeVar("T")
+
+
+_TOLD_IDS = 10
 
 
 class AppendListener(ABC):
@@ -220,6 +223,10 @@ class LedgerStore(ABC):
         """
         return True
 
+    def is_id_given(self, ledger_id: int) -> bool:
+        """Whether an earlier run may have given this id; if not, whoever has it knows more than the store."""
+        return True
+
     @abstractmethod
     async def flush(self) -> None:
         """Return once everything appended before this call is durable, proving that the store can write. Raises StoreError."""
@@ -235,3 +242,10 @@ class LedgerStore(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Make everything durable and release files and threads. Idempotent."""
+
+
+def told_ids(ledger_ids: Iterable[int]) -> str:
+    """Some ids in words, the first ones if there are very many."""
+    ids = sorted(ledger_ids)
+    more = f" and {len(ids) - _TOLD_IDS} more" if len(ids) > _TOLD_IDS else ""
+    return ", ".join(map(str, ids[:_TOLD_IDS])) + more

@@ -86,6 +86,7 @@ class LocalStore(LedgerStore, CursorStore):
         self._table = opened.table
         self._ledger_ids = iter(opened.reserved_ledger_ids)
         self._first_named_ledger_id = opened.facts.first_named_ledger_id
+        self._first_own_ledger_id = opened.reserved_ledger_ids.start
         self._next_block_start = opened.reserved_ledger_ids.stop
         self._reserving = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
@@ -419,6 +420,9 @@ class LocalStore(LedgerStore, CursorStore):
 
     def is_name_certain(self, ledger_id: int) -> bool:
         return ledger_id >= self._first_named_ledger_id
+
+    def is_id_given(self, ledger_id: int) -> bool:
+        return ledger_id < self._first_own_ledger_id
 
     async def flush(self) -> None:
         if self._held:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,6 +36,7 @@ from pybroker.storage.layout.fields import LayoutError
 from pybroker.storage.layout.journal import RecordType, ledger_changes
 from pybroker.storage.layout.journal_end import JournalEnd
 from pybroker.storage.layout.segment import EMPTY_EXTENT, LedgerExtent, SegmentIndex
+from pybroker.storage.ledger_store import told_ids
 from pybroker.storage.recovery import (
     BatchOrder,
     DamagedJournal,
@@ -133,6 +134,8 @@ def open_store(
         facts.first_generation = max(facts.first_generation, *(number + 1 for number in known), 1)
         facts.commit = max(facts.commit, 0 if end is None else end.commit)
         table.commit_count = facts.commit
+        if lost_ids := ids_not_given(facts.ledger_id, segments):
+            raise StoreError(older_table_text(directories.table.name, lost_ids))
         facts.ledger_id = max(facts.ledger_id, first_free_ledger_id(segments, extents))
         facts.first_named_ledger_id = first_named_ledger_id(facts, is_synced=is_synced)
         reserved = range(facts.ledger_id, facts.ledger_id + LEDGER_ID_BLOCK)
@@ -169,6 +172,20 @@ def describe_files(segment_count: int, journal_file_count: int) -> str:
 def first_free_ledger_id(segments: Mapping[int, int], extents: Mapping[int, LedgerExtent]) -> int:
     """Above every ledger that exists, whatever the facts say: an id that is given twice would mix two topics."""
     return max((0, *segments, *extents)) + 1
+
+
+def ids_not_given(next_ledger_id: int, found: Iterable[int]) -> list[int]:
+    """Those of the ids found that were never given: a transaction, which is always synced, reserves ids before they are."""
+    return sorted(ledger_id for ledger_id in found if ledger_id >= next_ledger_id)
+
+
+def older_table_text(table: str, ledger_ids: Iterable[int]) -> str:
+    """What is wrong where there are ledgers whose ids were never given, and what to do."""
+    return (
+        f"{table} is older than the ledgers: it does not know ledger {told_ids(ledger_ids)} yet, so its last changes are"
+        f" lost, cursors among them. Put the right one back, with {table}-wal if there was one; or see what `pybroker ledger"
+        " repair` would do"
+    )
 
 
 def first_named_ledger_id(facts: Facts, *, is_synced: bool) -> int:

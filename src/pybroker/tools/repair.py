@@ -28,6 +28,7 @@ from pybroker.metadata.paths import MANAGED_LEDGERS
 from pybroker.model.position import Position
 from pybroker.storage.checkpoint_table import CheckpointTable, CursorChange, Facts, TableChange
 from pybroker.storage.disk import Disk
+from pybroker.storage.journal_end import JOURNAL_END_NAME
 from pybroker.storage.journal_files import file_number
 from pybroker.storage.layout.journal import AppendRecord, LedgerRecord, RecordType
 from pybroker.storage.layout.segment import (
@@ -42,14 +43,16 @@ from pybroker.storage.layout.segment import (
 from pybroker.storage.segment_leftovers import held_entries
 from pybroker.storage.segment_reader import load_sealed
 from pybroker.storage.segments import segment_path
+from pybroker.storage.start_up import ids_not_given, older_table_text
 from pybroker.tools.data_files import LOG_SUFFIX, METADATA_FILE, METADATA_MARK, DataFiles, NotUsable, opened
-from pybroker.tools.repair_metadata import LAST_CHANGES, Row, read_metadata, write_metadata
+from pybroker.tools.repair_metadata import LAST_CHANGES, Row, lost_values, read_metadata, write_metadata
 from pybroker.tools.repair_plan import JournalRun, Piece, RepairPlan, continue_ledger, lost_places, span
-from pybroker.tools.stored_state import NO_NAME, Finding, StoredState
+from pybroker.tools.stored_state import NO_METADATA, NO_NAME, NO_TOPIC, Finding, StoredState
 
 EXIT_OK = 0
 EXIT_NEEDED = 1
 EXIT_NOT_USABLE = 2
+LAST_RECORDS = f"{JOURNAL_END_NAME}: perhaps the last entries and acknowledgements of any topic, behind what is there"
 _LOST_PLACES_IN_A_BLOCK = 4096
 
 
@@ -88,6 +91,7 @@ class Repair:
         self._sealed_entries: dict[int, int] = {}
         self._last_ledgers: dict[str, int] = {}  # by topic
         self._listed: set[int] = set()  # ledgers that topics read from
+        self._stated: dict[int, int] = {}  # entries that metadata says are in a ledger, of those that were closed
         self._has_entries = False
         self._max_sequence = 0
         self._max_ledger_id = 0
@@ -99,6 +103,7 @@ class Repair:
         state.load_table()
         runs = self._read_journal()
         held = self._look_at_segments()
+        self._has_entries |= bool(runs)
         self._read_metadata()
         for ledger_id in sorted((held.keys() | runs.keys() | state.extents.keys() | self._created) - state.deleted):
             if held.get(ledger_id, EMPTY_EXTENT) is None:
@@ -109,11 +114,23 @@ class Repair:
             if recorded.entry_count > extent.entry_count:
                 pieces.insert(0, Piece(extent.entry_count, recorded.entry_count - extent.entry_count, None, ()))
             plan.extents[ledger_id] = extent
+            end = max(extent.entry_count, *(piece.first_entry_id + piece.count for piece in pieces), 0)
+            if (stated := self._stated.get(ledger_id, 0)) > end:
+                # Its topic counts on them: what is not there must be told to readers as lost, and not as what may come yet.
+                pieces.append(Piece(end, stated - end, None, ()))
             if pieces:
                 plan.pieces[ledger_id] = pieces
+        if state.are_facts_known and (
+            unknown := ids_not_given(state.next_ledger_id, held.keys() | self._topic_of.keys())
+        ):
+            table = self._files.directories.table.name
+            self._found(Finding(table, None, "", older_table_text(table, unknown)))
+            plan.lost.append(LAST_RECORDS)
         unnamed = self._unnamed(held)
         if (unnamed or self._find_deleted_ledgers()) and LAST_CHANGES not in plan.lost:
             plan.lost.append(LAST_CHANGES)  # metadata is older than the ledgers
+        if LAST_CHANGES in plan.lost:
+            self._tell_what_topics_may_have_had()
         plan.rebuilds_table = self._is_damaged or plan.rebuilds_metadata or bool(unnamed)
         if not plan.rebuilds_table:
             return plan
@@ -133,7 +150,11 @@ class Repair:
 
     def _found(self, finding: Finding) -> None:
         self._plan.findings.append(finding.line())
-        self._is_damaged |= finding.is_damage
+        if finding.file == JOURNAL_END_NAME:
+            self._plan.takes_journal_end = True
+            self._plan.lost.append(LAST_RECORDS)
+        else:
+            self._is_damaged |= finding.is_damage
 
     def _read_journal(self) -> dict[int, list[JournalRun]]:
         runs: dict[int, list[JournalRun]] = {}
@@ -194,7 +215,11 @@ class Repair:
                 plan.lost.append(f"{path}: its document, so all of the topic")
                 continue
             self._rows.append((path, value, version))
-        plan.rebuilds_metadata |= self._files.has(METADATA_FILE) and not self._topics and self._has_entries
+        if not self._topics and self._has_entries and not found.is_damaged:
+            plan.rebuilds_metadata = True
+            what = NO_TOPIC if self._files.has(METADATA_FILE) else NO_METADATA
+            plan.findings.append(Finding(METADATA_FILE, None, "", what).line())
+            plan.lost.append(lost_values(None))
 
     def _name_lost_topics(self) -> None:
         """Those of which a cursor is left."""
@@ -217,6 +242,9 @@ class Repair:
         if info.deleted:
             return True
         self._listed.update(ledgers.ledger_ids())
+        self._stated.update((row.ledger_id, row.entry_count) for row in ledgers.rows())
+        if info.compacted is not None:
+            self._stated[info.compacted.ledger] = info.compacted.entries
         self._last_ledgers[path] = max(ledgers.ledger_ids(), default=0)
         for name, cursor in info.cursors.items():
             for record_id in cursor.record_ids:
@@ -232,6 +260,12 @@ class Repair:
                 if snapshot is not None or deltas:
                     self._cursors[record_id] = snapshot, deltas
         return True
+
+    def _tell_what_topics_may_have_had(self) -> None:
+        for path, last in sorted(self._last_ledgers.items()):
+            self._plan.lost.append(
+                f"{path}, perhaps everything behind ledger {last}: ledgers of its own that it does not name"
+            )
 
     def _find_deleted_ledgers(self) -> bool:
         """Whether a topic reads from ledgers that were deleted: metadata names such only as those to be deleted."""
@@ -278,10 +312,6 @@ class Repair:
                 plan.lost.append(
                     f"no topic, perhaps positions from {ledger_id}:{count} on: what no file holds any more"
                 )
-        for path, last in sorted(self._last_ledgers.items()):
-            plan.lost.append(
-                f"{path}, perhaps everything behind ledger {last}: ledgers of its own that it does not name"
-            )
 
     # Doing it
 
@@ -295,6 +325,9 @@ class Repair:
             mark.replace(taken / mark.name)
         if plan.rebuilds_table:
             self._rebuild(taken)
+        elif plan.takes_journal_end:
+            (self._files.directories.journal / JOURNAL_END_NAME).replace(taken / JOURNAL_END_NAME)
+            _sync_directory(self._files.directories.journal)
         _sync_directory(self._directory)
         return taken
 

@@ -46,7 +46,7 @@ def read_metadata(files: DataFiles) -> MetadataRows:
         if files.has(METADATA_MARK):
             found.is_damaged = True
             found.findings.append(f"damage: {METADATA_FILE}: is missing")
-            found.lost.append(_lost_values(None))
+            found.lost.append(lost_values(None))
         return found
     for finding in doubts(files):
         found.findings.append(finding.line())
@@ -135,10 +135,11 @@ def _read_rows(files: DataFiles, found: MetadataRows) -> None:
     found.rows = sorted(rows.values())
     found.lost += [f"metadata value {path}: {reason}" for path, reason in sorted(damaged.items())]
     if found.is_damaged and (stored_count is None or stored_count > len(rows) + len(damaged)):
-        found.lost.append(_lost_values(None if stored_count is None else stored_count - len(rows) - len(damaged)))
+        found.lost.append(lost_values(None if stored_count is None else stored_count - len(rows) - len(damaged)))
 
 
-def _lost_values(count: int | None) -> str:
+def lost_values(count: int | None) -> str:
+    """What is lost where so many values are not found; None: nobody knows how many."""
     how_many = "perhaps values" if count is None else f"{count} values"
     return f"{METADATA_FILE}: {how_many} of which not even the path is left, topics among them, with all that they had"
 

@@ -35,6 +35,7 @@ class RepairPlan:
     rebuilds_table: bool = False
     rebuilds_metadata: bool = False
     takes_mark: bool = False  # that of metadata.db
+    takes_journal_end: bool = False
     dropped_documents: list[str] = field(default_factory=list)
     pieces: dict[int, list[Piece]] = field(default_factory=dict)  # by ledger
     extents: dict[int, LedgerExtent] = field(default_factory=dict)  # of unsealed ledgers, before the pieces
@@ -43,7 +44,7 @@ class RepairPlan:
 
     @property
     def is_needed(self) -> bool:
-        return self.rebuilds_table or self.takes_mark
+        return self.rebuilds_table or self.takes_mark or self.takes_journal_end
 
     def lines(self) -> list[str]:
         """For the operator."""
@@ -59,6 +60,8 @@ class RepairPlan:
             lines.append("do: write metadata.db anew with the values that are whole")
         if self.takes_mark or self.rebuilds_metadata:
             lines.append("do: take metadata.end away, which a start makes anew")
+        if self.takes_journal_end and not self.rebuilds_table:
+            lines.append("do: take journal.end away, which a start makes anew")
         lines += [f"do: drop {path}, which cannot be read" for path in self.dropped_documents]
         for ledger_id, pieces in sorted(self.pieces.items() if self.rebuilds_table else ()):
             count = sum(piece.count for piece in pieces if piece.payloads is not None)

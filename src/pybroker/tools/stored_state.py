@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pybroker.errors import StoreError
@@ -42,6 +43,10 @@ from pybroker.tools.sqlite_log import find_log_damage
 
 NO_NAME = "no topic names it, so metadata is lost"
 """Of a ledger with entries."""
+NO_TOPIC = "names no topic, although there are ledgers with entries"
+NO_METADATA = (
+    "is missing, although there are ledgers with entries (only with metadataStore=memory that is as it should be)"
+)
 JournalItem = AppendRecord | LedgerRecord | CursorRecord
 
 
@@ -87,6 +92,16 @@ class StoredState:
         self._stored_cursors: dict[str, tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]]] = {}
         self._shelf = CursorShelf(0)
         self._touched_cursors: set[str] = set()
+        self._max_created_id = 0
+
+    @property
+    def are_facts_known(self) -> bool:
+        return self._are_facts_known
+
+    @property
+    def next_ledger_id(self) -> int:
+        """As facts and journal say: ids from it on were never given."""
+        return max(self.facts.ledger_id, self._max_created_id + 1)
 
     def cursor_ids(self) -> list[str]:
         return sorted(self._stored_cursors.keys() | self._touched_cursors)
@@ -216,8 +231,9 @@ class StoredState:
         """As a start does: whether the journal goes as far as it was durable, and what of its end is cut."""
         directory = self._files.directories.journal
         end = read_journal_end(self._files.disk, directory) if self._are_facts_known else None
-        if end is None and self._are_facts_known and (directory / JOURNAL_END_NAME).exists():
-            self._report(Finding(JOURNAL_END_NAME, None, "", "damaged: it counts for nothing", is_damage=False))
+        if end is None and self._are_facts_known and _is_written(directory / JOURNAL_END_NAME):
+            reason = "damaged: whether the last that was stored is there is not known"
+            self._report(Finding(JOURNAL_END_NAME, None, "", reason))
         if end is not None and self.facts.commit < end.commit:
             lost = end.commit - self.facts.commit
             self._report(
@@ -251,6 +267,7 @@ class StoredState:
     def _change_ledger(self, record: LedgerRecord) -> None:
         if record.type is RecordType.LEDGER_CREATED:
             self.extents[record.ledger_id] = EMPTY_EXTENT
+            self._max_created_id = max(self._max_created_id, record.ledger_id)
         else:
             self.deleted.add(record.ledger_id)
             self.extents.pop(record.ledger_id, None)
@@ -271,3 +288,8 @@ class StoredState:
     def _read(self, name: str) -> bytes:
         with self._files.disk.open_for_read(self._files.directories.journal / name) as file:
             return file.read_at(file.size(), 0)
+
+
+def _is_written(path: Path) -> bool:
+    """Whether anything ever was: a process may die behind the creation of a file."""
+    return path.exists() and any(path.read_bytes())

@@ -31,9 +31,10 @@ from pybroker.storage.layout.segment import (
 from pybroker.storage.ledger_store import LedgerSummary
 from pybroker.storage.segment_leftovers import held_entries, unknown_entry
 from pybroker.storage.segment_reader import BlockWalk, FoundBlock, Gap, load_sealed
+from pybroker.storage.start_up import ids_not_given, older_table_text
 from pybroker.tools.data_files import METADATA_FILE, METADATA_MARK, DataFiles, NotUsable, TopicLedgers, opened
 from pybroker.tools.repair_metadata import doubts
-from pybroker.tools.stored_state import NO_NAME, Finding, StoredState
+from pybroker.tools.stored_state import NO_METADATA, NO_NAME, NO_TOPIC, Finding, StoredState
 
 EXIT_OK = 0
 EXIT_DAMAGED = 1
@@ -190,6 +191,8 @@ class Verifier:
         if not self._files.has(METADATA_FILE):
             if self._files.has(METADATA_MARK):
                 self._damage(METADATA_FILE, None, "", "is missing")
+            elif self._has_entries():
+                self._damage(METADATA_FILE, None, "", NO_METADATA)
             return None
         for finding in doubts(self._files):
             self._report(finding)
@@ -198,9 +201,14 @@ class Verifier:
         except StoreError as error:
             self._damage(METADATA_FILE, None, "", self._files.told(error))
             return None
+        if not topics and not failures and self._has_entries():
+            self._damage(METADATA_FILE, None, "", NO_TOPIC)
         for path, reason in failures:
             self._damage(METADATA_FILE, None, path, reason)
         return topics if not failures else None
+
+    def _has_entries(self) -> bool:
+        return bool(self._entries or self._state.appended)
 
     def _verify_ledger_lists(self, topics: list[TopicLedgers] | None, segments: dict[int, str]) -> None:
         if topics is None:
@@ -211,6 +219,9 @@ class Verifier:
             if not topic.info.deleted:
                 self._verify_ledger_list(topic, segments)
         state = self._state
+        if state.are_facts_known and (unknown := ids_not_given(state.next_ledger_id, named | segments.keys())):
+            table = self._files.directories.table.name
+            self._damage(table, None, "", older_table_text(table, unknown))
         for ledger_id in sorted((segments.keys() | state.extents.keys()) - named - state.deleted):
             name = segments.get(ledger_id, f"{ledger_id:020d}.ledger")
             found = self._ledgers.get(ledger_id)

@@ -17,9 +17,8 @@ from pybroker.managed_ledger.leftovers import (
     ledger_ids_in,
     lost_names_text,
     named_ledger_ids,
-    told_ids,
 )
-from pybroker.storage.ledger_store import LedgerSummary
+from pybroker.storage.ledger_store import LedgerSummary, told_ids
 
 
 async def clean(stack: Stack, stored_ids: list[int]) -> list[int]:

@@ -86,6 +86,18 @@ def test_a_lost_metadata_file_takes_the_ledgers_away_and_names_the_topics(
     assert damages(killed) == []
 
 
+def test_no_metadata_and_no_mark_is_told_as_well(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in killed.glob("metadata.*"):
+        path.unlink()
+    assert main(["ledger", "repair", str(killed), "--apply"]) == 0
+    said = capsys.readouterr().out
+    assert "found: damage: metadata.db: is missing, although there are ledgers with entries" in said
+    for topic in TOPICS:
+        assert f"lost: {topic}: which ledgers it had, so all of the topic" in said
+    assert damages(killed) == []
+    assert not list(killed.glob("ledgers/*"))
+
+
 def test_a_layout_that_it_does_not_know_is_left_alone(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     connection = sqlite3.connect(killed / "metadata.db")
     connection.execute("PRAGMA user_version = 9")

@@ -121,13 +121,11 @@ class UnionReader(Reader):
         if first >= 0 and (branch == first).all():
             return self._branches[first].read(lanes)
         pieces: list[tuple[Any, pa.Array]] = []
-        for index in range(len(self._branches)):
-            reader = self._branches[index]
-            if isinstance(reader, NullReader):
-                continue  # Null is where no piece is.
-            where = np.nonzero(branch == index)[0]
-            if not len(where):
+        for index in np.unique(branch).tolist():
+            # Null is where no piece is.
+            if index < 0 or isinstance(reader := self._branches[index], NullReader):
                 continue
+            where = np.nonzero(branch == index)[0]
             part = lanes.at(where)
             pieces.append((where, reader.read(part)))
             lanes.put_back(where, part)
@@ -245,6 +243,7 @@ def read_uuid(lanes: Lanes) -> pa.Array:
 def enum_reader(symbols: list[str], readable: list[str | None]) -> Callable[[Lanes], pa.Array]:
     """`readable`: what the reader has for each symbol of the writer; None where it has nothing."""
     names = pa.array([name or "" for name in readable], type=pa.string())
+    unreadable = np.array([name is None for name in readable], dtype=np.bool_)
 
     def read(lanes: Lanes) -> pa.Array:
         index = lanes.read_long()
@@ -252,13 +251,12 @@ def enum_reader(symbols: list[str], readable: list[str | None]) -> Callable[[Lan
         if wrong.any():
             lanes.fail(wrong, "it names a symbol that its enum has not")
             index[wrong] = 0
-        for number, name in enumerate(readable):
-            if name is None:
-                unknown = (index == number) & ~wrong
-                if unknown.any():
-                    lanes.fail(unknown, f"the reader's enum has no symbol {symbols[number]!r} and no default")
         if not symbols:
             return pa.nulls(len(lanes), pa.string())
+        unknown = unreadable[index] & ~wrong
+        for number in np.unique(index[unknown]).tolist():
+            reason = f"the reader's enum has no symbol {symbols[number][:80]!r} and no default"
+            lanes.fail(unknown & (index == number), reason)
         return names.take(pa.array(index))
 
     return read

@@ -8,6 +8,7 @@ What must always hold: the cost is linear in the bytes that are there, whatever 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from array import array
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from pybroker.columns.values.lanes import Lanes, Mask, Numbers
 
-MAX_EMPTY_ITEMS = 32
+MAX_EMPTY_ITEMS = 8
 """So many items of no bytes at all (nulls, empty records) a list may claim: nothing but the claim bounds them."""
 FEW_LANES = 96
 """With fewer lanes than that, items that must be followed one by one are followed in plain Python: about where it gets
@@ -248,7 +249,7 @@ class ListShape(Shape):
     def _follow_items(
         self, lanes: Lanes, data: memoryview, lane: int, number: int, count: int, found: list[Any]
     ) -> None:
-        bounds: list[int] = []
+        bounds = array("q")
         try:
             lanes.places[lane] = self._walk_items(data, int(lanes.places[lane]), int(lanes.ends[lane]), count, bounds)
         except BadBytes as error:
@@ -262,7 +263,7 @@ class ListShape(Shape):
         """The rest of the lists of a few lanes, in plain Python."""
         data = memoryview(lanes.data)  # type: ignore[arg-type]
         for lane in active.tolist():
-            bounds: list[int] = []
+            bounds = array("q")
             place, end = int(lanes.places[lane]), int(lanes.ends[lane])
             try:
                 lanes.places[lane] = self._walk_one(data, place, end, int(totals[lane]), bounds)
@@ -271,7 +272,7 @@ class ListShape(Shape):
                 continue
             _add_bounds(found, bounds, lane)
 
-    def _walk_one(self, data: memoryview, place: int, end: int, total: int, bounds: list[int] | None) -> int:
+    def _walk_one(self, data: memoryview, place: int, end: int, total: int, bounds: array[int] | None) -> int:
         """Pass over what is left of one list, whose `total` items came before; starts and ends go into `bounds`."""
         while True:
             count, place = read_one_long(data, place, end)
@@ -287,12 +288,12 @@ class ListShape(Shape):
             total += count
             place = self._walk_items(data, place, end, count, bounds)
 
-    def _walk_items(self, data: memoryview, place: int, end: int, count: int, bounds: list[int] | None) -> int:
+    def _walk_items(self, data: memoryview, place: int, end: int, count: int, bounds: array[int] | None) -> int:
         width = self.item.fixed_width
         if width is not None:
             if bounds is not None:
-                for start in range(place, place + count * width, width) if width else [place] * count:
-                    bounds += (start, start + width)
+                starts = place + np.arange(count, dtype=np.int64) * width
+                bounds.frombytes(np.column_stack((starts, starts + width)).tobytes())
             return place + count * width
         if count >= _LONG_RUN and isinstance(self.item, NumberShape):
             return _walk_numbers(data, place, end, count, bounds)
@@ -301,7 +302,8 @@ class ListShape(Shape):
             start = place
             place = skip_one(data, place, end)
             if bounds is not None:
-                bounds += (start, place)
+                bounds.append(start)
+                bounds.append(place)
         return place
 
     @staticmethod
@@ -320,13 +322,13 @@ class ListShape(Shape):
         return Items(starts, ends, owners, counts)
 
 
-def _add_bounds(found: list[Any], bounds: list[int], number: int) -> None:
+def _add_bounds(found: list[Any], bounds: array[int], number: int) -> None:
     if bounds:
-        both = np.array(bounds, dtype=np.int64)
+        both = np.frombuffer(bounds, dtype=np.int64)
         found.append((both[0::2], both[1::2], np.full(len(both) // 2, number, dtype=np.int64)))
 
 
-def _walk_numbers(data: memoryview, place: int, end: int, count: int, bounds: list[int] | None) -> int:
+def _walk_numbers(data: memoryview, place: int, end: int, count: int, bounds: array[int] | None) -> int:
     """Pass over numbers of variable length: each ends with a byte below 128."""
     region = np.frombuffer(data, dtype=np.uint8, count=min(end - place, 10 * count), offset=place)
     last = np.nonzero(region < 0x80)[0][:count]
@@ -337,7 +339,7 @@ def _walk_numbers(data: memoryview, place: int, end: int, count: int, bounds: li
     if int((after - starts).max()) > 10:
         raise BadBytes("a number is longer than ten bytes")
     if bounds is not None:
-        bounds.extend(np.column_stack((starts, after)).ravel().tolist())
+        bounds.frombytes(np.column_stack((starts, after)).astype(np.int64).tobytes())
     return int(after[-1])
 
 
