@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from pybroker.columns.values.avro_shapes import ListShape, Shape, UnionShape
+from pybroker.columns.values.buffers import array_of
 from pybroker.columns.values.lanes import Lanes, Numbers, placed
 
 _DECIMAL_BYTES = 16
@@ -95,7 +96,7 @@ class RecordReader(Reader):
             else:
                 step.skip(lanes)
         for target, value in self._added:
-            columns[target] = value.take(pa.array(np.zeros(len(lanes), dtype=np.int64)))
+            columns[target] = value.take(array_of(np.zeros(len(lanes), dtype=np.int64)))
         return columns
 
     def read(self, lanes: Lanes) -> pa.Array:
@@ -164,9 +165,9 @@ class ListReader(Reader):
         np.cumsum(items.counts, out=offsets[1:])
         inner = Lanes(lanes.data, items.starts.copy(), items.ends, lanes.rows[items.lanes], lanes.failures)
         if self._keys is None:
-            return pa.ListArray.from_arrays(pa.array(offsets), self._item.read(inner), type=self.type)
+            return pa.ListArray.from_arrays(array_of(offsets), self._item.read(inner), type=self.type)
         keys = self._keys.read(inner)
-        return pa.MapArray.from_arrays(pa.array(offsets), keys, self._item.read(inner), type=self.type)
+        return pa.MapArray.from_arrays(array_of(offsets), keys, self._item.read(inner), type=self.type)
 
 
 def read_null(lanes: Lanes) -> pa.Array:
@@ -178,23 +179,23 @@ def read_boolean(lanes: Lanes) -> pa.Array:
     wrong = bits > 1
     if wrong.any():
         lanes.fail(wrong, "a boolean is neither 0 nor 1")
-    return pa.array(bits == 1)
+    return array_of(bits == 1)
 
 
 def read_int(lanes: Lanes) -> pa.Array:
-    return pa.array(lanes.read_int())
+    return array_of(lanes.read_int())
 
 
 def read_long(lanes: Lanes) -> pa.Array:
-    return pa.array(lanes.read_long())
+    return array_of(lanes.read_long())
 
 
 def read_float(lanes: Lanes) -> pa.Array:
-    return pa.array(lanes.read_fixed(4).view("<f4").ravel())
+    return array_of(lanes.read_fixed(4).view("<f4").ravel())
 
 
 def read_double(lanes: Lanes) -> pa.Array:
-    return pa.array(lanes.read_fixed(8).view("<f8").ravel())
+    return array_of(lanes.read_fixed(8).view("<f8").ravel())
 
 
 def read_bytes(lanes: Lanes) -> pa.Array:
@@ -257,7 +258,7 @@ def enum_reader(symbols: list[str], readable: list[str | None]) -> Callable[[Lan
         for number in np.unique(index[unknown]).tolist():
             reason = f"the reader's enum has no symbol {symbols[number][:80]!r} and no default"
             lanes.fail(unknown & (index == number), reason)
-        return names.take(pa.array(index))
+        return names.take(array_of(index))
 
     return read
 
@@ -284,7 +285,7 @@ def timestamps(lanes: Lanes, numbers: Numbers, unit_us: int) -> pa.Array:
             lanes.fail(wrong, "a timestamp does not fit 64 bits of microseconds")
             numbers[wrong] = 0
         numbers = numbers * unit_us
-    return pa.array(numbers)
+    return array_of(numbers)
 
 
 def decimal_reader(precision: int, scale: int, width: int | None) -> Callable[[Lanes], pa.Array]:

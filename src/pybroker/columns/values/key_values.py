@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from pybroker.columns.message_columns import VALUE
+from pybroker.columns.values.buffers import array_of, flags_of
 from pybroker.columns.values.lanes import Failures, Lanes, Numbers, lanes_over, placed, slices
 from pybroker.columns.values.payload_reader import PayloadReader, decoded
 from pybroker.columns.values.value_schema import DecodedValues, SchemaInfo, ValueDecoder
@@ -71,7 +72,7 @@ def _one_column(side: PayloadReader, payloads: pa.BinaryArray, columns: list[pa.
 
 def _split(values: pa.BinaryArray, failures: Failures) -> dict[str, pa.BinaryArray]:
     """Keys and values of inline payloads; both are null where the payload is, or where it cannot be split."""
-    rows = np.nonzero(np.asarray(values.is_valid()))[0]
+    rows = np.nonzero(flags_of(values.is_valid()))[0]
     lanes = lanes_over(values.drop_null(), rows, failures)
     both = {}
     for name in (KEY, VALUE):
@@ -79,7 +80,7 @@ def _split(values: pa.BinaryArray, failures: Failures) -> dict[str, pa.BinaryArr
         piece = slices(lanes.data, lanes.places, np.maximum(lengths, 0))
         lanes.places = lanes.places + np.maximum(lengths, 0)
         present = np.nonzero(lengths >= 0)[0]
-        both[name] = placed([(rows[present], piece.take(pa.array(present)))], len(values), pa.binary())
+        both[name] = placed([(rows[present], piece.take(array_of(present)))], len(values), pa.binary())
     left = lanes.places < lanes.ends
     if left.any():
         lanes.fail(np.nonzero(left)[0], "bytes are left after its value")

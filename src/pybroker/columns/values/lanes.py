@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pybroker.columns.values.buffers import array_of
+
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
@@ -166,7 +168,7 @@ def slices(data: npt.NDArray[np.uint8], starts: Numbers, lengths: Numbers) -> pa
     """Rising, not overlapping pieces of `data`, as one array: laid over it with the gaps, and taken out by Arrow."""
     count = len(starts)
     if not count:
-        return pa.array([], type=pa.binary())
+        return pa.Array.from_buffers(pa.binary(), 0, [None, pa.py_buffer(b"\0\0\0\0"), pa.py_buffer(b"")])
     offsets = np.empty(2 * count + 1, dtype=np.int64)
     offsets[0] = 0
     offsets[1::2] = starts
@@ -175,7 +177,7 @@ def slices(data: npt.NDArray[np.uint8], starts: Numbers, lengths: Numbers) -> pa
     laid = pa.Array.from_buffers(
         pa.binary(), 2 * count, [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
     )
-    return laid.take(pa.array(np.arange(1, 2 * count, 2, dtype=np.int64)))
+    return laid.take(array_of(np.arange(1, 2 * count, 2, dtype=np.int64)))
 
 
 def lanes_over(values: pa.BinaryArray, rows: Numbers, failures: Failures) -> Lanes:
@@ -199,4 +201,4 @@ def placed(pieces: list[tuple[Any, pa.Array]], count: int, arrow_type: pa.DataTy
         missing[index] = False
         start += len(piece)
     whole = pieces[0][1] if len(pieces) == 1 else pa.concat_arrays([piece for _, piece in pieces])
-    return whole.take(pa.array(where, mask=missing))
+    return whole.take(array_of(where, missing))

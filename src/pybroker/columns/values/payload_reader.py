@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pybroker.columns.message_columns import ERROR_COLUMN, METADATA_TYPES, VALUE
+from pybroker.columns.values.buffers import array_of, codes_of, flags_of
 from pybroker.columns.values.lanes import Failures, Numbers, placed
 from pybroker.columns.values.unreadable import UnreadableSchema
 from pybroker.columns.values.value_schema import DecodedValues, SchemaInfo, SchemaOfVersion, ValueDecoder
@@ -52,7 +53,7 @@ def decoded(columns: list[pa.Array], failures: Failures) -> DecodedValues:
     """These columns with the rows that failed as nulls, and their reasons."""
     if not failures.count:
         return DecodedValues(columns, None)
-    index = pa.array(np.arange(len(failures.rows)), mask=failures.rows)
+    index = array_of(np.arange(len(failures.rows)), failures.rows)
     return DecodedValues([column.take(index) for column in columns], pa.array(failures.texts(), type=pa.string()))
 
 
@@ -118,15 +119,17 @@ def _shown_version(version: bytes) -> str:
 
 def rows_by_version(values: pa.BinaryArray, versions: pa.BinaryArray) -> Iterator[tuple[bytes, Numbers | None]]:
     """The rows of each version that occurs, None for all of them. Rows without a payload are in none."""
-    present = None if not values.null_count else np.asarray(values.is_valid())
-    encoded = versions.fill_null(b"").dictionary_encode()
-    names = encoded.dictionary.to_pylist()
-    if present is None and len(names) == 1:
-        yield names[0], None
+    encoded = versions.dictionary_encode()
+    names = dict(enumerate(encoded.dictionary.to_pylist()))
+    if versions.null_count:
+        names[-1] = b""
+    if not values.null_count and len(names) == 1:
+        yield next(iter(names.values())), None
         return
-    codes = encoded.indices.to_numpy()
-    for code, name in enumerate(names):
-        wanted = codes == code if present is None else (codes == code) & present
+    codes = codes_of(encoded)
+    present = flags_of(values.is_valid())
+    for code, name in names.items():
+        wanted = (codes == code) & present
         if wanted.any():
             yield name, np.nonzero(wanted)[0]
 
@@ -147,7 +150,7 @@ def read_by_version(
         if isinstance(program, str):
             failures.add(where, program)
             continue
-        part = values if rows is None else values.take(pa.array(rows))
+        part = values if rows is None else values.take(array_of(rows))
         columns = run(program, part, where)
         if rows is None:
             return columns

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pybroker.columns.message_columns import VALUE
 from pybroker.columns.values.avro_columns import INSTANT, LOCAL
 from pybroker.columns.values.avro_readers import as_text, timestamps
+from pybroker.columns.values.buffers import array_of, flags_of
 from pybroker.columns.values.lanes import Failures, Lanes, lanes_over, placed
 from pybroker.columns.values.payload_reader import PayloadReader
 from pybroker.schema.schema_data import SchemaType
@@ -28,9 +29,9 @@ _DAY_NS = 86_400_000_000_000
 Rows = npt.NDArray[np.uint8]
 
 
-def _number(code: str, arrow_type: pa.DataType) -> Callable[[Lanes, Rows], pa.Array]:
+def _number(code: str) -> Callable[[Lanes, Rows], pa.Array]:
     def read(_: Lanes, rows: Rows) -> pa.Array:
-        return pa.array(_big_endian(rows, code), type=arrow_type)
+        return array_of(_big_endian(rows, code))
 
     return read
 
@@ -43,7 +44,7 @@ def _big_endian(rows: Rows, code: str, first: int = 0) -> Any:
 
 
 def _boolean(_: Lanes, rows: Rows) -> pa.Array:
-    return pa.array(rows.ravel() != 0)
+    return array_of(rows.ravel() != 0)
 
 
 def _date(lanes: Lanes, rows: Rows) -> pa.Array:
@@ -57,7 +58,7 @@ def _local_date(lanes: Lanes, rows: Rows) -> pa.Array:
 def _days(lanes: Lanes, days: Any) -> pa.Array:
     narrow = days.astype(np.int32)
     _fail(lanes, narrow != days, "a date is further away than 32 bits of days")
-    return pa.array(narrow).view(pa.date32())
+    return array_of(narrow).view(pa.date32())
 
 
 def _fail(lanes: Lanes, wrong: Any, reason: str) -> None:
@@ -76,13 +77,13 @@ def _instant(lanes: Lanes, rows: Rows) -> pa.Array:
     wrong = (seconds > limit) | (seconds < -limit)
     _fail(lanes, wrong, "an instant does not fit 64 bits of microseconds")
     seconds[wrong] = 0
-    return pa.array(seconds * 1_000_000 + nanos // 1000).view(INSTANT)
+    return array_of(seconds * 1_000_000 + nanos // 1000).view(INSTANT)
 
 
 def _local_time(lanes: Lanes, rows: Rows) -> pa.Array:
     nanos = _big_endian(rows, "i8")
     _fail(lanes, (nanos < 0) | (nanos >= _DAY_NS), "a time of day is longer than a day")
-    return pa.array(nanos)
+    return array_of(nanos)
 
 
 def _local_date_time(lanes: Lanes, rows: Rows) -> pa.Array:
@@ -92,18 +93,18 @@ def _local_date_time(lanes: Lanes, rows: Rows) -> pa.Array:
     wrong = (days > limit) | (days < -limit)
     _fail(lanes, wrong, "a date and time do not fit 64 bits of microseconds")
     days[wrong] = 0
-    return pa.array(days * _DAY_US + nanos // 1000).view(LOCAL)
+    return array_of(days * _DAY_US + nanos // 1000).view(LOCAL)
 
 
 # The width, the column, and how rows of that width become it.
 _FIXED: dict[SchemaType, tuple[int, pa.DataType, Callable[[Lanes, Rows], pa.Array]]] = {
     SchemaType.BOOLEAN: (1, pa.bool_(), _boolean),
-    SchemaType.INT8: (1, pa.int8(), _number("i1", pa.int8())),
-    SchemaType.INT16: (2, pa.int16(), _number("i2", pa.int16())),
-    SchemaType.INT32: (4, pa.int32(), _number("i4", pa.int32())),
-    SchemaType.INT64: (8, pa.int64(), _number("i8", pa.int64())),
-    SchemaType.FLOAT: (4, pa.float32(), _number("f4", pa.float32())),
-    SchemaType.DOUBLE: (8, pa.float64(), _number("f8", pa.float64())),
+    SchemaType.INT8: (1, pa.int8(), _number("i1")),
+    SchemaType.INT16: (2, pa.int16(), _number("i2")),
+    SchemaType.INT32: (4, pa.int32(), _number("i4")),
+    SchemaType.INT64: (8, pa.int64(), _number("i8")),
+    SchemaType.FLOAT: (4, pa.float32(), _number("f4")),
+    SchemaType.DOUBLE: (8, pa.float64(), _number("f8")),
     SchemaType.DATE: (8, pa.date32(), _date),
     SchemaType.TIME: (8, INSTANT, _timestamp),
     SchemaType.TIMESTAMP: (8, INSTANT, _timestamp),
@@ -125,7 +126,7 @@ class PrimitiveReader(PayloadReader):
     def read(self, values: pa.BinaryArray, versions: pa.BinaryArray, failures: Failures) -> list[pa.Array]:
         if not values.null_count:
             return [self._read(values, np.arange(len(values)), failures)]
-        rows = np.nonzero(np.asarray(values.is_valid()))[0]
+        rows = np.nonzero(flags_of(values.is_valid()))[0]
         piece = self._read(values.drop_null(), rows, failures)
         return [placed([(rows, piece)], len(values), self.fields[0].type)]
 

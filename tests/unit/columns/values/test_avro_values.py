@@ -1,6 +1,8 @@
 """AVRO payloads become columns: what another library wrote is read the same, and hostile bytes cost only themselves."""
 
 import struct
+import subprocess
+import sys
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -321,3 +323,29 @@ def test_a_schema_that_cannot_be_columns_is_refused_with_what_to_do(definition: 
         decode(schema("AVRO", definition), [])
     assert "valueMode=raw" in str(refusal.value)
     assert rows(decode(schema("AVRO", definition), [b"abc"], mode="raw")) == [{"value": b"abc"}]
+
+
+NO_PANDAS = """
+import sys
+import numpy as np
+import pyarrow as pa
+from pybroker.columns.values.value_decoder import value_decoder
+from pybroker.columns.values.value_schema import SchemaInfo
+
+def binary(*values):
+    offsets = np.cumsum([0, *map(len, values)]).astype(np.int32)
+    return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))])
+
+text = ["null", "string"]
+fields = [{"name": "a", "type": "long"}, {"name": "b", "type": text}, {"name": "c", "type": {"type": "array", "items": text}}]
+definition = str({"type": "record", "name": "R", "fields": fields}).replace("'", '"')
+decoder = value_decoder(SchemaInfo("AVRO", definition.encode()), lambda version: None)
+versions = binary(b"", b"")
+columns = decoder.decode(binary(bytes([2, 2, 2, 120, 0]), bytes([4, 0, 2, 0, 0])), versions, versions).columns
+assert [column.to_pylist() for column in columns] == [[1, 2], ["x", None], [[], [None]]]
+assert "pandas" not in sys.modules
+"""
+
+
+def test_avro_is_read_without_the_cost_of_pandas() -> None:
+    subprocess.run([sys.executable, "-c", NO_PANDAS], check=True, timeout=60)
