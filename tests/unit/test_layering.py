@@ -443,9 +443,14 @@ def test_what_decides_is_listed_as_such() -> None:
 
 def decides(name: str, pure: set[str]) -> bool:
     """Whether it waits for nothing, and knows of nobody, not even by a type, who performs."""
+    return does_nothing_itself(name) and known_modules(name) <= pure
+
+
+@cache
+def does_nothing_itself(name: str) -> bool:
     outer = {module.split(".")[0] for module in imported_modules(TREES[name])}
     waits = any(isinstance(node, ast.AsyncFunctionDef) for node in ast.walk(TREES[name]))
-    return not waits and not outer & (IMPURE_IMPORTS | EDGES) and known_modules(name) <= pure
+    return not waits and not outer & (IMPURE_IMPORTS | EDGES)
 
 
 def test_no_imports_form_a_cycle() -> None:
