@@ -95,6 +95,7 @@ class Producer(ConnectionUser):
         self._connection: Connection | None = None
         self._producer_id = -1
         self._epoch = 0
+        self._has_attached = False
         self._topic_epoch: int | None = None
         self._changed = asyncio.Event()
         """Set whenever there may be room, nothing left to answer, or another state."""
@@ -268,7 +269,8 @@ class Producer(ConnectionUser):
         if self._failure is not None or connection.failure is not None:
             connection.producers.pop(producer_id, None)
             raise self._failure or connection.failure or ClientError("closed")
-        if self._epoch == 1 or not self.name:
+        if not self._has_attached:
+            self._has_attached = True
             self.last_sequence_id = answer.last_sequence_id
         self.name = answer.producer_name
         self.schema_version = answer.schema_version

@@ -78,6 +78,10 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> Write
     """Raises InvalidOptions with what to write instead."""
     values = OptionValues(options, (*KEYS, *connection_options.KEYS), "writing to pulsar")
     delivery = _delivery(values)
+    if delivery == EFFECTIVELY_ONCE and _topic(values) is None:
+        raise InvalidOptions(
+            "delivery=effectively-once writes to one topic: give option topic instead of a column __topic"
+        )
     return WriteOptions(
         access=connection_options.access_of(values),
         topic=_topic(values),

@@ -34,7 +34,9 @@ def test_a_level_that_is_not_there_is_refused_and_so_is_an_unknown_one() -> None
 
 
 def test_effectively_once_needs_an_id_that_outlives_the_query() -> None:
-    level = {**URL, "delivery": "effectively-once"}
+    level = {**URL, "delivery": "effectively-once", "topic": "t"}
+    with pytest.raises(InvalidOptions, match="option topic"):
+        parse_write_options({**URL, "delivery": "effectively-once"}, is_stream=True)
     with pytest.raises(InvalidOptions, match="sinkId"):
         parse_write_options(level, is_stream=True)
     with pytest.raises(InvalidOptions, match="jobId"):
