@@ -160,7 +160,7 @@ class ParquetTable(LakeTable):
             self._commit(state, {"forget": forgotten})
             steps.reached("expired")
             self.delete_files([self._storage.location(path) for path in forgotten])
-        names = self._storage.names(LOG)
+        names = self._versions()  # and nothing else: a temporary file belongs to a commit under way
         wholes = [name for name in names if name.endswith(".all")]
         if len(wholes) > 1:
             needless = [name for name in names if name[:20] < wholes[-2][:20]]

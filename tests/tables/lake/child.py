@@ -16,6 +16,7 @@ from pybroker.lake import steps
 from pybroker.lake.maintenance import Maintenance, MaintenanceOptions
 from pybroker.lake.partitioning import parse_partitioning
 from pybroker.lake.pipeline import LeaseHeld, LeaseLost
+from pybroker.lake.table import TableMissing
 
 EXIT_REFUSED = 3
 
@@ -66,9 +67,12 @@ def run(options: argparse.Namespace) -> int:
     table = open_table(options.kind, options.directory)
     if options.maintain:
         maintenance = Maintenance(table, MaintenanceOptions(merge_at_count=4, keep_versions=3))
-        for _ in range(200):
-            maintenance.merge()
-            maintenance.expire(2**60)
+        try:
+            for _ in range(200):
+                maintenance.merge()
+                maintenance.expire(2**60)
+        except TableMissing:
+            return EXIT_REFUSED  # before the writers have made it
         return 0
     planner = MadeUpPlanner({"persistent://t/n/a": {1: options.entries // 2, 2: options.entries // 2}})
     pipeline = pipeline_of(

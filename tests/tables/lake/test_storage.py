@@ -53,7 +53,10 @@ def test_a_writer_that_slept_while_its_log_was_trimmed_is_refused(tmp_path: Path
         state = table.load()
         lease = state.progress.lease.taken_by("other", number)
         state = table.commit(state, Change(state.progress.moved({}, lease)))
+    under_way = tmp_path / "_pybroker" / "log" / f".{201:020}.0ff.tmp"
+    under_way.write_bytes(b"of somebody who commits right now")
     table.expire(state, 1, 2**60)
+    assert under_way.exists()
     assert not (tmp_path / "_pybroker" / "log" / f"{1:020}").exists()
     with pytest.raises(CommitConflict):
         table.commit(asleep, Change(asleep.progress.moved({}, asleep.progress.lease.taken_by("sleeper", 1))))
