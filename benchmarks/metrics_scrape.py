@@ -68,7 +68,7 @@ async def load_topics(broker: app.Broker, count: int) -> None:
 
 
 async def load_topic(broker: app.Broker, name: str) -> None:
-    topic = await broker.service.get_topic(TopicName.parse(name), may_create=True)
+    topic = await broker.service.topics.get(TopicName.parse(name), may_create=True)
     await topic.subscription("s", True, True, {})
 
 

@@ -176,14 +176,14 @@ class Broker:
         await self._publish_addresses(self.service.resources)
         await self.listener.start()
         await self.http.start()
-        self.service.ready = True
+        self.service.presence.ready = True
         self._tasks.start(delete_leftovers(ledger_store, leftovers), "leftovers")
 
     def own_collector(self) -> None:
         """Let this broker, which has been started and is alone in its process, say when cyclic garbage is collected."""
         service = self.service
         stats = self.surroundings.stats
-        policy = GarbagePolicy(stats, lambda: stats.topic_loads - len(service.topics))
+        policy = GarbagePolicy(stats, lambda: stats.topic_loads - len(service.loaded.persistent))
         policy.start()
         self._garbage = policy
         self._closers.append(policy.stop)
@@ -271,12 +271,12 @@ class Broker:
             problems[-1] += " (another broker? --port and --http-port choose other ports)"
             raise StartError(*problems)
         ports = BoundPorts(self.listener.port, self.listener.port_tls, self.http.port, self.http.port_tls)
-        self.service.addresses = AdvertisedAddresses(config, ports, socket.gethostname())
+        self.service.presence.addresses = AdvertisedAddresses(config, ports, socket.gethostname())
         self._tasks.start(self._run_background(refresher), "background")
 
     async def _publish_addresses(self, resources: Resources) -> None:
         """Say in the cluster's document where its broker is."""
-        found = self.service.addresses.resolve(None)
+        found = self.service.presence.addresses.resolve(None)
         cluster = resources.cluster(self.config.cluster_name) or ClusterData()
         current = msgspec.structs.replace(
             cluster,
@@ -340,7 +340,7 @@ class Broker:
 
     def description(self) -> dict[str, object]:
         """What the ready file holds."""
-        found = self.service.addresses.resolve(None)
+        found = self.service.presence.addresses.resolve(None)
         return {
             "pid": os.getpid(),
             "version": __version__,
@@ -356,7 +356,7 @@ class Broker:
 
     def banner(self) -> str:
         """A few lines that say where the broker is, where its data is, and what a receipt means."""
-        found = self.service.addresses.resolve(None)
+        found = self.service.presence.addresses.resolve(None)
         urls = "  ".join(
             url for url in (found.broker_url, found.broker_url_tls, found.http_url, found.http_url_tls) if url
         )

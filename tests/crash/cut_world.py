@@ -225,7 +225,7 @@ async def record_start(directory: Path, *, direct_io: bool) -> RecordedDisk:
 
 
 async def _topic(broker: app.Broker, name: str) -> Topic:
-    topic = await broker.service.get_topic(TopicName.parse(name), may_create=True)
+    topic = await broker.service.topics.get(TopicName.parse(name), may_create=True)
     assert isinstance(topic, Topic)
     return topic
 
@@ -297,7 +297,7 @@ async def _judge_broker(directory: Path, told: Told) -> None:
             await _judge_topic(broker, name, told)
         for name in told.deleted:
             with pytest.raises(TopicNotFound):
-                await broker.service.get_topic(TopicName.parse(name), may_create=False)
+                await broker.service.topics.get(TopicName.parse(name), may_create=False)
 
 
 async def _judge_topic(broker: app.Broker, name: str, told: Told) -> None:

@@ -123,7 +123,7 @@ class Target:
         """Ask the broker how it is, and publish something where nobody was."""
         await self.send(Request("GET", "/admin/v2/brokers/health", b""))
         broker = self.broker.service
-        assert broker.stats.bugs == 0, "a topic or a task met a bug"
+        assert broker.surroundings.stats.bugs == 0, "a topic or a task met a bug"
         for key in broker.dynamic.overrides():
             await broker.dynamic.unset(key)
         # Where nobody was: policies that were set may well forbid to publish anywhere else.

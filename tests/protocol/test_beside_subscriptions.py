@@ -71,7 +71,7 @@ async def test_a_producer_that_meets_the_end_of_a_topic_gets_in_on_the_next_one(
     async with topic.turn("first", "being held by this test"):
         asked = clients[0].ask(Type.PRODUCER, topic=TOPIC, producer_id=1, initial_subscription_name="first")
         await waiting(broker, 1)
-        unloading = asyncio.ensure_future(broker.service.unload(topic))
+        unloading = asyncio.ensure_future(broker.service.topics.unload(topic))
         await broker.until(lambda: topic.is_fenced)
     await unloading
     assert (await clients[0].answer(asked))["type"] == "PRODUCER_SUCCESS"

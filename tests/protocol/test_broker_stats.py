@@ -95,12 +95,12 @@ async def test_what_only_a_java_broker_has_is_empty_or_refused() -> None:
 @pytest.mark.parametrize("is_well", [True, False])
 async def test_the_health_metric_says_what_the_last_check_found(is_well: bool) -> None:
     async with memory_broker() as broker:
-        broker.service.ready = is_well
+        broker.service.presence.ready = is_well
         tasks = TaskOwner("test")
         tasks.start(measure_health(broker.service, 3600), "health")
         await broker.until(lambda: broker.service.surroundings.stats.is_healthy is not None)
         await tasks.close()
-        broker.service.ready = True
+        broker.service.presence.ready = True
         groups = (await broker.rest("GET", f"{BASE}/metrics")).json
         found = [group["metrics"] for group in groups if group["dimensions"].get("metric") == "broker_health"]
         assert found == [{"brk_health": int(is_well)}]

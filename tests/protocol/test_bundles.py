@@ -31,7 +31,7 @@ async def topic_with_clients(broker: MemoryBroker, name: str) -> tuple[Topic, Re
 
 
 def is_loaded(broker: MemoryBroker, name: str) -> bool:
-    return str(TopicName.parse(name)) in broker.service.topics
+    return str(TopicName.parse(name)) in broker.service.loaded.persistent
 
 
 async def test_unloading_a_bundle_sends_its_clients_away_and_leaves_the_others(broker: MemoryBroker) -> None:
@@ -151,14 +151,14 @@ async def test_the_backlog_of_one_bundle_is_cleared(broker: MemoryBroker) -> Non
         await broker.consumer(topic, "s", RecordingPeer())
         await broker.publish(topic, 2)
     assert (await broker.rest("POST", f"{NAMESPACE}/{THIRD}/clearBacklog")).status == 204
-    cursors = [broker.service.topics[str(TopicName.parse(name))].subscriptions["s"].cursor for name in names]
+    cursors = [broker.service.loaded.persistent[str(TopicName.parse(name))].subscriptions["s"].cursor for name in names]
     assert [cursor.backlog_entries for cursor in cursors] == [0, 2]
 
 
 async def test_non_persistent_topics_are_listed_by_bundle(broker: MemoryBroker) -> None:
     names = [f"non-persistent://public/default/{name}" for name in ("t", "some-topic")]
     for name in names:
-        await broker.service.any_topic(TopicName.parse(name), may_create=True)
+        await broker.service.topics.any(TopicName.parse(name), may_create=True)
     bundles = [f"{low}_{high}" for low, high in pairwise(FOUR)]
     listed = [(await broker.rest("GET", f"/non-persistent/public/default/{bundle}")).json for bundle in bundles]
     assert sorted(name for each in listed for name in each) == sorted(names)

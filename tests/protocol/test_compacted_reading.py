@@ -260,7 +260,7 @@ async def test_an_unload_during_a_compaction_is_no_fault(
     reads = HeldReads(topic, monkeypatch, 1)
     topic.compaction.start()
     await broker.until(lambda: bool(reads.held))
-    await broker.service.unload(topic)
+    await broker.service.topics.unload(topic)
     assert topic.compaction.counters.failed == 0
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 

@@ -47,7 +47,7 @@ async def enabled(broker: MemoryBroker) -> Topic:
 
 
 async def loaded_again(broker: MemoryBroker, topic: Topic) -> Topic:
-    await broker.service.unload(topic)
+    await broker.service.topics.unload(topic)
     return await enabled(broker)
 
 
@@ -214,7 +214,7 @@ async def test_who_waits_for_a_topic_that_closes_is_told_to_try_again(
     topic = await broker.topic(TOPIC)
     settled = asyncio.ensure_future(topic.settled("p"))
     await asyncio.sleep(0)
-    await broker.service.unload(topic)
+    await broker.service.topics.unload(topic)
     with pytest.raises(ServiceNotReady):
         await settled
 
@@ -461,6 +461,6 @@ async def test_only_so_many_producers_are_remembered() -> None:
 async def test_a_deleted_topic_leaves_nothing_behind(broker: MemoryBroker) -> None:
     topic = await enabled(broker)
     await stored_again(broker, topic, 1)
-    await broker.service.delete_topic(topic.name)
+    await broker.service.topics.delete(topic.name)
     topic = await enabled(broker)
     assert await stored_again(broker, topic, 1) == [True]

@@ -210,7 +210,7 @@ async def test_a_large_index_is_stored_and_read_back(broker: MemoryBroker, monke
     for _ in range(10):
         sent += await publish(broker, topic, [5000 + index for index in range(10)])
         await settle()
-    await broker.service.unload(topic)
+    await broker.service.topics.unload(topic)
     topic = await broker.topic(NAME)
     subscription = topic.subscriptions["s"]
     assert subscription.cursor.ledger.cursor_infos["s"].delayed
@@ -224,7 +224,7 @@ async def test_a_large_index_is_stored_and_read_back(broker: MemoryBroker, monke
     await advance(broker, consumer, 6000)
     assert sorted(peer.delivered) == sent
     acknowledge(consumer, sent)
-    await broker.service.unload(topic)
+    await broker.service.topics.unload(topic)
     cursor = (await broker.topic(NAME)).subscriptions["s"].cursor
     assert cursor.backlog_entries == 0
 
@@ -236,7 +236,7 @@ async def test_a_damaged_index_costs_reading_only(broker: MemoryBroker, monkeypa
     sent = await publish(broker, topic, [5000] * 40)
     await settle()
     record_id = await broker.service.ledgers.announce_delayed(consumer.subscription.cursor)
-    await broker.service.unload(topic)
+    await broker.service.topics.unload(topic)
     broker.service.ledgers.cursor_store.append_delta(record_id, b"\x01\x01damage", None)
     consumer = await broker.consumer(await broker.topic(NAME), "s", peer)
     await settle()

@@ -53,7 +53,7 @@ async def test_what_is_not_acknowledged_comes_again_after_an_unload() -> None:
         topic = await broker.topic(NAME)
         peer, positions = await delivered(broker, topic, "Shared", 4)
         acknowledge(topic.subscriptions["s"].consumers[0], positions[1:2])
-        await broker.service.unload(topic)
+        await broker.service.topics.unload(topic)
         assert peer.closed_consumers == [1]
         again = RecordingPeer()
         await broker.consumer(await broker.topic(NAME), "s", again, "Shared")

@@ -183,7 +183,7 @@ async def test_limits_of_the_broker_hold_from_the_next_request_on(broker: Memory
 
 async def test_a_superuser_is_made_and_unmade() -> None:
     async with memory_broker() as broker:
-        authorization = broker.service.authorization
+        authorization = broker.service.commons.authorization
         authorization.enabled = True
         assert not authorization._is_superuser("new")
         await broker.service.dynamic.set("superUserRoles", "boss,new")

@@ -137,7 +137,7 @@ async def test_without_permission_to_override_policies_are_kept_and_do_nothing(m
         await broker.until(lambda: len(peer.delivered) == 1)
         config = "/brokers/configuration/allowOverrideEntryFilters/true"
         assert (await broker.rest("POST", config)).status == 200
-        await broker.until(lambda: not broker.service.tasks)  # It is applied.
+        await broker.until(lambda: not broker.service.commons.tasks)  # It is applied.
         await broker.publish(topic, 1)
         await broker.until(lambda: topic.subscriptions["s"].counters.filter_rejected == 1)
 

@@ -183,7 +183,7 @@ async def test_brokers_tell_who_and_how_they_are(http: Served) -> None:
 
 async def test_a_broker_that_is_not_well_says_so(http: Served) -> None:
     http.broker.sickness = Unwell("the disk is full")
-    http.broker.ready = False
+    http.broker.presence.ready = False
     health = await http.call("GET", f"{ADMIN}/brokers/health")
     assert (health.status, health.reason) == (503, "the disk is full")
     assert (await http.call("GET", f"{ADMIN}/brokers/ready")).status == 503
@@ -244,7 +244,7 @@ async def test_the_status_page_follows_its_file(tmp_path: Path) -> None:
         assert (await http.call("GET", "/status.html")).status == 404
         path.touch()
         assert (await http.call("GET", "/status.html")).body == b"OK"
-        http.broker.is_closing = True
+        http.broker.presence.is_closing = True
         assert (await http.call("GET", "/status.html")).status == 404
         assert (await http.call("GET", "/ready")).status == 503
         assert (await http.call("GET", "/live")).body == b"ok"

@@ -62,7 +62,7 @@ async def test_partitions_have_the_policies_of_their_topic_and_none_of_their_own
     assert (loaded.policies.max_producers, later.policies.max_producers) == (3, 3)
     for method, body in (("GET", None), ("POST", 4), ("DELETE", None)):
         assert await status(broker, method, f"{PARTITIONED}-partition-0/maxProducers", body) == 412
-    await broker.service.delete_topic(loaded.name)
+    await broker.service.topics.delete(loaded.name)
     assert await shown(broker, f"{PARTITIONED}/maxProducers") == 3
     await broker.rest("DELETE", f"{PARTITIONED}/policies")
     assert later.policies.max_producers == 0
@@ -234,7 +234,7 @@ async def test_permissions_on_a_topic_join_those_on_its_namespace_and_go_with_th
     assert await status(broker, "DELETE", f"{path}/one") == 204
     assert await status(broker, "DELETE", f"{path}/one") == 204
     assert await shown(broker, path) == {"all": ["produce", "consume"]}
-    await broker.service.delete_topic(TopicName.parse(NAME))
+    await broker.service.topics.delete(TopicName.parse(NAME))
     assert _by_topic(broker) == {}
 
 

@@ -191,8 +191,8 @@ async def test_change_events_have_their_schema(broker: MemoryBroker) -> None:
     await broker.topic("persistent://public/default/t")
     assert (await broker.rest("POST", "/persistent/public/default/t/maxConsumers", 3)).status == 204
     name = change_events(TopicName.parse("t").namespace)
-    await broker.until(lambda: str(name) in broker.service.topics)
-    await broker.until(lambda: broker.service.topics[str(name)].counters.messages_in > 0)
+    await broker.until(lambda: str(name) in broker.service.loaded.persistent)
+    await broker.until(lambda: broker.service.loaded.persistent[str(name)].counters.messages_in > 0)
     shown = (await broker.rest("GET", "/schemas/public/default/__change_events/schemas")).json["getSchemaResponses"]
     assert [(each["version"], each["type"]) for each in shown] == [(version_from_bytes(bytes(8)), "AVRO")]
     assert shown[0]["data"].encode() == event_schema().data

@@ -260,7 +260,7 @@ class Rights:
 async def test_a_role_without_the_right_gets_401_or_403_by_the_kind_of_check(
     http: Served, method: str, path: str, status: int
 ) -> None:
-    http.broker.authorization = Rights()  # type: ignore[assignment]
+    http.broker.commons.authorization = Rights()  # type: ignore[assignment]
     assert (await http.call(method, path)).status == status
 
 

@@ -52,7 +52,7 @@ async def test_an_unloaded_topic_tells_its_clients_and_comes_back_as_it_was(brok
     await broker.until(lambda: len(peer.delivered) == 4)
     acknowledge(consumer, [positions[1], positions[2]])
     assert (await broker.rest("PUT", f"{PATH}/unload")).status == 204
-    assert (peer.closed_producers, peer.closed_consumers, broker.service.topics) == ([1], [1], {})
+    assert (peer.closed_producers, peer.closed_consumers, broker.service.loaded.persistent) == ([1], [1], {})
     again = RecordingPeer()
     await broker.consumer(await broker.topic(NAME), "s", again)
     await broker.until(lambda: len(again.delivered) == 2)
@@ -63,7 +63,7 @@ async def test_a_topic_that_is_not_loaded_is_not_loaded_to_unload_it(broker: Mem
     assert (await broker.rest("PUT", f"{PATH}/unload")).status == 404
     await broker.topic(NAME)
     assert await statuses(broker, ("PUT", "unload"), ("PUT", "unload")) == [204, 204]
-    assert not broker.service.topics
+    assert not broker.service.loaded.persistent
 
 
 async def test_calls_to_unload_and_delete_at_once_get_along(broker: MemoryBroker) -> None:
@@ -143,10 +143,12 @@ async def test_partitions_are_unloaded_trimmed_truncated_and_terminated_together
     assert all(topic.is_fenced for topic in topics)
     ended = await broker.rest("POST", f"{PATH}/terminate/partitions")
     assert [ended.json[str(index)]["entryId"] for index in range(PARTITIONS)] == [1, 1, 1]
-    assert all(topic.ledger.is_terminated for topic in broker.service.topics.values())
+    assert all(topic.ledger.is_terminated for topic in broker.service.loaded.persistent.values())
     assert (await broker.rest("POST", f"{PATH}/terminate/partitions")).json == ended.json
     assert await statuses(broker, ("DELETE", "truncate")) == [204]
-    assert all(not topic.subscriptions["s"].cursor.backlog_entries for topic in broker.service.topics.values())
+    assert all(
+        not topic.subscriptions["s"].cursor.backlog_entries for topic in broker.service.loaded.persistent.values()
+    )
 
 
 async def test_what_is_kept_of_a_partitioned_topic_is_shown_for_each_partition(broker: MemoryBroker) -> None:
@@ -210,7 +212,7 @@ async def test_what_only_one_topic_can_do_is_refused(broker: MemoryBroker, metho
     ],
 )
 async def test_what_needs_a_persistent_topic_says_so(broker: MemoryBroker, method: str, path: str, status: int) -> None:
-    await broker.service.any_topic(TopicName.parse("non-persistent://public/default/t"), may_create=True)
+    await broker.service.topics.any(TopicName.parse("non-persistent://public/default/t"), may_create=True)
     answer = await broker.rest(method, f"/non-persistent/public/default/t/{path}", EARLIEST)
     assert answer.status == status
     assert answer.json["reason"]

@@ -79,7 +79,7 @@ async def test_properties_are_kept_merged_and_removed_one_by_one(broker: MemoryB
     await assert_ok(broker, "PUT", f"{PLAIN}/properties", {"b": "3", "c": "4"})
     await assert_ok(broker, "DELETE", f"{PLAIN}/properties?key=a")
     await assert_ok(broker, "DELETE", f"{PLAIN}/properties?key=unknown")
-    await broker.service.unload(await broker.topic("plain"))
+    await broker.service.topics.unload(await broker.topic("plain"))
     assert (await broker.rest("GET", f"{PLAIN}/properties")).json == {"b": "3", "c": "4"}
     await assert_ok(broker, "PUT", ORDERS)
     assert (await broker.rest("GET", f"{ORDERS}/properties")).json == {}
@@ -246,7 +246,7 @@ async def test_new_partitions_have_the_subscriptions_of_the_first_one(broker: Me
 async def test_partitions_that_an_interrupted_update_left_are_taken_over(broker: MemoryBroker) -> None:
     await assert_ok(broker, "PUT", f"{ORDERS}/partitions", 1)
     await (await broker.topic("orders-partition-0")).subscription("s", True, True, {})
-    await broker.service.loading.make(ORDERS_NAME.partition(1), {})
+    await broker.service.topics.make(ORDERS_NAME.partition(1), {})
     with pytest.raises(TopicNotFound):
         await broker.topic("orders-partition-1")
     await assert_ok(broker, "POST", f"{ORDERS}/partitions", 2)
@@ -256,7 +256,7 @@ async def test_partitions_that_an_interrupted_update_left_are_taken_over(broker:
 async def test_partitions_that_an_interrupted_update_left_go_with_their_topic(broker: MemoryBroker) -> None:
     await assert_ok(broker, "PUT", f"{ORDERS}/partitions", 2)
     for index in (2, 5, 60):
-        await broker.service.loading.make(ORDERS_NAME.partition(index), {})
+        await broker.service.topics.make(ORDERS_NAME.partition(index), {})
     await assert_ok(broker, "DELETE", f"{ORDERS}/partitions")
     assert (await broker.rest("GET", NAMESPACE)).json == []
 
@@ -281,7 +281,7 @@ async def test_a_partitioned_topic_goes_with_its_partitions_and_policies(broker:
 async def test_no_partition_is_made_again_while_its_topic_is_being_deleted(broker: MemoryBroker) -> None:
     await assert_ok(broker, "PUT", f"{ORDERS}/partitions", 3)
     deleting = asyncio.ensure_future(broker.service.partitioned_operations.delete(ORDERS_NAME, force=True))
-    await broker.until(lambda: broker.service.partitioned_operations.is_changing(ORDERS_NAME))
+    await broker.until(lambda: not broker.service.creation.is_settled(ORDERS_NAME))
     with pytest.raises(NotAllowedError):  # It waits, and then there is no partitioned topic any more.
         await broker.topic("orders-partition-0")
     assert deleting.done()
@@ -353,7 +353,7 @@ async def test_a_name_that_ends_like_a_partition_becomes_nothing_by_itself() -> 
         name = TopicName.parse("a-partition-2")
         assert await broker.service.partitioned_metadata(name, create=True) == 0
         with pytest.raises(NotAllowedError, match="Partition metadata not found"):
-            await broker.service.get_topic(name, may_create=True)
+            await broker.service.topics.get(name, may_create=True)
         assert await names_of(broker) == []
         assert await names_of(broker, f"{NAMESPACE}/partitioned") == []
 
@@ -411,8 +411,8 @@ async def test_a_name_is_either_partitioned_or_not_also_when_both_come_at_once(b
 async def test_who_wants_no_topic_made_does_not_keep_others_from_making_it(broker: MemoryBroker) -> None:
     name = TopicName.parse("plain")
     missing, made = await asyncio.gather(
-        broker.service.get_topic(name, may_create=False),
-        broker.service.get_topic(name, may_create=True),
+        broker.service.topics.get(name, may_create=False),
+        broker.service.topics.get(name, may_create=True),
         return_exceptions=True,
     )
     assert isinstance(missing, TopicNotFound)
@@ -433,7 +433,7 @@ async def test_listeners_hear_of_every_topic_once_it_is_there_or_gone(broker: Me
     broker.service.directory.listen(listener)
     await assert_ok(broker, "PUT", PLAIN)
     await broker.topic("auto")
-    await broker.service.unload(await broker.topic("auto"))
+    await broker.service.topics.unload(await broker.topic("auto"))
     await broker.topic("auto")
     await assert_ok(broker, "PUT", f"{ORDERS}/partitions", 1)
     await assert_ok(broker, "POST", f"{ORDERS}/partitions", 2)
@@ -509,7 +509,7 @@ async def test_a_namespace_with_topics_goes_only_by_force_and_then_as_a_whole() 
 async def test_a_topic_whose_deletion_a_crash_has_cut_off_can_be_deleted_again(broker: MemoryBroker) -> None:
     topic = await broker.topic("plain")
     topic.ledger.is_deleted = True
-    await broker.service.unload(topic)
+    await broker.service.topics.unload(topic)
     await assert_refused(broker, 404, "GET", f"{PLAIN}/partitions")
     assert await names_of(broker) == ["plain"]
     await assert_ok(broker, "DELETE", PLAIN)

@@ -38,7 +38,7 @@ async def test_events_of_a_namespace_keep_their_order(broker: MemoryBroker) -> N
 
 async def test_events_of_a_namespace_that_is_going_are_dropped(broker: MemoryBroker) -> None:
     broker.service.change_events.changed(TopicName.parse("persistent://public/gone/t"), None)
-    assert len(broker.service.tasks) == 0
+    assert len(broker.service.commons.tasks) == 0
 
 
 async def test_an_answer_that_nobody_waits_for_any_more_is_not_taken_for_the_next(broker: MemoryBroker) -> None:
@@ -63,6 +63,6 @@ async def test_a_broker_that_cannot_store_is_not_healthy(broker: MemoryBroker, m
         with pytest.raises(MetadataError, match="the disk is gone"):
             await broker.service.health_check()
     await broker.service.health_check()
-    broker.service.ready = False
+    broker.service.presence.ready = False
     with pytest.raises(ServiceNotReady):
         await broker.service.health_check()

@@ -65,14 +65,14 @@ async def test_retention_acts_on_a_loaded_topic_when_a_policy_is_set_at_any_leve
 async def test_a_topic_that_is_loaded_again_has_its_own_policies(broker: MemoryBroker) -> None:
     topic = await broker.topic(TOPIC)
     await broker.rest("POST", f"{TOPIC_PATH}/messageTTL?messageTTL=60")
-    await broker.service.unload(topic)
+    await broker.service.topics.unload(topic)
     assert (await broker.topic(TOPIC)).policies.message_ttl_s == 60
 
 
 async def test_a_topic_of_the_name_of_a_deleted_one_has_nothing_set(broker: MemoryBroker) -> None:
     topic = await broker.topic(TOPIC)
     await broker.rest("POST", f"{TOPIC_PATH}/messageTTL?messageTTL=60")
-    await broker.service.delete_topic(topic.name)
+    await broker.service.topics.delete(topic.name)
     assert (await broker.topic(TOPIC)).policies.message_ttl_s == 0
 
 
@@ -266,7 +266,7 @@ async def test_what_fails_in_one_topic_stops_neither_the_others_nor_the_check(br
         await topic.subscription("s", True, True, {})
         await broker.publish(topic, 1)
     await broker.rest("POST", f"{NAMESPACE_PATH}/messageTTL", 1)
-    await broker.until(lambda: not len(broker.service.tasks))
+    await broker.until(lambda: not len(broker.service.commons.tasks))
     broker.clock.now_ms += 1001
     for topic, failure in zip(topics, (StoreError("a sick disk"), ValueError("a bug")), strict=False):
         topic.__class__ = Failing
@@ -301,7 +301,7 @@ async def test_nobody_gets_in_while_the_cursor_is_being_reset(broker: MemoryBrok
     [position] = await broker.publish(topic, 1)
     async with topic.turn("s", "being moved"):
         subscribing = asyncio.ensure_future(broker.consumer(topic, "s", RecordingPeer()))
-        await broker.until(lambda: broker.service.waiting.subscriptions.occupied == 1)
+        await broker.until(lambda: broker.service.commons.waiting.subscriptions.occupied == 1)
         await cursor_moves.reset(subscription, position)
         assert not subscription.consumers
     await subscribing

@@ -136,7 +136,7 @@ def test_nothing_of_the_messages_is_stored(tmp_path: Path) -> None:
 
 
 async def topic_of(broker: MemoryBroker, name: TopicName = NAME) -> NonPersistentTopic:
-    topic = await broker.service.any_topic(name, may_create=True)
+    topic = await broker.service.topics.any(name, may_create=True)
     assert isinstance(topic, NonPersistentTopic)
     return topic
 
@@ -245,7 +245,7 @@ async def test_topics_that_nobody_uses_go(broker: MemoryBroker, monkeypatch: pyt
         await broker.service.maintenance.check_inactive_topics()
         now_ms += 61_000
         await broker.service.maintenance.check_inactive_topics()
-        assert (str(NAME) in broker.service.non_persistent.loaded) is is_there
+        assert (str(NAME) in broker.service.loaded.non_persistent) is is_there
         consumer.detach()
 
 
@@ -264,7 +264,7 @@ async def test_topics_are_listed_counted_and_unloaded_while_they_are_loaded(brok
     assert (await broker.rest("GET", PATH)).json == []
     assert (await broker.rest("GET", f"{PATH}/t/stats")).status == 404
     with pytest.raises(TopicNotFound):
-        await broker.service.any_topic(NAME, may_create=False)
+        await broker.service.topics.any(NAME, may_create=False)
 
 
 async def test_a_topic_is_made_and_deleted_with_its_policies(broker: MemoryBroker) -> None:
@@ -275,7 +275,7 @@ async def test_a_topic_is_made_and_deleted_with_its_policies(broker: MemoryBroke
     consumer_of(await topic_of(broker), peer, 1)
     assert (await broker.rest("DELETE", f"{PATH}/t")).status == 412
     assert (await broker.rest("DELETE", f"{PATH}/t?force=true")).status == 204
-    assert (peer.closed_consumers, broker.service.non_persistent.loaded) == ([1], {})
+    assert (peer.closed_consumers, broker.service.loaded.non_persistent) == ([1], {})
     assert (await broker.rest("DELETE", f"{PATH}/t")).status == 204  # as good as deleted
     assert (await broker.rest("PUT", f"{PATH}/t")).status == 204
     assert (await broker.rest("GET", f"{PATH}/t/maxProducers")).text in ("", "null")
@@ -298,10 +298,10 @@ async def test_partitions_are_topics_once_somebody_uses_them(broker: MemoryBroke
     stats = (await broker.rest("GET", f"{PATH}/t/partitioned-stats")).json
     assert (list(stats["partitions"]), stats["msgDropRate"]) == ([str(NAME.partition(0))], 0)
     with pytest.raises(NotAllowedError):
-        await broker.service.any_topic(NAME, may_create=True)
+        await broker.service.topics.any(NAME, may_create=True)
     assert (await broker.rest("DELETE", f"{PATH}/t/partitions")).status == 412
     assert (await broker.rest("DELETE", f"{PATH}/t/partitions?force=true")).status == 204
-    assert (peer.closed_consumers, broker.service.non_persistent.loaded) == ([1], {})
+    assert (peer.closed_consumers, broker.service.loaded.non_persistent) == ([1], {})
 
 
 async def test_a_namespace_is_deleted_with_them(broker: MemoryBroker) -> None:
@@ -309,7 +309,7 @@ async def test_a_namespace_is_deleted_with_them(broker: MemoryBroker) -> None:
     name = TopicName.parse("non-persistent://public/gone/t")
     await topic_of(broker, name)
     assert (await broker.rest("DELETE", "/namespaces/public/gone")).status == 409
-    await broker.service.delete_topic(name)
+    await broker.service.topics.delete(name)
     assert (await broker.rest("DELETE", "/namespaces/public/gone")).status == 204
     with pytest.raises(TopicNotFound):
         await topic_of(broker, name)
@@ -323,14 +323,14 @@ async def test_two_that_come_at_once_get_the_same_topic(broker: MemoryBroker) ->
 async def test_either_kind_of_topics_can_be_switched_off() -> None:
     persistent = TopicName.parse("persistent://public/default/t")
     async with memory_broker(enable_non_persistent_topics=False) as broker:
-        await broker.service.any_topic(persistent, may_create=True)
+        await broker.service.topics.any(persistent, may_create=True)
         with pytest.raises(NotAllowedError, match="enableNonPersistentTopics"):
             await topic_of(broker)
         assert (await broker.rest("PUT", f"{PATH}/t")).status == 409
     async with memory_broker(enable_persistent_topics=False) as broker:
         await topic_of(broker)
         with pytest.raises(NotAllowedError, match="enablePersistentTopics"):
-            await broker.service.any_topic(persistent, may_create=True)
+            await broker.service.topics.any(persistent, may_create=True)
 
 
 async def test_what_breaks_dispatch_closes_the_topic_only(
@@ -345,7 +345,7 @@ async def test_what_breaks_dispatch_closes_the_topic_only(
 
     monkeypatch.setattr(topic.subscriptions["s"].dispatcher, "assign", broken)
     assert publish(broker, topic, 1).receipts == [ONE_ID]
-    await broker.until(lambda: not broker.service.non_persistent.loaded)
+    await broker.until(lambda: not broker.service.loaded.non_persistent)
     assert peer.closed_consumers == [1]
     assert await topic_of(broker) is not topic
 

@@ -68,7 +68,7 @@ async def test_partitions_that_are_not_loaded_are_loaded_and_those_that_do_not_e
         for index in (0, 2):
             await broker.topic(f"{NAME}-partition-{index}")
         topic = await broker.topic(f"{NAME}-partition-0")
-        await broker.service.unload(topic)
+        await broker.service.topics.unload(topic)
         assert (await broker.rest("DELETE", f"{PATH}-partition-1")).status == 204
         stats = await shown(broker)
         assert sorted(stats["partitions"]) == [f"{NAME}-partition-0", f"{NAME}-partition-2"]

@@ -178,7 +178,7 @@ async def test_a_failed_change_of_properties_takes_nothing_else_back(
 
 async def test_an_epoch_outlives_the_loaded_topic(room: Room) -> None:
     await room.enter(EXCLUSIVE)
-    await room.broker.service.unload(room.topic)
+    await room.broker.service.topics.unload(room.topic)
     loaded = await room.broker.topic(NAME)
     assert loaded.producer_places.epoch == 0
 
@@ -186,7 +186,7 @@ async def test_an_epoch_outlives_the_loaded_topic(room: Room) -> None:
 @pytest.mark.parametrize("text", ["", "x", "-1", "²"])
 async def test_what_others_write_where_the_epoch_stands_is_no_epoch(room: Room, text: str) -> None:
     await room.broker.service.ledgers.change_properties(room.topic.ledger, {EPOCH: text})
-    await room.broker.service.unload(room.topic)
+    await room.broker.service.topics.unload(room.topic)
     assert (await room.broker.topic(NAME)).producer_places.epoch is None
 
 
@@ -236,7 +236,7 @@ async def test_closing_the_topic_tells_those_that_hold_it_wait_for_it_or_are_jus
     room.gate.clear()
     holder.detach()
     await room.turns()  # the epoch of the next one is being stored
-    await room.broker.service.unload(room.topic)
+    await room.broker.service.topics.unload(room.topic)
     for each in (next_one, waiting):
         assert [type(error) for error in peer_of(each).refused_producers] == [ServiceNotReady]
         assert not peer_of(each).ready_producers

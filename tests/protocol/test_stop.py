@@ -8,8 +8,8 @@ import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
 
 from pybroker.broker import topic_closing
-from pybroker.broker.service import BrokerService
 from pybroker.broker.topic import Topic
+from pybroker.broker.topic_closing import TopicClosing
 from pybroker.model.names import TopicName
 from pybroker.model.policies import TopicPolicies
 
@@ -69,27 +69,27 @@ async def test_topics_are_closed_at_once_and_none_is_left(
     intercept_close(monkeypatch, before)
     async with asyncio.timeout(10):
         await broker.service.close()
-    assert broker.service.loaded_topics() == []
+    assert broker.service.loaded.all() == []
 
 
 async def test_no_more_topics_are_closed_at_once_than_the_limit_says(monkeypatch: pytest.MonkeyPatch) -> None:
     async with memory_broker(max_concurrent_topic_closes=3) as broker:
         await with_topics(broker)
-        original = BrokerService.unload
+        original = TopicClosing.unload
         closing, most = 0, 0
 
-        async def unload(service: BrokerService, topic: Topic) -> None:
+        async def unload(closing_topics: TopicClosing, topic: Topic) -> None:
             nonlocal closing, most
             closing += 1
             most = max(most, closing)
             await asyncio.sleep(0)
-            await original(service, topic)
+            await original(closing_topics, topic)
             closing -= 1
 
-        monkeypatch.setattr(BrokerService, "unload", unload)
+        monkeypatch.setattr(TopicClosing, "unload", unload)
         await broker.service.close()
         assert most == 3
-        assert broker.service.loaded_topics() == []
+        assert broker.service.loaded.all() == []
 
 
 async def test_others_have_their_turn_while_clients_are_told(
@@ -154,7 +154,7 @@ async def test_a_topic_whose_loading_ends_while_others_are_closed_is_closed_as_w
         intercept_close(monkeypatch, before)
         await broker.service.close()
     assert loading.result().is_fenced
-    assert broker.service.loaded_topics() == []
+    assert broker.service.loaded.all() == []
 
 
 async def test_a_stop_that_is_given_up_ends_at_once(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:

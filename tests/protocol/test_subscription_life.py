@@ -57,7 +57,7 @@ async def test_a_topic_may_keep_what_its_namespace_or_the_configuration_drops() 
 async def test_a_topic_that_was_just_loaded_keeps_its_subscriptions(broker: MemoryBroker, topic: Topic) -> None:
     await broker.rest("POST", f"{NAMESPACE_PATH}/subscriptionExpirationTime", 10)
     await topic.subscription("idle", True, True, {})
-    await broker.service.unload(topic)
+    await broker.service.topics.unload(topic)
     broker.clock.now_ms += 60 * MINUTE_MS
     topic = await broker.topic(TOPIC)
     await broker.service.maintenance.check_unused_subscriptions()

@@ -160,10 +160,10 @@ async def test_whoever_has_waited_too_long_is_told_so_at_once_and_the_others_go_
     late = await clients[1].answer(clients[1].subscribe(TOPIC))
     assert late["error"] == "TooManyRequests"
     assert "being made" in late["message"]
-    assert broker.service.waiting.subscriptions.late_total == 1
+    assert broker.service.commons.waiting.subscriptions.late_total == 1
     held.release()
     assert (await clients[0].answer(first))["type"] == "SUCCESS"
-    assert broker.service.waiting.subscriptions.occupied == 0
+    assert broker.service.commons.waiting.subscriptions.occupied == 0
 
 
 async def test_the_row_has_an_end(broker: MemoryBroker, held: HeldSaves, clients: list[AsyncClient]) -> None:
@@ -211,7 +211,7 @@ async def test_a_durable_subscription_and_a_reader_of_one_name_at_once_lose_noth
         assert topic.subscriptions["s"].backlog_entries == 60
         assert topic.ledger.cursors["s"] is topic.subscriptions["s"].cursor
         after: list[int] = []
-        await broker.service.unload(topic)
+        await broker.service.topics.unload(topic)
         topic = await broker.topic(TOPIC)
         after.append(topic.subscriptions["s"].backlog_entries)
         assert after == [60]
@@ -287,7 +287,7 @@ async def test_a_seek_waits_until_the_topic_is_closed_and_is_done_on_the_next_on
     async with topic.turn("s", "being held by this test"):
         seek = clients[0].ask(Type.SEEK, consumer_id=1, message_publish_time=1)
         await waiting(broker, 1)
-        unloading = asyncio.ensure_future(broker.service.unload(topic))
+        unloading = asyncio.ensure_future(broker.service.topics.unload(topic))
         await broker.until(lambda: topic.is_fenced)
     await unloading
     assert (await clients[0].answer(seek))["type"] == "SUCCESS"
@@ -376,7 +376,7 @@ async def test_whoever_subscribes_while_the_topic_is_unloaded_gets_in_on_the_nex
 ) -> None:
     asked = [client.subscribe(TOPIC) for client in clients[:3]]
     await waiting(broker, 2)
-    unloading = asyncio.ensure_future(broker.service.unload(topic))
+    unloading = asyncio.ensure_future(broker.service.topics.unload(topic))
     await broker.until(lambda: topic.is_fenced)
     asked += [client.subscribe(TOPIC) for client in clients[3:]]
     held.release()
@@ -477,7 +477,7 @@ async def test_a_subscription_by_rest_waits_until_the_topic_is_closed(
 ) -> None:
     making = [asyncio.ensure_future(broker.rest("PUT", SUBSCRIPTION)) for _ in range(2)]
     await waiting(broker, 1)
-    unloading = asyncio.ensure_future(broker.service.unload(topic))
+    unloading = asyncio.ensure_future(broker.service.topics.unload(topic))
     await broker.until(lambda: topic.is_fenced)
     held.release()
     await unloading

@@ -81,7 +81,7 @@ async def test_clients_that_make_one_partitioned_topic_at_once_all_get_it(partit
     async def use(_: int) -> int:
         partitions = await partitioning.service.partitioned_metadata(ORDERS, create=True)
         for index in range(partitions):
-            await partitioning.service.any_topic(ORDERS.partition(index), may_create=True)
+            await partitioning.service.topics.any(ORDERS.partition(index), may_create=True)
         return partitions
 
     assert await outcomes(*map(use, range(40))) == [3] * 40
@@ -95,7 +95,7 @@ async def test_a_client_of_a_partition_waits_while_the_partitions_are_made(
     making = asyncio.ensure_future(service.partitioned_operations.create(ORDERS, 2, {}))
     await broker.until(lambda: gate.arrived == 2)
     asking = asyncio.ensure_future(service.partitioned_metadata(ORDERS, create=True))
-    using = asyncio.ensure_future(service.any_topic(ORDERS.partition(1), may_create=True))
+    using = asyncio.ensure_future(service.topics.any(ORDERS.partition(1), may_create=True))
     await turns()
     assert not using.done()
     gate.open()
@@ -141,8 +141,8 @@ async def test_partitions_that_there_are_go_on_while_their_topic_grows(
     gate = Gate(service.partitioned, "update", monkeypatch)
     growing = asyncio.ensure_future(service.partitioned_operations.update(ORDERS, 2))
     await broker.until(lambda: gate.arrived == 1)
-    await service.any_topic(ORDERS.partition(0), may_create=True)
-    added = asyncio.ensure_future(service.any_topic(ORDERS.partition(1), may_create=True))
+    await service.topics.any(ORDERS.partition(0), may_create=True)
+    added = asyncio.ensure_future(service.topics.any(ORDERS.partition(1), may_create=True))
     await turns()
     assert not added.done()
     gate.open()
@@ -153,7 +153,7 @@ async def test_partitions_that_there_are_go_on_while_their_topic_grows(
 async def test_a_topic_is_never_both_partitioned_and_not(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     service = broker.service
     gate = Gate(service.ledgers, "create", monkeypatch)
-    single = asyncio.ensure_future(service.creation.create(ORDERS, {}))
+    single = asyncio.ensure_future(service.making.create(ORDERS, {}))
     await broker.until(lambda: gate.arrived == 1)
     partitioned = asyncio.ensure_future(service.partitioned_operations.create(ORDERS, 2, {}))
     await turns()
@@ -165,7 +165,7 @@ async def test_a_topic_is_never_both_partitioned_and_not(broker: MemoryBroker, m
 
 
 async def test_two_that_make_one_topic_both_can_use_it(broker: MemoryBroker) -> None:
-    found = await outcomes(*(broker.service.creation.create(ORDERS, {}) for _ in range(3)))
+    found = await outcomes(*(broker.service.making.create(ORDERS, {}) for _ in range(3)))
     assert [type(each) for each in found] == [type(None), AdminError, AdminError]
     assert {each.status for each in found[1:]} == {409}
 
@@ -177,12 +177,12 @@ async def test_a_wait_for_a_change_ends_with_an_error_that_no_client_hangs_on(mo
         making = asyncio.ensure_future(service.partitioned_operations.create(ORDERS, 1, {}))
         await broker.until(lambda: gate.arrived == 1)
         with pytest.raises(TooManyRequests, match="topicLoadTimeoutSeconds"):
-            await service.any_topic(ORDERS.partition(0), may_create=True)
+            await service.topics.any(ORDERS.partition(0), may_create=True)
         with pytest.raises(TooManyRequests, match="topicLoadTimeoutSeconds"):
             await service.partitioned_operations.create(ORDERS, 1, {})
         gate.open()
         await making
-        assert (service.waiting.count, service.waiting.late_total) == (0, 2)
+        assert (service.commons.waiting.count, service.commons.waiting.late_total) == (0, 2)
         page = await asyncio.to_thread(call, broker.url("").removesuffix("/admin/v2") + "/metrics/")
         assert 'pybroker_late_topic_requests_total{cluster="standalone"} 2' in page.text
 
@@ -196,16 +196,16 @@ async def test_only_so_many_requests_wait(monkeypatch: pytest.MonkeyPatch) -> No
         waiting = [asyncio.ensure_future(service.partitioned_operations.create(ORDERS, 1, {})) for _ in range(3)]
         await turns()
         with pytest.raises(TooManyRequests, match="maxWaitingTopicRequests"):
-            await service.any_topic(ORDERS.partition(0), may_create=True)
-        assert service.waiting.refused_total == 1
+            await service.topics.any(ORDERS.partition(0), may_create=True)
+        assert service.commons.waiting.refused_total == 1
         waiting[0].cancel()
         await turns()
-        assert service.waiting.count == 2
+        assert service.commons.waiting.count == 2
         gate.open()
         await making
         await asyncio.wait(waiting)
-        assert service.waiting.count == 0
-        await service.any_topic(ORDERS.partition(0), may_create=True)
+        assert service.commons.waiting.count == 0
+        await service.topics.any(ORDERS.partition(0), may_create=True)
 
 
 # --- topics being loaded -------------------------------------------------------------------------------------------------
@@ -222,11 +222,11 @@ async def test_topics_above_the_limit_are_loaded_in_order_of_arrival(monkeypatch
         loading = [asyncio.ensure_future(use(f"{ALSO}{index}")) for index in range(20)]
         await broker.until(lambda: gate.arrived == 2)
         await turns()
-        assert (gate.arrived, broker.service.loading_topic_count) == (2, 20)
+        assert (gate.arrived, broker.service.topics.loading_count) == (2, 20)
         gate.open()
         await asyncio.gather(*loading)
         assert order == [f"also-{index}" for index in range(20)]
-        assert broker.service.loading_topic_count == 0
+        assert broker.service.topics.loading_count == 0
 
 
 async def test_a_load_that_nobody_waits_for_any_more_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,10 +239,10 @@ async def test_a_load_that_nobody_waits_for_any_more_leaves_the_queue(monkeypatc
         left.cancel()
         shared.cancel()
         await turns()
-        assert broker.service.loading_topic_count == 2
+        assert broker.service.topics.loading_count == 2
         gate.open()
         assert {(await first).name.local_name, (await stays).name.local_name} == {"also-first", "also-two"}
-        assert f"{ALSO}left" not in broker.service.topics
+        assert f"{ALSO}left" not in broker.service.loaded.persistent
 
 
 async def test_what_the_broker_itself_loads_waits_for_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +250,7 @@ async def test_what_the_broker_itself_loads_waits_for_no_turn(monkeypatch: pytes
         service = broker.service
         await service.partitioned_operations.create(ORDERS, 1, {})
         await (await broker.topic(str(ORDERS.partition(0)))).subscription("s", True, True, {})
-        await service.unload(await broker.topic(str(ORDERS.partition(0))))
+        await service.topics.unload(await broker.topic(str(ORDERS.partition(0))))
         gate = Gate(service.partitioned, "update", monkeypatch)
         growing = asyncio.ensure_future(service.partitioned_operations.update(ORDERS, 2))
         # One that waits, in its turn, for the namespace's limit to be looked at, while others wait behind it.
@@ -262,7 +262,7 @@ async def test_what_the_broker_itself_loads_waits_for_no_turn(monkeypatch: pytes
 
 
 async def test_a_topic_that_is_closed_is_loaded_again_for_who_waits(broker: MemoryBroker, topic: Topic) -> None:
-    closing = asyncio.ensure_future(broker.service.unload(topic))
+    closing = asyncio.ensure_future(broker.service.topics.unload(topic))
     await broker.until(lambda: topic.is_fenced)
     again = await broker.topic(str(topic.name))
     assert again is not topic
@@ -286,11 +286,11 @@ async def test_a_topic_that_is_being_made_is_no_orphan_of_its_namespace(
     service = broker.service
     name = await new_namespace(broker)
     gate = Gate(service.ledgers, "open", monkeypatch)
-    using = asyncio.ensure_future(service.any_topic(name, may_create=True))
+    using = asyncio.ensure_future(service.topics.any(name, may_create=True))
     await broker.until(lambda: gate.arrived == 1)
-    deleting = asyncio.ensure_future(service.delete_namespace(name.namespace, force=force))
+    deleting = asyncio.ensure_future(service.namespace_deletion.delete(name.namespace, force=force))
     await turns()
-    late = asyncio.ensure_future(service.any_topic(TopicName("persistent", name.namespace, "late"), may_create=True))
+    late = asyncio.ensure_future(service.topics.any(TopicName("persistent", name.namespace, "late"), may_create=True))
     await turns()
     assert not deleting.done()
     assert not late.done()
@@ -320,11 +320,11 @@ async def test_whoever_makes_topics_while_a_namespace_goes_leaves_nothing_behind
 
         async def use(name: TopicName, wait_turns: int) -> None:
             await turns(wait_turns)
-            await service.any_topic(name, may_create=True)
+            await service.topics.any(name, may_create=True)
 
         async def delete(name: TopicName) -> None:
             await turns(10)
-            await service.delete_namespace(name.namespace, force=False)
+            await service.namespace_deletion.delete(name.namespace, force=False)
 
         made, deleted = await outcomes(use(name, attempt), delete(name))
         assert (made is None) == (deleted is not None), (attempt, made, deleted)
@@ -332,16 +332,16 @@ async def test_whoever_makes_topics_while_a_namespace_goes_leaves_nothing_behind
         left = await service.directory.list(name.namespace, None, include_system=True)
         assert left == ([] if deleted is None else [str(name)])
         if deleted is not None:
-            await service.delete_namespace(name.namespace, force=True)
+            await service.namespace_deletion.delete(name.namespace, force=True)
 
 
 async def test_a_partitioned_topic_is_not_made_in_a_namespace_that_goes(broker: MemoryBroker) -> None:
     name = await new_namespace(broker)
     service = broker.service
     deleted, made, single = await outcomes(
-        service.delete_namespace(name.namespace, force=False),
+        service.namespace_deletion.delete(name.namespace, force=False),
         service.partitioned_operations.create(name, 2, {}),
-        service.creation.create(TopicName("persistent", name.namespace, "u"), {}),
+        service.making.create(TopicName("persistent", name.namespace, "u"), {}),
     )
     assert deleted is None
     assert [type(made), type(single)] == [TopicNotFound, TopicNotFound]
@@ -350,8 +350,8 @@ async def test_a_partitioned_topic_is_not_made_in_a_namespace_that_goes(broker: 
 
 async def test_a_namespace_is_made_again_once_it_is_gone(broker: MemoryBroker) -> None:
     name = await new_namespace(broker)
-    await broker.service.any_topic(name, may_create=True)
-    deleting = asyncio.ensure_future(broker.service.delete_namespace(name.namespace, force=True))
+    await broker.service.topics.any(name, may_create=True)
+    deleting = asyncio.ensure_future(broker.service.namespace_deletion.delete(name.namespace, force=True))
     await turns(1)
     assert (await broker.rest("PUT", "/namespaces/public/gone")).status == 204
     await deleting
@@ -363,17 +363,17 @@ async def test_a_namespace_that_a_crash_left_marked_is_as_before_when_its_deleti
 ) -> None:
     name = await new_namespace(broker)
     service = broker.service
-    topic = await service.any_topic(name, may_create=True)
+    topic = await service.topics.any(name, may_create=True)
 
     def mark(policies: NamespacePolicies) -> None:
         policies.deleted = True
 
     await service.resources.update_namespace(name.namespace, mark)
-    await service.unload(topic)
+    await service.topics.unload(topic)
     with pytest.raises(TopicNotFound):
-        await service.any_topic(name, may_create=True)
+        await service.topics.any(name, may_create=True)
     assert (await broker.rest("DELETE", "/namespaces/public/gone")).status == 409
-    await service.any_topic(name, may_create=False)
+    await service.topics.any(name, may_create=False)
 
 
 async def test_a_deletion_that_fails_lets_nobody_wait_for_ever(
@@ -383,23 +383,23 @@ async def test_a_deletion_that_fails_lets_nobody_wait_for_ever(
         raise StoreError("no")
 
     name = await new_namespace(broker)
-    await broker.service.any_topic(name, may_create=True)
+    await broker.service.topics.any(name, may_create=True)
     with monkeypatch.context() as patched:
         patched.setattr(broker.service.ledgers, "_delete_stored", fail)
         with pytest.raises(StoreError):
-            await broker.service.delete_namespace(name.namespace, force=True)
+            await broker.service.namespace_deletion.delete(name.namespace, force=True)
     with pytest.raises(TopicNotFound):
-        await broker.service.any_topic(name, may_create=True)
-    await broker.service.delete_namespace(name.namespace, force=True)
+        await broker.service.topics.any(name, may_create=True)
+    await broker.service.namespace_deletion.delete(name.namespace, force=True)
     assert broker.service.resources.namespace(name.namespace) is None
 
 
 async def test_a_namespace_that_is_missing_is_answered_as_a_missing_topic(broker: MemoryBroker) -> None:
     for domain in ("persistent", "non-persistent"):
         with pytest.raises(TopicNotFound, match="Namespace"):
-            await broker.service.any_topic(TopicName.parse(f"{domain}://public/none/t"), may_create=True)
+            await broker.service.topics.any(TopicName.parse(f"{domain}://public/none/t"), may_create=True)
     with pytest.raises(NotAllowedError):
-        await broker.service.any_topic(ORDERS.partition(1), may_create=True)
+        await broker.service.topics.any(ORDERS.partition(1), may_create=True)
 
 
 # --- producers of a topic that ends ----------------------------------------------------------------------------------------
@@ -442,7 +442,7 @@ async def test_what_was_sent_before_is_answered_and_what_comes_after_is_dropped(
     producer = broker.producer(topic, peer)
     gate = Gate(service.ledgers, "save", monkeypatch)
     topic.publish(producer, a_run(5))
-    ended = asyncio.ensure_future(topic.terminate() if ending == "terminate" else service.unload(topic))
+    ended = asyncio.ensure_future(topic.terminate() if ending == "terminate" else service.topics.unload(topic))
     await turns(1)
     topic.publish(producer, a_run(3))
     await broker.until(lambda: gate.arrived == 1)
@@ -473,7 +473,7 @@ async def test_the_broker_itself_is_answered_while_its_topic_is_closed(
     broker: MemoryBroker, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(broker.service.ledgers, "save", monkeypatch)
-    closing = asyncio.ensure_future(broker.service.unload(topic))
+    closing = asyncio.ensure_future(broker.service.topics.unload(topic))
     await broker.until(lambda: topic.is_fenced)
     with pytest.raises(PersistenceError):
         await InternalProducer.of(topic).publish(b"x")

@@ -162,7 +162,7 @@ class MemoryBroker:
 
     async def topic(self, name: str) -> Topic:
         """The topic, made if need be."""
-        return await self.service.get_topic(TopicName.parse(name), may_create=True)
+        return await self.service.topics.get(TopicName.parse(name), may_create=True)
 
     async def end_window(self, seconds: float) -> None:
         """End a window of rates that has lasted that long; do it once before, to know when the first one begins."""
@@ -240,8 +240,8 @@ async def memory_broker(limits: LedgerLimits | None = None, **settings: Any) -> 
     clock = SetClock()
     stores = Stores(MemoryMetadataStore(), MemoryLedgerStore(entry_time_ms), MemoryCursorStore())
     service = await build(Surroundings(config, clock), stores, limits or LedgerLimits())
-    service.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
-    service.ready = True
+    service.presence.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
+    service.presence.ready = True
     rates_clock = RatesClock()
     server = HttpServer(service, None, rates_clock)
     await server.start()

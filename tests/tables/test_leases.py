@@ -66,11 +66,11 @@ async def test_a_lease_outlives_the_topic_that_is_unloaded_but_not_its_deletion(
         topic = await filled(broker)
         ids = topic.ledger.ledgers.ledger_ids()
         await hold(broker, ids[1])
-        await broker.service.unload(topic)
+        await broker.service.topics.unload(topic)
         topic = await broker.topic(TOPIC)
         await topic.ledger.truncate()
         assert topic.ledger.ledgers.ledger_ids()[0] == ids[1]
-        await broker.service.delete_topic(topic.name, force=True)
+        await broker.service.topics.delete(topic.name, force=True)
         assert (await hold(broker, ids[1]))["status"] == 404
 
 

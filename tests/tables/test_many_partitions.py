@@ -61,7 +61,7 @@ async def test_answers_that_come_in_parts_are_one_plan(rows: int, monkeypatch: p
         found = await plans(source, [(topics[0], None, None), (topics[1], start, None), (topics[2], None, end)])
         assert [plan.topic for plan in found] == topics
         covered = [[(each.ledger_id, each.first_entry_id) for each in plan.ledgers] for plan in found]
-        counts = [len(await entries_of(broker.service.topics[name])) for name in topics]
+        counts = [len(await entries_of(broker.service.loaded.persistent[name])) for name in topics]
         assert covered[0] == [(each, 0) for each in ids[0][: counts[0]]]
         assert covered[1] == [(ids[1][0], 3), *((each, 0) for each in ids[1][1 : counts[1]])]
         assert covered[2] == [(ids[2][0], 0), (ids[2][1], 0)]

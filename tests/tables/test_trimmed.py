@@ -43,7 +43,7 @@ async def test_a_place_behind_the_last_trimmed_entry_has_lost_nothing() -> None:
         assert len((await plan(broker, Place(gone[0], 0))).lost) == len(gone)
         assert (await plan(broker)).lost == ()
         # It is remembered by the next one who loads the topic.
-        await broker.service.unload(topic)
+        await broker.service.topics.unload(topic)
         assert (await plan(broker, Place(last, count))).lost == ()
         assert len((await plan(broker, Place(gone[0], 0))).lost) == len(gone)
 
@@ -53,7 +53,7 @@ async def test_a_place_in_an_earlier_topic_of_that_name_has_lost_what_followed()
         topic = await broker.topic(TOPIC)
         await broker.publish(topic, 3)
         end = (await plan(broker)).end
-        await broker.service.delete_topic(topic.name)
+        await broker.service.topics.delete(topic.name)
         await broker.publish(await broker.topic(TOPIC), 3)
         assert len((await plan(broker, end)).lost) == 1
 
@@ -62,7 +62,7 @@ async def test_a_topic_that_never_had_a_message_has_lost_nothing_by_a_restart() 
     async with memory_broker() as broker:
         topic = await broker.topic(TOPIC)
         end = (await plan(broker)).end
-        await broker.service.unload(topic)
+        await broker.service.topics.unload(topic)
         await broker.publish(await broker.topic(TOPIC), 3)
         found = await plan(broker, end)
         assert found.lost == ()

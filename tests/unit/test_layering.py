@@ -251,23 +251,6 @@ CIRCLES: tuple[frozenset[str], ...] = (
     ),
     frozenset(
         {
-            "broker.change_events",
-            "broker.health_check",
-            "broker.inactive_topics",
-            "broker.live_settings",
-            "broker.maintenance",
-            "broker.namespace_deletion",
-            "broker.non_persistent.topics",
-            "broker.partitioned_topics",
-            "broker.service",
-            "broker.topic_closing",
-            "broker.topic_creation",
-            "broker.topic_loading",
-            "broker.topic_watchers",
-        }
-    ),
-    frozenset(
-        {
             "broker.consumer",
             "broker.peer",
             "broker.producer",

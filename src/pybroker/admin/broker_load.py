@@ -18,7 +18,7 @@ NO_LOAD_MANAGER = "none"
 
 def load_report(broker: BrokerService, rates: RateSampler, loads: Mapping[str, BundleLoad]) -> dict[str, Any]:
     """`loads` are those of the bundles with loaded topics. Nobody moves bundles: none was gained or lost."""
-    found, resources = broker.addresses.resolve(None), rates.resources
+    found, resources = broker.presence.addresses.resolve(None), rates.resources
     urls = {
         "webServiceUrl": found.http_url,
         "webServiceUrlTls": found.http_url_tls,

@@ -48,7 +48,7 @@ def bundle_of(broker: BrokerService, topic: TopicBase) -> str:
 
 def bundle_loads(broker: BrokerService, rates: RateSampler, loads: dict[str, BundleLoad]) -> Iterator[None]:
     """Fill `loads`, by `tenant/namespace/bundle`; one topic a step, so that the caller may give way in between."""
-    for topic in broker.loaded_topics():
+    for topic in broker.loaded.all():
         key = f"{topic.name.namespace}/{bundle_of(broker, topic)}"
         loads.setdefault(key, BundleLoad()).add(topic, rates)
         yield

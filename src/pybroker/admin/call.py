@@ -263,35 +263,35 @@ class Call:
 
     def require_superuser(self) -> None:
         with _refused_with(401):
-            self.broker.authorization.require_superuser(self.role)
+            self.broker.commons.authorization.require_superuser(self.role)
 
     def require_tenant_admin(self, tenant: str) -> None:
         with _refused_with(401):
-            self.broker.authorization.require_tenant_admin(tenant, self.role)
+            self.broker.commons.authorization.require_tenant_admin(tenant, self.role)
 
     def require_lookup(self, topic: TopicName) -> None:
         with _refused_with(401):
-            self.broker.authorization.require_lookup(topic, self.role)
+            self.broker.commons.authorization.require_lookup(topic, self.role)
 
     def require_produce(self, topic: TopicName) -> None:
         with _refused_with(401):
-            self.broker.authorization.require_produce(topic, self.role)
+            self.broker.commons.authorization.require_produce(topic, self.role)
 
     def require_consume(self, topic: TopicName, subscription: str) -> None:
         with _refused_with(401):
-            self.broker.authorization.require_consume(topic, subscription, self.role)
+            self.broker.commons.authorization.require_consume(topic, subscription, self.role)
 
     def require_topic_admin(self, topic: TopicName) -> None:
         with _refused_with(401):
-            self.broker.authorization.require_namespace_admin(topic.namespace, self.role)
+            self.broker.commons.authorization.require_namespace_admin(topic.namespace, self.role)
 
     def require_namespace_admin(self, namespace: NamespaceName) -> None:
         with _refused_with(403):
-            self.broker.authorization.require_namespace_admin(namespace, self.role)
+            self.broker.commons.authorization.require_namespace_admin(namespace, self.role)
 
     def require_list_topics(self, namespace: NamespaceName) -> None:
         with _refused_with(403):
-            self.broker.authorization.require_list_topics(namespace, self.role)
+            self.broker.commons.authorization.require_list_topics(namespace, self.role)
 
 
 Handler = Callable[[Call], Awaitable[Response]]

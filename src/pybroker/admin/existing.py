@@ -35,7 +35,7 @@ async def existing_any_topic(call: Call, name: TopicName | None = None) -> Topic
     namespace_of_topics(call, name.namespace)
     if call.broker.partitioned.get(name) is not None:
         raise TopicNotFound(f"Topic {name} not found: it is partitioned, use one of its partitions")
-    return await call.broker.any_topic(name, may_create=False)
+    return await call.broker.topics.any(name, may_create=False)
 
 
 def persistent(topic: TopicBase) -> Topic:
@@ -74,7 +74,7 @@ def require_persistent(call: Call, what: str, status: int = 405) -> None:
     if name.is_persistent:
         return
     namespace_of_topics(call, name.namespace)
-    if call.broker.loaded_topic(name) is None and call.broker.partitioned.get(name) is None:
+    if call.broker.loaded.get(name) is None and call.broker.partitioned.get(name) is None:
         raise TopicNotFound(f"Topic {name} not found")
     raise AdminError(status, f"{what} on a non-persistent topic is not allowed")
 
@@ -115,7 +115,7 @@ async def _on_each_any_topic(call: Call, action: Callable[[TopicBase], Awaitable
     failure: AdminError | BrokerError | StoreError | None = None
     for name in topics_of(call, call.topic_name()):
         try:
-            await on_open_topic(call.broker, partial(existing_any_topic, call, name), act)
+            await on_open_topic(call.broker.surroundings, partial(existing_any_topic, call, name), act)
         except (AdminError, BrokerError, StoreError) as error:
             failure = failure or error
     if failure is not None:
@@ -132,7 +132,7 @@ async def on_subscription(call: Call, action: Callable[[Subscription], Awaitable
         async with persistent(topic).turn(name, BEING_CHANGED):
             await action(subscription_of(persistent(topic), name))
 
-    await on_open_topic(call.broker, lambda: existing_any_topic(call), act)
+    await on_open_topic(call.broker.surroundings, lambda: existing_any_topic(call), act)
 
 
 async def on_each_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> None:

@@ -85,7 +85,7 @@ class RateSampler:
     def _end_windows(self, began_ms: float, ended: _Windows) -> Iterator[None]:
         """Move the windows that are wanted further to `ended`, one object a step; what is new has one since `began_ms`."""
         clock, windows = self._clock, self._windows
-        for topic in self._broker.loaded_topics():
+        for topic in self._broker.loaded.all():
             rates = windows.topics.get(topic) or TopicRates(began_ms, topic.counters)
             rates.update(topic.counters, topic.ledger_counters, clock.monotonic_ms())
             ended.topics[topic] = rates

@@ -28,7 +28,8 @@ from pybroker.schema.history import version_to_bytes
 from pybroker.schema.schema_data import SchemaData, SchemaType
 
 if TYPE_CHECKING:
-    from pybroker.broker.service import BrokerService
+    from pybroker.broker.commons import Commons
+    from pybroker.broker.topics import Topics
 
 MAX_WAITING_EVENTS = 10_000  # of one namespace; the oldest is given up for one more
 _SCHEMA_PROPERTIES = {"__alwaysAllowNull": "true", "__jsr310ConversionEnabled": "false"}  # for Pulsar's own clients
@@ -39,14 +40,16 @@ _STRATEGY = "ALWAYS_COMPATIBLE"  # whatever others have registered: the events a
 class ChangeEvents:
     """Owned by the broker service, which tells it of changes."""
 
-    def __init__(self, broker: BrokerService) -> None:
-        self._broker = broker
+    def __init__(self, commons: Commons, topics: Topics) -> None:
+        self._commons = commons
+        self._surroundings = commons.surroundings
+        self._topics = topics
         self._waiting: dict[NamespaceName, deque[tuple[TopicName, TopicPolicies | None]]] = {}
 
     def changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
         """`policies` are set for `topic` alone now, durably; None: nothing is."""
-        namespace = self._broker.resources.namespace(topic.namespace)
-        if not self._broker.surroundings.config.system_topic_enabled or system_topics.is_system_topic(topic):
+        namespace = self._commons.resources.namespace(topic.namespace)
+        if not self._surroundings.config.system_topic_enabled or system_topics.is_system_topic(topic):
             return
         if namespace is None or namespace.deleted:
             return  # Its topics go with it, this one among them.
@@ -55,11 +58,11 @@ class ChangeEvents:
             waiting.append((topic, policies))
             return
         self._waiting[topic.namespace] = deque([(topic, policies)], MAX_WAITING_EVENTS)
-        self._broker.tasks.start(self._publish_all(topic.namespace), f"change events of {topic.namespace}")
+        self._commons.tasks.start(self._publish_all(topic.namespace), f"change events of {topic.namespace}")
 
     async def _publish_all(self, namespace: NamespaceName) -> None:
         waiting = self._waiting[namespace]
-        cluster = self._broker.surroundings.config.cluster_name
+        cluster = self._surroundings.config.cluster_name
         try:
             while waiting:
                 topic, policies = waiting.popleft()
@@ -69,8 +72,8 @@ class ChangeEvents:
                     logs.warning("change_events.not_encoded", topic=topic, error=str(error))
                     continue
                 name = system_topics.change_events(namespace)
-                producer = InternalProducer.of(await self._broker.get_topic(name, may_create=True))
-                version = await self._broker.schemas.register(name, event_schema(), _STRATEGY)
+                producer = InternalProducer.of(await self._topics.get(name, may_create=True))
+                version = await self._commons.schemas.register(name, event_schema(), _STRATEGY)
                 await producer.publish(
                     value,
                     key=str(topic),

@@ -16,8 +16,10 @@ from pybroker.errors import AdminError, BrokerError
 from pybroker.model.system_topics import is_system_topic
 
 if TYPE_CHECKING:
-    from pybroker.broker.service import BrokerService
+    from pybroker.broker.partitioned_topics import PartitionedTopicOperations
     from pybroker.broker.topic_base import TopicBase
+    from pybroker.broker.topics import Topics
+    from pybroker.surroundings import Surroundings
 
 CAUGHT_UP = "delete_when_subscriptions_caught_up"
 _MS_PER_SECOND = 1000
@@ -27,9 +29,12 @@ _MS_PER_MINUTE = 60_000
 class InactiveTopics:
     """Owned by maintenance, which calls `check` for every loaded topic again and again."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-        self._surroundings = service.surroundings
+    def __init__(
+        self, surroundings: Surroundings, topics: Topics, partitioned_operations: PartitionedTopicOperations
+    ) -> None:
+        self._surroundings = surroundings
+        self._topics = topics
+        self._partitioned_operations = partitioned_operations
 
     async def check(self, topic: TopicBase) -> None:
         """Delete `topic` when it has been idle for as long as its policies say. Raises StoreError."""
@@ -49,7 +54,7 @@ class InactiveTopics:
             return
         logs.info("topic.inactive", topic=topic.name, idle_s=round(idle_ms / _MS_PER_SECOND))
         try:
-            await self._service.delete_topic(topic.name, force=False)
+            await self._topics.delete(topic.name, force=False)
         except (AdminError, BrokerError) as error:
             logs.info("topic.not_inactive", topic=topic.name, reason=str(error))
             return
@@ -57,7 +62,7 @@ class InactiveTopics:
             topic.name.partition_index >= 0
             and self._surroundings.config.broker_delete_inactive_partitioned_topic_metadata_enabled
         ):
-            await self._service.partitioned_operations.forget_if_empty(topic.name.partitioned_name)
+            await self._partitioned_operations.forget_if_empty(topic.name.partitioned_name)
 
 
 def is_active(topic: TopicBase) -> bool:

@@ -13,37 +13,40 @@ from pybroker import logs
 from pybroker.broker.entry_filters import check_names
 
 if TYPE_CHECKING:
-    from pybroker.broker.service import BrokerService
+    from pybroker.broker.commons import Commons
+    from pybroker.broker.policy_changes import PolicyChanges
+    from pybroker.cluster.dynamic_configuration import DynamicConfiguration
     from pybroker.config import KeyInfo, Value
 
 _MIB = 1024 * 1024
 
 
 class LiveSettings:
-    """Owned by the broker service."""
+    """Listens to the dynamic configuration for as long as that lives."""
 
-    def __init__(self, broker: BrokerService) -> None:
-        self._broker = broker
-        broker.dynamic.check("entryFilterNames", _check_filters)
-        broker.dynamic.listen(self._changed)
+    def __init__(self, dynamic: DynamicConfiguration, commons: Commons, policy_changes: PolicyChanges) -> None:
+        self._commons = commons
+        self._policy_changes = policy_changes
+        dynamic.check("entryFilterNames", _check_filters)
+        dynamic.listen(self._changed)
 
     def _changed(self, key: KeyInfo) -> None:
-        broker, config = self._broker, self._broker.surroundings.config
+        commons, config = self._commons, self._commons.surroundings.config
         match key.key:
             case "logLevel":
                 logs.set_level(config.log_level)
             case "defaultNumberOfNamespaceBundles":
-                broker.resources.default_bundle_count = config.default_number_of_namespace_bundles
+                commons.resources.default_bundle_count = config.default_number_of_namespace_bundles
             case "managedLedgerCacheSizeMB":
-                broker.ledgers.cache.resize(config.managed_ledger_cache_size_mb * _MIB)
+                commons.ledgers.cache.resize(config.managed_ledger_cache_size_mb * _MIB)
             case "managedLedgerInactiveLedgerRolloverTimeSeconds":
                 inactive_ms = config.managed_ledger_inactive_ledger_rollover_time_seconds * 1000
-                broker.ledgers.limits = replace(broker.ledgers.limits, inactive_rollover_ms=inactive_ms)
+                commons.ledgers.limits = replace(commons.ledgers.limits, inactive_rollover_ms=inactive_ms)
             case "entryFilterNames":
-                broker.commons.entry_filters.configure(config.entry_filter_names)
-                broker.defaults_changed()
+                commons.entry_filters.configure(config.entry_filter_names)
+                self._policy_changes.defaults_changed()
             case _:
-                broker.defaults_changed()
+                self._policy_changes.defaults_changed()
 
 
 def _check_filters(names: Value) -> None:

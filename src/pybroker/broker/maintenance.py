@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pybroker import logs
 from pybroker.broker import backlog_quota, cursor_moves
-from pybroker.broker.inactive_topics import InactiveTopics
 from pybroker.broker.subscription_registry import BEING_DELETED
 from pybroker.broker.topic_compaction import COMPACTION_SUBSCRIPTION
 from pybroker.errors import StoreError, SubscriptionNotFound, TooManyRequests, TopicFenced
 from pybroker.model.stats import Buckets
 
 if TYPE_CHECKING:
-    from pybroker.broker.service import BrokerService
+    from pybroker.broker.inactive_topics import InactiveTopics
+    from pybroker.broker.loaded_topics import LoadedTopics
     from pybroker.broker.subscription import Subscription
     from pybroker.broker.topic import Topic
     from pybroker.broker.topic_base import TopicBase
+    from pybroker.storage.ledger_store import LedgerStore
+    from pybroker.surroundings import Surroundings
 
 SLICE_MS = 1.0
 FULL_DISK_CHECK_S = 1.0
@@ -40,11 +42,14 @@ _Topic = TypeVar("_Topic", bound="TopicBase")
 class Maintenance:
     """Owned by the broker service; the app runs it."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-        self._surroundings = service.surroundings
+    def __init__(
+        self, surroundings: Surroundings, store: LedgerStore, loaded: LoadedTopics, inactive_topics: InactiveTopics
+    ) -> None:
+        self._surroundings = surroundings
+        self._store = store
+        self._loaded = loaded
+        self._inactive_topics = inactive_topics
         self.quota_check_duration_s = Buckets(CHECK_DURATION_BOUNDS_S)
-        self._inactive_topics = InactiveTopics(service)
 
     async def run(self) -> None:
         """Check for ever, each at its own interval."""
@@ -73,7 +78,7 @@ class Maintenance:
 
     async def check_full_disk(self) -> None:
         """While there is no space for entries: give back what is acknowledged, without waiting for the next regular check."""
-        if self._service.ledgers.store.refusal() is not None:
+        if self._store.refusal() is not None:
             await self.check_retention()
 
     async def check_expiry(self) -> None:
@@ -91,7 +96,7 @@ class Maintenance:
 
     async def check_inactive_topics(self) -> None:
         """Delete topics that nobody has used for as long as their policies say."""
-        await self._for_each(self._service.loaded_topics(), "inactive_topic_deletion", self._inactive_topics.check)
+        await self._for_each(self._loaded.all(), "inactive_topic_deletion", self._inactive_topics.check)
 
     async def check_compaction(self) -> None:
         """Compact topics of which as much is not compacted as their policies say."""
@@ -110,7 +115,7 @@ class Maintenance:
 
     async def _for_each_topic(self, what: str, check: _TopicCheck) -> None:
         """Of those that store something."""
-        await self._for_each(list(self._service.topics.values()), what, check)
+        await self._for_each(list(self._loaded.persistent.values()), what, check)
 
     async def _for_each(self, topics: Sequence[_Topic], what: str, check: Callable[[_Topic], Awaitable[None]]) -> None:
         clock = self._surroundings.clock

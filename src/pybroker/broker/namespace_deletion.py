@@ -13,13 +13,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pybroker import logs
-from pybroker.broker.waiting import Turns
 from pybroker.errors import AdminError, TopicNotFound
 from pybroker.model.names import DOMAINS, NamespaceName, TopicName
 from pybroker.model.policies import NamespacePolicies
 
 if TYPE_CHECKING:
-    from pybroker.broker.service import BrokerService
+    from pybroker.broker.changing import Changing
+    from pybroker.broker.commons import Commons
+    from pybroker.broker.partitioned_topics import PartitionedTopicOperations
+    from pybroker.broker.topic_creation import TopicCreation
+    from pybroker.broker.topic_directory import TopicDirectory
+    from pybroker.broker.topics import Topics
+    from pybroker.metadata.partitioned_topics import PartitionedTopics
 
 _NOT_FOUND = 404
 
@@ -27,17 +32,30 @@ _NOT_FOUND = 404
 class NamespaceDeletion:
     """Owned by the broker service."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-        self._turns: Turns[NamespaceName] = Turns(service.waiting)
+    def __init__(
+        self,
+        commons: Commons,
+        changing: Changing,
+        directory: TopicDirectory,
+        creation: TopicCreation,
+        topics: Topics,
+        partitioned: PartitionedTopics,
+        partitioned_operations: PartitionedTopicOperations,
+    ) -> None:
+        self._commons = commons
+        self._resources = commons.resources
+        self._turns = changing.namespaces
+        self._directory = directory
+        self._creation = creation
+        self._topics = topics
+        self._partitioned = partitioned
+        self._partitioned_operations = partitioned_operations
 
-    def is_under_way(self, namespace: NamespaceName) -> bool:
-        """Whether `namespace` is being deleted now."""
-        return self._turns.is_taken(namespace)
-
-    async def passed(self, namespace: NamespaceName) -> None:
-        """Wait, in order of arrival, until `namespace` is not being deleted."""
-        await self._turns.passed(namespace)
+    async def settled(self, namespace: NamespaceName) -> None:
+        """Wait until `namespace` is not being deleted. Raises TooManyRequests."""
+        if self._turns.is_taken(namespace):
+            async with self._commons.waiting.wait(f"namespace {namespace} is being deleted"):
+                await self._turns.passed(namespace)
 
     async def delete(self, namespace: NamespaceName, force: bool) -> None:
         """Drop `namespace`; with topics of users in it only when forced. Raises AdminError, StoreError, TooManyRequests."""
@@ -45,49 +63,47 @@ class NamespaceDeletion:
             await self._delete(namespace, force)
 
     async def _delete(self, namespace: NamespaceName, force: bool) -> None:
-        service = self._service
-        if service.resources.namespace(namespace) is None:
+        if self._resources.namespace(namespace) is None:
             raise AdminError(_NOT_FOUND, f"Namespace {namespace} does not exist.")
-        if force and not service.surroundings.config.force_delete_namespace_allowed:
+        if force and not self._commons.surroundings.config.force_delete_namespace_allowed:
             raise AdminError(405, "Broker doesn't allow forced deletion of namespaces (forceDeleteNamespaceAllowed)")
         try:
             if not force:
                 await self._require_empty(namespace)  # It need not be marked for that.
             await self._mark(namespace, deleted=True)
-            await service.creation.quiet(namespace)
+            await self._creation.quiet(namespace)
             if not force:
                 await self._require_empty(namespace)
         except AdminError:
-            policies = service.resources.namespace(namespace)
+            policies = self._resources.namespace(namespace)
             if policies is not None and policies.deleted:
                 await self._mark(namespace, deleted=False)
             raise
-        for topic in self._partitioned(namespace):
+        for topic in self._partitioned_topics(namespace):
             try:
-                await service.partitioned_operations.delete(topic, force=True)
+                await self._partitioned_operations.delete(topic, force=True)
             except AdminError as error:
                 if error.status != _NOT_FOUND:
                     raise
                 logs.info("partitioned_topic.deleted_meanwhile", topic=topic)
-        for text in await service.directory.list(namespace, None, include_system=True):
+        for text in await self._directory.list(namespace, None, include_system=True):
             try:
-                await service.delete_topic(TopicName.parse(text), force=True)
+                await self._topics.delete(TopicName.parse(text), force=True)
             except TopicNotFound:
                 logs.info("topic.deleted_meanwhile", topic=text)
-        await service.schemas.drop_namespace(namespace)  # Also those of topics that nobody ever made.
-        await service.resources.delete_namespace(namespace)
+        await self._commons.schemas.drop_namespace(namespace)  # Also those of topics that nobody ever made.
+        await self._resources.delete_namespace(namespace)
 
     async def _require_empty(self, namespace: NamespaceName) -> None:
-        topics = await self._service.directory.list(namespace, None)
-        if topics or self._partitioned(namespace):
+        topics = await self._directory.list(namespace, None)
+        if topics or self._partitioned_topics(namespace):
             raise AdminError(409, "Cannot delete non empty namespace")
 
-    def _partitioned(self, namespace: NamespaceName) -> list[TopicName]:
-        partitioned = self._service.partitioned
-        return [topic for domain in DOMAINS for topic in partitioned.names(namespace, domain)]
+    def _partitioned_topics(self, namespace: NamespaceName) -> list[TopicName]:
+        return [topic for domain in DOMAINS for topic in self._partitioned.names(namespace, domain)]
 
     async def _mark(self, namespace: NamespaceName, *, deleted: bool) -> None:
         def change(policies: NamespacePolicies) -> None:
             policies.deleted = deleted
 
-        await self._service.resources.update_namespace(namespace, change)
+        await self._resources.update_namespace(namespace, change)

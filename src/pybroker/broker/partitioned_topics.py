@@ -15,19 +15,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 from pybroker import logs
-from pybroker.broker.waiting import Turns
+from pybroker.broker.topics import Topics, require_no_clients
 from pybroker.errors import AdminError, BrokerError, StoreError, TopicNotFound
 from pybroker.metadata.partitioned_topics import PartitionedTopicMetadata
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST
 
 if TYPE_CHECKING:
-    from pybroker.broker.service import BrokerService
-    from pybroker.broker.topic_base import TopicBase
+    from pybroker.broker.changing import Changing
+    from pybroker.broker.commons import Commons
+    from pybroker.broker.topic_creation import TopicCreation
+    from pybroker.broker.topic_directory import TopicDirectory
+    from pybroker.metadata.partitioned_topics import PartitionedTopics
 
 MADE_AT_ONCE = 64
 """Partitions that are made together: the metadata store writes them in one batch."""
@@ -36,21 +38,21 @@ MADE_AT_ONCE = 64
 class PartitionedTopicOperations:
     """Owned by the broker service."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-        self._turns: Turns[TopicName] = Turns(service.waiting)
-
-    def is_changing(self, name: TopicName) -> bool:
-        """Whether a partitioned topic of that name is being made, grown or deleted, or a topic or partition made on demand."""
-        return self._turns.is_taken(name)
-
-    def turn(self, name: TopicName) -> AbstractAsyncContextManager[None]:
-        """Within this nobody else makes, grows or deletes a partitioned topic `name`. Raises TooManyRequests."""
-        return self._turns.turn(name)
-
-    async def passed(self, name: TopicName) -> None:
-        """Wait, in order of arrival, until no partitioned topic of that name is being made, grown or deleted."""
-        await self._turns.passed(name)
+    def __init__(
+        self,
+        commons: Commons,
+        changing: Changing,
+        directory: TopicDirectory,
+        creation: TopicCreation,
+        topics: Topics,
+        partitioned: PartitionedTopics,
+    ) -> None:
+        self._commons = commons
+        self._turns = changing.partitioned
+        self._directory = directory
+        self._creation = creation
+        self._topics = topics
+        self._partitioned = partitioned
 
     # --- make --------------------------------------------------------------------------------------------------------
 
@@ -61,43 +63,43 @@ class PartitionedTopicOperations:
         Raises AdminError 400 and 409, NotAllowedError above the namespace's limit, TopicNotFound without the namespace,
         TooManyRequests.
         """
-        self._service.creation.require_own_name(name)
+        self._creation.require_own_name(name)
 
         async def attempt() -> None:
-            async with self.turn(name):
-                await self._service.loading.settled(name)
-                async with self._service.creation.room(name, partitions):
+            async with self._turns.turn(name):
+                await self._topics.settled(name)
+                async with self._creation.room(name, partitions):
                     await self._create_document(name, partitions, properties)
                     await self._make(name, range(partitions))
 
-        await self._service.creation.once_settled(name, attempt)
+        await self._creation.once_settled(name, attempt)
         logs.info("partitioned_topic.created", topic=name, partitions=partitions)
 
     async def create_automatically(self, name: TopicName, partitions: int) -> None:
         """A partitioned topic whose partitions are made by the clients that want them. Raises as `create` does."""
-        async with self.turn(name):
-            await self._service.loading.settled(name)
-            async with self._service.creation.room(name, partitions):
+        async with self._turns.turn(name):
+            await self._topics.settled(name)
+            async with self._creation.room(name, partitions):
                 await self._create_document(name, partitions, {})
         logs.info("partitioned_topic.created", topic=name, partitions=partitions, automatically=True)
 
     async def _create_document(self, name: TopicName, partitions: int, properties: Mapping[str, str]) -> None:
         # Who began to make a topic of that name earlier has gone first; who comes later waits for as long as this takes.
-        if await self._service.directory.exists(name):
+        if await self._directory.exists(name):
             raise AdminError(409, "This topic already exists")
-        await self._service.partitioned.create(name, partitions, properties)
+        await self._partitioned.create(name, partitions, properties)
 
     async def create_missing(self, name: TopicName) -> None:
         """Make the partitions that do not exist. Raises AdminError 404, NotAllowedError, TopicNotFound, TooManyRequests."""
 
         async def attempt() -> None:
-            async with self.turn(name):
+            async with self._turns.turn(name):
                 count = self._existing(name).partitions if name.is_persistent else 0
-                missing = [i for i in range(count) if not await self._service.directory.exists(name.partition(i))]
-                async with self._service.creation.room(name, len(missing)):
+                missing = [i for i in range(count) if not await self._directory.exists(name.partition(i))]
+                async with self._creation.room(name, len(missing)):
                     await self._make(name, missing)
 
-        await self._service.creation.once_settled(name, attempt)
+        await self._creation.once_settled(name, attempt)
 
     async def _make(self, name: TopicName, indexes: Sequence[int]) -> None:
         """Make partitions; nothing is stored of those of a non-persistent topic. Raises StoreError."""
@@ -107,7 +109,7 @@ class PartitionedTopicOperations:
             try:
                 async with asyncio.TaskGroup() as group:
                     for index in indexes[first : first + MADE_AT_ONCE]:
-                        group.create_task(self._service.loading.make(name.partition(index), {}))
+                        group.create_task(self._topics.make(name.partition(index), {}))
             except ExceptionGroup as failures:
                 raise failures.exceptions[0] from failures
 
@@ -120,15 +122,15 @@ class PartitionedTopicOperations:
         """
 
         async def attempt() -> None:
-            async with self.turn(name):
-                with self._service.directory.growing(name):
+            async with self._turns.turn(name):
+                with self._directory.growing(name):
                     await self._grow(name, partitions)
 
-        await self._service.creation.once_settled(name, attempt)
+        await self._creation.once_settled(name, attempt)
         logs.info("partitioned_topic.updated", topic=name, partitions=partitions)
 
     async def _grow(self, name: TopicName, partitions: int) -> None:
-        metadata = self._service.partitioned.get(name)
+        metadata = self._partitioned.get(name)
         if metadata is None:
             raise AdminError(409, f"Topic {name} is not the partitioned topic.")
         present = metadata.partitions
@@ -136,7 +138,7 @@ class PartitionedTopicOperations:
             raise AdminError(
                 422, f"Desired partitions {partitions} can't be less than the current partitions {present}."
             )
-        async with self._service.creation.room(name, partitions - present):
+        async with self._creation.room(name, partitions - present):
             added = range(present, partitions)
             await self._make(name, added)
             if name.is_persistent:
@@ -145,17 +147,16 @@ class PartitionedTopicOperations:
             def change(document: PartitionedTopicMetadata) -> None:
                 document.partitions = partitions
 
-            await self._service.partitioned.update(name, change)
+            await self._partitioned.update(name, change)
 
     async def _copy_subscriptions(self, name: TopicName, added: Sequence[int]) -> None:
-        service = self._service
         try:
-            first = await service.load_topic(name.partition(0), may_create=False)
+            first = await self._topics.load(name.partition(0), may_create=False)
         except TopicNotFound:
             return
         wanted = [each for each in first.subscriptions.values() if each.is_durable]
         for index in added if wanted else ():
-            topic = await service.load_topic(name.partition(index), may_create=False)
+            topic = await self._topics.load(name.partition(index), may_create=False)
             for subscription in wanted:
                 await topic.create_subscription(subscription.name, EARLIEST, dict(subscription.cursor.properties))
 
@@ -166,7 +167,7 @@ class PartitionedTopicOperations:
 
         Raises AdminError 404 and 412, StoreError, TooManyRequests. What went before a failure is gone; the rest can be used again.
         """
-        async with self.turn(name):
+        async with self._turns.turn(name):
             self._existing(name)
             await self._mark(name, deleted=True)
             try:
@@ -178,19 +179,18 @@ class PartitionedTopicOperations:
         logs.info("partitioned_topic.deleted", topic=name)
 
     async def _delete_partitions(self, name: TopicName, force: bool) -> None:
-        service = self._service
         count = self._existing(name).partitions
         indexes = [*range(count), *(await self._left_over(name, count) if name.is_persistent else ())]
         names = [name.partition(index) for index in indexes]
         for partition in () if force else names:
-            topic = service.loaded_topic(partition)
+            topic = self._topics.loaded.get(partition)
             if topic is not None:
                 require_no_clients(topic)  # Before any of them goes.
         for partition in names:
             # Who was on the way to it when it was marked is there now.
-            await service.loading.settled(partition)
+            await self._topics.settled(partition)
             try:
-                await service.delete_topic(partition, force=force)
+                await self._topics.delete(partition, force=force)
             except TopicNotFound:
                 continue
 
@@ -199,7 +199,7 @@ class PartitionedTopicOperations:
         found: list[int] = []
         index = count
         while index < (found[-1] + 1 if found else count) + MADE_AT_ONCE:
-            if await self._service.directory.exists(name.partition(index)):
+            if await self._directory.exists(name.partition(index)):
                 found.append(index)
             index += 1
         return found
@@ -208,49 +208,36 @@ class PartitionedTopicOperations:
         def change(document: PartitionedTopicMetadata) -> None:
             document.deleted = deleted
 
-        await self._service.partitioned.update(name, change)
+        await self._partitioned.update(name, change)
 
     async def _forget(self, name: TopicName) -> None:
         # First: a topic of that name that is made later must not inherit them.
-        await self._service.resources.forget_topic(name)
-        await self._service.schemas.drop(name)
-        await self._service.partitioned.delete(name)
+        await self._commons.resources.forget_topic(name)
+        await self._commons.schemas.drop(name)
+        await self._partitioned.delete(name)
 
     async def forget_if_empty(self, name: TopicName) -> None:
         """Forget a partitioned topic of which no partition exists. Raises StoreError."""
-        async with self.turn(name):
-            metadata = self._service.partitioned.get(name)
+        async with self._turns.turn(name):
+            metadata = self._partitioned.get(name)
             if metadata is None:
                 return
             for index in range(metadata.partitions):
-                if await self._service.directory.exists(name.partition(index)):
+                if await self._directory.exists(name.partition(index)):
                     return
             await self._forget(name)
         logs.info("partitioned_topic.deleted", topic=name, reason="no partition exists")
 
     async def finish_deletions(self) -> None:
         """Delete what was being deleted when the broker stopped; what fails is logged, and can be deleted again."""
-        for name in self._service.partitioned.being_deleted():
+        for name in self._partitioned.being_deleted():
             try:
                 await self.delete(name, force=True)
             except (AdminError, BrokerError, StoreError) as error:
                 logs.error("partitioned_topic.delete_failed", topic=name, error=str(error))
 
     def _existing(self, name: TopicName) -> PartitionedTopicMetadata:
-        metadata = self._service.partitioned.get(name)
+        metadata = self._partitioned.get(name)
         if metadata is None:
             raise AdminError(404, f"Topic {name} not found.")
         return metadata
-
-
-def require_no_clients(topic: TopicBase) -> None:
-    """Raises AdminError 412 while producers or consumers are connected."""
-    producers = len(topic.producers)
-    consumers = sum(len(subscription.consumers) for subscription in topic.subscriptions.values())
-    if producers + consumers:
-        clients = "client" if producers + consumers == 1 else "clients"
-        raise AdminError(
-            412,
-            f"Topic has {producers + consumers} {clients} connected "
-            f"Including {consumers} consumers, {producers} producers, and 0 replicators.",
-        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -20,7 +20,7 @@ from pybroker.model.names import DOMAINS, PERSISTENT, NamespaceName, TopicName
 from pybroker.model.system_topics import is_system_topic
 
 if TYPE_CHECKING:
-    from pybroker.broker.non_persistent.topic import NonPersistentTopic
+    from pybroker.broker.loaded_topics import LoadedTopics
 
 TopicTexts: TypeAlias = list[str]
 """Full names; `TopicDirectory.list` hides the built-in type's name from the class that has it."""
@@ -48,14 +48,11 @@ class TopicDirectory:
         self,
         store: MetadataStore,
         ledgers: ManagedLedgerFactory,
-        loaded: Container[str],
-        non_persistent: Mapping[str, NonPersistentTopic],
+        loaded: LoadedTopics,
     ) -> None:
-        """`loaded` are the names of the persistent ones."""
         self._store = store
         self._ledgers = ledgers
         self._loaded = loaded
-        self._non_persistent = non_persistent
         self._listeners: list[TopicListener] = []
         self._unusable: dict[TopicName, set[TopicName]] = {}
 
@@ -95,8 +92,8 @@ class TopicDirectory:
     async def exists(self, name: TopicName) -> bool:
         """Whether there is a topic, or a single partition, of that name."""
         if not name.is_persistent:
-            return str(name) in self._non_persistent
-        return str(name) in self._loaded or await self._ledgers.exists(paths.managed_ledger(name))
+            return str(name) in self._loaded.non_persistent
+        return str(name) in self._loaded.persistent or await self._ledgers.exists(paths.managed_ledger(name))
 
     async def list(self, namespace: NamespaceName, domain: str | None, *, include_system: bool = False) -> TopicTexts:
         """The full names of a namespace's topics, sorted, partitions one by one; of one domain, or of both."""
@@ -106,7 +103,7 @@ class TopicDirectory:
                 segments = await self._store.children(paths.managed_ledgers(namespace, each))
                 topics = (paths.topic_of_segment(namespace, each, segment) for segment in segments)
             else:
-                loaded = [topic.name for topic in self._non_persistent.values()]
+                loaded = [topic.name for topic in self._loaded.non_persistent.values()]
                 topics = (name for name in loaded if name.namespace == namespace)
             for index, topic in enumerate(topics):
                 if index % NAMES_PER_TURN == NAMES_PER_TURN - 1:

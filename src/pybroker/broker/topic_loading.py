@@ -21,7 +21,12 @@ from pybroker.errors import ServiceNotReady, TopicChanging, TopicNotFound
 from pybroker.metadata import paths
 
 if TYPE_CHECKING:
-    from pybroker.broker.service import BrokerService
+    from pybroker.broker.commons import Commons
+    from pybroker.broker.loaded_topics import LoadedTopics
+    from pybroker.broker.presence import Presence
+    from pybroker.broker.topic_closing import TopicClosing
+    from pybroker.broker.topic_creation import TopicCreation
+    from pybroker.broker.topic_directory import TopicDirectory
     from pybroker.managed_ledger.managed_ledger import ManagedLedger
     from pybroker.model.names import TopicName
 
@@ -40,11 +45,25 @@ class _Load:
 
 
 class TopicLoading:
-    """Owned by the broker service."""
+    """Owned by the topics."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-        self._surroundings = service.surroundings
+    def __init__(
+        self,
+        commons: Commons,
+        presence: Presence,
+        loaded: LoadedTopics,
+        directory: TopicDirectory,
+        closing: TopicClosing,
+        creation: TopicCreation,
+    ) -> None:
+        self._commons = commons
+        self._surroundings = commons.surroundings
+        self._ledgers = commons.ledgers
+        self._presence = presence
+        self._topics = loaded.persistent
+        self._directory = directory
+        self._closing = closing
+        self._creation = creation
         self._loads: dict[str, _Load] = {}
         self._queue: dict[str, _Load] = {}  # of these, the ones that have not begun
         self._making: dict[str, asyncio.Event] = {}
@@ -63,7 +82,7 @@ class TopicLoading:
         """
         key = str(name)
         while True:
-            topic = self._service.topics.get(key)
+            topic = self._topics.get(key)
             if topic is not None and not topic.is_fenced:
                 return topic
             load = self._loads.get(key)
@@ -96,31 +115,31 @@ class TopicLoading:
     def _begin(self, load: _Load) -> None:
         load.has_begun = True
         del self._queue[str(load.name)]
-        if self._service.is_closing:  # No task begins any more.
+        if self._presence.is_closing:  # No task begins any more.
             del self._loads[str(load.name)]
             load.loaded.set_exception(ServiceNotReady("the broker is starting or stopping, try again"))
             load.loaded.exception()  # retrieved: nobody may be waiting
         else:
-            self._service.tasks.start(self._load(load), f"load {load.name}")
+            self._commons.tasks.start(self._load(load), f"load {load.name}")
 
     def _give_up(self, load: _Load) -> None:
         del self._queue[str(load.name)], self._loads[str(load.name)]
         load.loaded.cancel()
 
     async def _load(self, load: _Load) -> None:
-        service, name, key, loading = self._service, load.name, str(load.name), load.loaded
-        started_ms = service.surroundings.clock.monotonic_ms()
+        name, key, loading = load.name, str(load.name), load.loaded
+        started_ms = self._surroundings.clock.monotonic_ms()
         try:
-            async with asyncio.timeout(service.surroundings.config.topic_load_timeout_seconds):
-                await service.closed(key)
+            async with asyncio.timeout(self._surroundings.config.topic_load_timeout_seconds):
+                await self._closing.closed(key)
                 ledger = await self._open_ledger(name, load.may_create)
-                await entry_metadata.restore(service.ledgers, ledger, service.commons.added_metadata)
+                await entry_metadata.restore(self._ledgers, ledger, self._commons.added_metadata)
                 # Last, and the topic is registered in the same turn of the loop: no change in between gets lost.
-                policies = await service.resources.topic_policies(name.partitioned_name)
-            topic = service.topics[key] = Topic(service.commons, name, ledger, policies, service.start_unload)
-            service.surroundings.stats.topic_loads += 1
-            took_ms = service.surroundings.clock.monotonic_ms() - started_ms
-            service.surroundings.stats.topic_load_ms.add(took_ms)
+                policies = await self._commons.resources.topic_policies(name.partitioned_name)
+            topic = self._topics[key] = Topic(self._commons, name, ledger, policies, self._closing.start_unload)
+            self._surroundings.stats.topic_loads += 1
+            took_ms = self._surroundings.clock.monotonic_ms() - started_ms
+            self._surroundings.stats.topic_load_ms.add(took_ms)
             logs.info(
                 "topic.loaded",
                 topic=key,
@@ -129,7 +148,7 @@ class TopicLoading:
             )
             loading.set_result(topic)
         except BaseException as error:
-            service.surroundings.stats.topic_load_failures += 1
+            self._surroundings.stats.topic_load_failures += 1
             if isinstance(error, TimeoutError):
                 loading.set_exception(ServiceNotReady(f"topic {name} could not be loaded in time, try again"))
             elif isinstance(error, asyncio.CancelledError):
@@ -143,47 +162,44 @@ class TopicLoading:
             self._begin_next()
 
     async def _open_ledger(self, name: TopicName, may_create: bool) -> ManagedLedger:
-        service, path = self._service, paths.managed_ledger(name)
-        if await service.ledgers.exists(path):
-            return await service.ledgers.open(path)
+        path = paths.managed_ledger(name)
+        if await self._ledgers.exists(path):
+            return await self._ledgers.open(path)
         if not may_create:
             raise TopicNotFound(f"Topic {name} not found")
-        service.creation.require_automatic(name)
-        async with service.creation.room(name, 1):
+        self._creation.require_automatic(name)
+        async with self._creation.room(name, 1):
             made = self._making[str(name)] = asyncio.Event()
             try:
-                existed = await service.ledgers.exists(path)
-                ledger = await service.ledgers.open(path)
+                existed = await self._ledgers.exists(path)
+                ledger = await self._ledgers.open(path)
             finally:
                 del self._making[str(name)]
                 made.set()
         if not existed:
-            service.directory.created(name)
+            self._directory.created(name)
         return ledger
 
     # --- make, and wait ----------------------------------------------------------------------------------------------
 
     async def make(self, name: TopicName, properties: Mapping[str, str]) -> bool:
-        """Make `name`, a persistent one without loading it; False when it exists. The caller has seen to it that it may be made."""
-        service = self._service
-        if not name.is_persistent:
-            return await service.non_persistent.make(name)
+        """Make `name` without loading it; False when it exists. The caller has seen to it that it may be made."""
         key = str(name)
-        while service.is_being_closed(key) or key in self._making:
-            await service.closed(key)
+        while self._closing.is_being_closed(key) or key in self._making:
+            await self._closing.closed(key)
             if making := self._making.get(key):
                 await making.wait()
         # Who looks for it from now on finds it made.
-        if key in service.topics or not await service.ledgers.create(paths.managed_ledger(name), properties):
+        if key in self._topics or not await self._ledgers.create(paths.managed_ledger(name), properties):
             return False
-        service.directory.created(name)
+        self._directory.created(name)
         return True
 
     async def settled(self, name: TopicName) -> None:
         """Wait until `name` is neither being loaded nor closed nor deleted."""
-        key, service = str(name), self._service
-        while service.is_being_closed(key) or key in self._loads:
-            await service.closed(key)
+        key = str(name)
+        while self._closing.is_being_closed(key) or key in self._loads:
+            await self._closing.closed(key)
             if load := self._loads.get(key):
                 if not load.has_begun:
                     self._begin(load)

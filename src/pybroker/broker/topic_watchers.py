@@ -13,7 +13,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from pybroker.broker.revoked_rights import disconnect_watcher_who_may_not
-from pybroker.broker.topic_directory import TopicListener
+from pybroker.broker.topic_directory import TopicDirectory, TopicListener
 from pybroker.broker.watched_topics import TopicWatcher, WatchedTopics
 from pybroker.errors import NotAllowedError
 from pybroker.model.names import PERSISTENT, NamespaceName, TopicName
@@ -21,7 +21,7 @@ from pybroker.model.system_topics import is_system_topic
 from pybroker.model.topic_patterns import TopicsPattern
 
 if TYPE_CHECKING:
-    from pybroker.broker.service import BrokerService
+    from pybroker.broker.commons import Commons
 
 MAX_WATCHED_NAMES = 1_000_000  # in all lists together; a client that is refused asks for the list from time to time
 MATCHED_PER_TURN = 256  # about a millisecond
@@ -33,8 +33,10 @@ HASHED_PER_PAUSE_MS = 1_000  # about a tenth of the loop's time goes into hashes
 class TopicWatchers(TopicListener):
     """All watchers of a broker, by what they watch. A list exists as long as somebody watches it."""
 
-    def __init__(self, broker: BrokerService) -> None:
-        self._broker = broker
+    def __init__(self, commons: Commons, directory: TopicDirectory) -> None:
+        self._commons = commons
+        self._surroundings = commons.surroundings
+        self._directory = directory
         self._lists: dict[NamespaceName, dict[TopicsPattern, WatchedTopics]] = {}
         self._loading: dict[WatchedTopics, asyncio.Future[None]] = {}
         self._changed: dict[WatchedTopics, None] = {}
@@ -71,7 +73,7 @@ class TopicWatchers(TopicListener):
         for each in list(self._lists) if namespace is None else [namespace]:
             for watched in list(self._lists.get(each, {}).values()):
                 for watcher in list(watched.watchers):
-                    disconnect_watcher_who_may_not(watcher, self._broker.authorization)
+                    disconnect_watcher_who_may_not(watcher, self._commons.authorization)
 
     async def load(self, watched: WatchedTopics) -> None:
         """Read the list's names, unless that was done before. Raises NotAllowedError when they are too many."""
@@ -82,7 +84,7 @@ class TopicWatchers(TopicListener):
                 continue
             loading = self._loading[watched] = asyncio.get_running_loop().create_future()
             try:
-                names = await self._broker.directory.list(watched.namespace, PERSISTENT)
+                names = await self._directory.list(watched.namespace, PERSISTENT)
                 selected = await select_topics(watched.pattern, names)
                 if self._watched_names() + len(selected) > MAX_WATCHED_NAMES:
                     raise NotAllowedError(
@@ -118,8 +120,8 @@ class TopicWatchers(TopicListener):
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            wait_ms = max(0.0, self._next_ms - self._broker.surroundings.clock.monotonic_ms())
-            self._broker.surroundings.call_later(wait_ms / 1000, self._tell)
+            wait_ms = max(0.0, self._next_ms - self._surroundings.clock.monotonic_ms())
+            self._surroundings.call_later(wait_ms / 1000, self._tell)
 
     def _tell(self) -> None:
         """Tell watchers what is new, as many as a turn has time for; who cannot take it now stays on the list."""
@@ -135,7 +137,7 @@ class TopicWatchers(TopicListener):
                     watcher.tell(watcher.take())
             if any(watcher.is_behind for watcher in watched.watchers):
                 self._changed[watched] = None
-        self._next_ms = self._broker.surroundings.clock.monotonic_ms() + PAUSE_MS + hashed / HASHED_PER_PAUSE_MS
+        self._next_ms = self._surroundings.clock.monotonic_ms() + PAUSE_MS + hashed / HASHED_PER_PAUSE_MS
         if self._changed:
             self._schedule()
 

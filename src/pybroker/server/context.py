@@ -125,7 +125,7 @@ class ServerContext:
         self._by_host[host] -= 1
         if not self._by_host[host]:
             del self._by_host[host]
-        self.broker.tasks.start(connection.tasks.close(), f"close {connection.address}")
+        self.broker.commons.tasks.start(connection.tasks.close(), f"close {connection.address}")
         logs.info("connection.closed", connection=connection.address, reason=reason)
 
     def connection_limit(self, connection: Connection) -> str:

@@ -15,7 +15,10 @@ from pybroker.admin.http import HttpServer
 from pybroker.auth.authentication import AuthenticationService
 from pybroker.auth.authorization import AuthorizationService
 from pybroker.broker.default_policies import default_policies
+from pybroker.broker.inactive_topics import InactiveTopics
+from pybroker.broker.loaded_topics import LoadedTopics
 from pybroker.broker.maintenance import Maintenance
+from pybroker.broker.presence import Presence
 from pybroker.broker.read_leases import ReadLeases
 from pybroker.broker.service import BrokerService
 from pybroker.broker.subscription import Subscription
@@ -183,6 +186,32 @@ class FakeDirectory:
         return sorted(str(name) for name in names if domain in {None, name.domain})
 
 
+class FakeTopics:
+    loading_count = 0
+
+
+class FakeNamespaceDeletion:
+    def __init__(self, config: BrokerConfig, resources: Resources, topics: dict[str, FakeTopic]) -> None:
+        self._config = config
+        self._resources = resources
+        self._topics = topics
+
+    async def settled(self, namespace: NamespaceName) -> None:
+        pass
+
+    async def delete(self, namespace: NamespaceName, force: bool) -> None:
+        if self._resources.namespace(namespace) is None:
+            raise AdminError(404, f"Namespace {namespace} does not exist")
+        if force and not self._config.force_delete_namespace_allowed:
+            raise AdminError(405, "not allowed (forceDeleteNamespaceAllowed)")
+        names = [name for name, topic in self._topics.items() if topic.name.namespace == namespace]
+        if names and not force:
+            raise AdminError(409, f"Namespace {namespace} is not empty")
+        for name in names:
+            del self._topics[name]
+        await self._resources.delete_namespace(namespace)
+
+
 class FakeBroker:
     """What the HTTP edge calls of a BrokerService."""
 
@@ -198,31 +227,30 @@ class FakeBroker:
         self.request_stop = None
         self.authentication = AuthenticationService(config)
         self.authorization = AuthorizationService(config, self.resources)
-        self.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
-        self.topics: dict[str, FakeTopic] = {}
-        self.directory = FakeDirectory(self.topics)
+        self.presence = Presence()
+        self.presence.ready = True
+        self.presence.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
+        self.loaded = LoadedTopics()
+        self.topics = FakeTopics()
+        topics = cast("dict[str, FakeTopic]", self.loaded.persistent)
+        self.directory = FakeDirectory(topics)
+        self.namespace_deletion = FakeNamespaceDeletion(self.surroundings.config, self.resources, topics)
         self.partitioned = PartitionedTopics(MemoryMetadataStore())
-        self.maintenance = Maintenance(cast(BrokerService, self))
         self.descriptors = Descriptors.of_process(config.file_descriptors_reserve, config.max_http_server_connections)
         self.ledgers = FakeFactory()
         self.pumps: list[FakeSubscription] = []
         self.waiting = WaitingRequests(config)
         self.read_leases = ReadLeases(64, 1000)
         self.data_directory = None
+        self.maintenance = Maintenance(self.surroundings, self.ledgers.store, self.loaded, cast(InactiveTopics, None))
         self.pending_metadata_requests = 0
-        self.loading_topic_count = 0
-        self.ready = True
-        self.is_closing = False
         self.sickness: Exception | None = None
         self.created: list[str] = []
 
     def add_topic(self, text: str) -> FakeTopic:
         topic = FakeTopic(TopicName.parse(text))
-        self.topics[str(topic.name)] = topic
+        self.loaded.persistent[str(topic.name)] = cast(Topic, topic)
         return topic
-
-    def loaded_topics(self) -> list[FakeTopic]:
-        return list(self.topics.values())
 
     unready_reason = BrokerService.unready_reason
 
@@ -232,30 +260,15 @@ class FakeBroker:
 
     async def lookup(self, topic: TopicName, listener_name: str | None) -> LookupResult:
         self._require_namespace(topic.namespace)
-        return self.addresses.resolve(listener_name)
+        return self.presence.addresses.resolve(listener_name)
 
     async def partitioned_metadata(self, topic: TopicName, create: bool) -> int:
         self._require_namespace(topic.namespace)
-        if str(topic) not in self.topics:
+        if str(topic) not in self.loaded.persistent:
             if not create:
                 raise TopicNotFound(f"topic {topic} does not exist")
             self.created.append(str(topic))
         return 0
-
-    async def namespace_settled(self, namespace: NamespaceName) -> None:
-        pass
-
-    async def delete_namespace(self, namespace: NamespaceName, force: bool) -> None:
-        if self.resources.namespace(namespace) is None:
-            raise AdminError(404, f"Namespace {namespace} does not exist")
-        if force and not self.surroundings.config.force_delete_namespace_allowed:
-            raise AdminError(405, "not allowed (forceDeleteNamespaceAllowed)")
-        names = await self.directory.list(namespace, None)
-        if names and not force:
-            raise AdminError(409, f"Namespace {namespace} is not empty")
-        for name in names:
-            del self.topics[name]
-        await self.resources.delete_namespace(namespace)
 
     def _require_namespace(self, namespace: NamespaceName) -> None:
         if self.resources.namespace(namespace) is None:

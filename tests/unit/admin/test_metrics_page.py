@@ -250,7 +250,7 @@ def test_a_topic_that_goes_during_a_scrape_is_still_written() -> None:
         scrapes.broker.add_topic(f"t-{index}")
     slices = scrapes._page.slices()
     next(slices)
-    scrapes.broker.topics.clear()
+    scrapes.broker.loaded.persistent.clear()
     assert "t-19" in "".join(slices)
     assert "t-0" not in scrapes.page()
 
@@ -263,7 +263,7 @@ async def test_the_windows_of_an_unloaded_topic_are_forgotten() -> None:
     scrapes.broker.surroundings.clock.now_ms += 60_000
     await scrapes.rates.sample()
     assert scrapes.rates.topic(cast(Any, topic)).messages_in.per_second == 1
-    scrapes.broker.topics.clear()
+    scrapes.broker.loaded.persistent.clear()
     await scrapes.rates.sample()
     assert scrapes.rates.topic(cast(Any, topic)).messages_in.per_second == 0
     assert scrapes.rates.subscription(cast(Any, subscription)).messages_out.per_second == 0
@@ -302,7 +302,7 @@ def test_cursors_backlog_sizes_and_bundles_have_rows_only_when_they_are_wanted()
         expose_subscription_backlog_size_in_prometheus=True,
         expose_bundles_metrics_in_prometheus=True,
     )
-    subscription = next(iter(scrapes.broker.topics.values())).subscriptions["s"]
+    subscription = next(iter(scrapes.broker.loaded.persistent.values())).subscriptions["s"]
     subscription.cursor.writes, subscription.cursor.written_bytes = 4, 400
     cursor = 'cluster="standalone",namespace="public/default",ledger_name="public/default/persistent/t",cursor_name="s"'
     assert scrapes.value("pulsar_ml_cursor_persistLedgerSucceed", cursor) == 4

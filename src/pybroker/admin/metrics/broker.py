@@ -57,7 +57,7 @@ class BrokerLines:
         yield from self._connections()
         yield from self._load()
         yield from self._cache()
-        yield from resource_group_lines(self._samples, self._broker.resource_groups, self._rates.groups)
+        yield from resource_group_lines(self._samples, self._broker.commons.resource_groups, self._rates.groups)
         yield from self._metadata()
         yield from self._internals()
         yield from self._process()
@@ -99,7 +99,7 @@ class BrokerLines:
 
     def _topic_loads(self) -> Iterator[str]:
         samples, stats, rates = self._samples, self._surroundings.stats, self._rates.broker
-        yield from samples.gauge("pulsar_broker_topic_load_pending_requests", self._broker.loading_topic_count)
+        yield from samples.gauge("pulsar_broker_topic_load_pending_requests", self._broker.topics.loading_count)
         yield from samples.summary("pulsar_topic_load_times", stats.topic_load_ms, rates.topic_load_ms)
         yield from samples.counter("topic_load_failed", stats.topic_load_failures)
         yield from self._about(figures.TOPIC_LOADS, figures.topic_load_figures(stats, rates))
@@ -148,13 +148,13 @@ class BrokerLines:
         yield from samples.counter("pybroker_gc_full_collections", stats.gc_full_collections)
         yield from samples.gauge("pybroker_pending_publish_bytes", stats.pending_publish_bytes)
         yield from samples.gauge("pybroker_pump_queue_depth", len(broker.commons.pumps))
-        room = broker.waiting.subscriptions
+        room = broker.commons.waiting.subscriptions
         yield from samples.gauge("pybroker_waiting_subscription_requests", room.occupied)
         yield from samples.counter("pybroker_late_subscription_requests", room.late_total)
         yield from samples.counter("pybroker_refused_subscription_requests", room.refused_total)
         yield from samples.gauge("pybroker_waiting_password_checks", broker.authentication.waiting_checks)
         yield from samples.counter("pybroker_displaced_connections", stats.connections_displaced)
-        waiting = broker.waiting
+        waiting = broker.commons.waiting
         yield from samples.gauge("pybroker_waiting_topic_requests", waiting.count)
         yield from samples.counter("pybroker_late_topic_requests", waiting.late_total)
         yield from samples.counter("pybroker_refused_topic_requests", waiting.refused_total)

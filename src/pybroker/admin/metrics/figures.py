@@ -32,7 +32,7 @@ _TOPIC_LOAD_QUANTILES = {
 
 def broker_host(broker: BrokerService) -> str:
     """The value of the label `broker`."""
-    addresses = broker.addresses.resolve(None)
+    addresses = broker.presence.addresses.resolve(None)
     return urlsplit(addresses.broker_url or addresses.broker_url_tls).hostname or ""
 
 
@@ -40,7 +40,7 @@ def cache_figures(broker: BrokerService, rates: BrokerRates) -> dict[str, Number
     """Of the entries in memory; hits and misses are entries that somebody wanted to read."""
     cache = broker.ledgers.cache
     return {
-        "ml_count": len(broker.topics),
+        "ml_count": len(broker.loaded.persistent),
         "ml_cache_used_size": cache.size_bytes,
         "ml_cache_entries": cache.entry_count,
         "ml_cache_inserted_entries_total": cache.inserted_entries_total,

@@ -43,7 +43,7 @@ class MetricsPage:
         yield from self._broker_lines.lines(reading)
         for name, value in self._http().items():
             yield from self._samples.gauge(f"pybroker_http_{name}", value)
-        yield from schema_lines(self._samples, self._broker.schemas.counters)
+        yield from schema_lines(self._samples, self._broker.commons.schemas.counters)
         yield from ledger_lines(self._samples, reading.ledgers, config.stats_update_frequency_in_secs)
         if config.expose_bundles_metrics_in_prometheus:
             yield from bundle_lines(self._samples, self._broker, self._rates, broker_host(self._broker))

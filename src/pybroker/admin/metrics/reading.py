@@ -87,7 +87,7 @@ class Reading:
     def read(self) -> Iterator[None]:
         """Look at one topic or subscription between two steps."""
         has_cursors = self._config.expose_managed_cursor_metrics_in_prometheus
-        for topic in self._broker.loaded_topics():
+        for topic in self._broker.loaded.all():
             labels = self._topic_labels(topic)
             delivered: list[values.SubscriptionValues] = []
             for subscription in list(topic.subscriptions.values()):

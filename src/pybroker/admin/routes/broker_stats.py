@@ -109,7 +109,7 @@ def _group(dimensions: dict[str, str], values: dict[str, Number]) -> dict[str, A
 
 
 def _sum_ledgers(broker: BrokerService, rates: RateSampler, sums: dict[str, LedgerSums]) -> Iterator[None]:
-    for topic in list(broker.topics.values()):
+    for topic in list(broker.loaded.persistent.values()):
         key = f"{topic.name.namespace}/{topic.name.domain}"
         backlog = sum(subscription.cursor.backlog_entries for subscription in topic.subscriptions.values())
         sums.setdefault(key, LedgerSums()).add(topic, rates.topic(topic), backlog)
@@ -126,7 +126,7 @@ def _ledger_figures(sums: LedgerSums, window_s: float) -> dict[str, Number]:
 def _topics_text(broker: BrokerService, rates: RateSampler) -> Iterator[str]:
     """`{namespace: {bundle: {domain: {topic: stats}}}}`, a piece for each topic."""
     tree: dict[str, dict[str, dict[str, dict[str, TopicBase]]]] = {}
-    for topic in broker.loaded_topics():
+    for topic in broker.loaded.all():
         bundles = tree.setdefault(str(topic.name.namespace), {})
         domains = bundles.setdefault(bundle_of(broker, topic), {})
         domains.setdefault(topic.name.domain, {})[str(topic.name)] = topic
@@ -176,7 +176,7 @@ async def get_bookie_operations(call: Call) -> Response:
 
 def _bookie_operations_text(broker: BrokerService) -> Iterator[str]:
     tree: dict[str, dict[str, None]] = {}
-    for topic in list(broker.topics.values()):
+    for topic in list(broker.loaded.persistent.values()):
         tree.setdefault(str(topic.name.namespace), {})[str(topic.name)] = None
         yield ""
     nothing = _text(NO_LEDGER_OPERATIONS)

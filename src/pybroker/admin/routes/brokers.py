@@ -120,7 +120,7 @@ async def list_owned_namespaces(call: Call) -> Response:
     call.require_superuser()
     require_this_broker(call, call.name("broker"))
     owned: dict[str, dict[str, object]] = {}
-    for index, topic in enumerate(call.broker.loaded_topics()):
+    for index, topic in enumerate(call.broker.loaded.all()):
         if index % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
             await asyncio.sleep(0)
         policies = call.resources.namespace(topic.name.namespace)
@@ -168,7 +168,7 @@ def require_this_broker(call: Call, named: str) -> None:
 
 
 def _web_url(call: Call) -> str:
-    addresses = call.broker.addresses.resolve(None)
+    addresses = call.broker.presence.addresses.resolve(None)
     return addresses.http_url or addresses.http_url_tls
 
 

@@ -118,7 +118,7 @@ async def delete_bundle(call: Call) -> Response:
     if names and not is_forced:
         raise AdminError(409, f"Cannot delete non empty bundle: it has {len(names)} topics")
     for name in names:
-        await call.broker.delete_topic(TopicName.parse(name))
+        await call.broker.topics.delete(TopicName.parse(name))
     return no_content()
 
 
@@ -157,10 +157,10 @@ def _bundle_to_split(call: Call, boundaries: list[str], names: list[str]) -> Bun
 
 async def _unload(call: Call, namespace: NamespaceName, bundle: Bundle | None) -> None:
     """Close what is loaded of a namespace, or of one bundle of it."""
-    for topic in call.broker.loaded_topics():
+    for topic in call.broker.loaded.all():
         name = topic.name
         if name.namespace != namespace or (bundle is not None and hash_position(name) not in bundle):
             continue
         # Closing one gives way; whatever ended meanwhile is not closed again.
-        if call.broker.loaded_topic(name) is topic:
-            await call.broker.unload(topic)
+        if call.broker.loaded.get(name) is topic:
+            await call.broker.topics.unload(topic)

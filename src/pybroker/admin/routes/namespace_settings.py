@@ -180,7 +180,7 @@ async def get_resource_group(call: Call) -> Response:
 async def set_resource_group(call: Call) -> Response:
     """The group exists."""
     namespace, group = administered_namespace(call), call.name("group")
-    if call.broker.resource_groups.get(group) is None:
+    if call.broker.commons.resource_groups.get(group) is None:
         raise AdminError(412, "ResourceGroup does not exist")
 
     def change(policies: NamespacePolicies) -> None:

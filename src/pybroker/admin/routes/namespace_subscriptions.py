@@ -98,7 +98,7 @@ async def _on_topics(call: Call, action: Callable[[Topic], Awaitable[None]]) -> 
     for name in await _names(call):
         with suppress(TopicNotFound):
             await on_open_topic(
-                call.broker, partial(call.broker.get_topic, TopicName.parse(name), may_create=False), act
+                call.broker.surroundings, partial(call.broker.topics.get, TopicName.parse(name), may_create=False), act
             )
 
 

@@ -48,7 +48,7 @@ async def create_namespace(call: Call) -> Response:
     policies = await call.optional_json(NamespacePolicies) or NamespacePolicies()
     # The Go admin client sends an empty text for what is not set.
     policies.schema_compatibility_strategy = policies.schema_compatibility_strategy or "UNDEFINED"
-    await call.broker.namespace_settled(namespace)
+    await call.broker.namespace_deletion.settled(namespace)
     await call.resources.create_namespace(namespace, policies, call.config.max_namespaces_per_tenant)
     return no_content()
 
@@ -65,7 +65,7 @@ async def get_policies(call: Call) -> Response:
 async def delete_namespace(call: Call) -> Response:
     namespace = call.namespace_name()
     call.require_tenant_admin(namespace.tenant)
-    await call.broker.delete_namespace(namespace, force=call.flag("force"))
+    await call.broker.namespace_deletion.delete(namespace, force=call.flag("force"))
     return no_content()
 
 

@@ -130,7 +130,7 @@ async def give_back(call: Call) -> Response:
     leases = call.broker.commons.read_leases
     ended = leases.give_back(owner, [each for each in leases.topics_of(owner) if each.startswith(prefix)])
     for name in ended:
-        topic = call.broker.topics.get(name)
+        topic = call.broker.loaded.persistent.get(name)
         if topic is not None and not topic.is_fenced:
             topic.ledger.trim_soon()
     return json_response([name.removeprefix(prefix) for name in ended])

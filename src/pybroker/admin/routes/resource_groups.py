@@ -23,12 +23,12 @@ def routes() -> list[Route]:
 
 async def list_groups(call: Call) -> Response:
     call.require_superuser()
-    return json_response(call.broker.resource_groups.names())
+    return json_response(call.broker.commons.resource_groups.names())
 
 
 async def get_group(call: Call) -> Response:
     call.require_superuser()
-    group = call.broker.resource_groups.get(call.name("group"))
+    group = call.broker.commons.resource_groups.get(call.name("group"))
     if group is None:
         raise AdminError(404, "ResourceGroup does not exist")
     return json_response(group)
@@ -37,7 +37,7 @@ async def get_group(call: Call) -> Response:
 async def put_group(call: Call) -> Response:
     """Make a group, or change what the body names of it."""
     call.require_superuser()
-    await call.broker.resource_groups.put(call.name("group"), await call.json(ResourceGroupChange))
+    await call.broker.commons.resource_groups.put(call.name("group"), await call.json(ResourceGroupChange))
     return no_content()
 
 
@@ -49,5 +49,5 @@ async def delete_group(call: Call) -> Response:
             policies = call.resources.namespace(namespace)
             if policies is not None and policies.resource_group_name == name:
                 raise AdminError(412, "ResourceGroup is in use")
-    await call.broker.resource_groups.delete(name)
+    await call.broker.commons.resource_groups.delete(name)
     return no_content()

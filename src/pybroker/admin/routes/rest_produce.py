@@ -150,7 +150,7 @@ async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
 async def _topic(call: Call, name: TopicName) -> TopicBase:
     """A topic that takes messages now. A partition that is missing is made; anything else must exist."""
     is_partition = name.partition_index >= 0 and call.broker.partitioned.get(name.partitioned_name) is not None
-    topic = await call.broker.any_topic(name, may_create=is_partition)
+    topic = await call.broker.topics.any(name, may_create=is_partition)
     if any(producer.access_mode is not AccessMode.SHARED for producer in topic.producers.values()):
         raise ProducerBusy(f"Topic {name} has a producer with exclusive access")
     if isinstance(topic, Topic):
@@ -163,7 +163,7 @@ async def _making(call: Call, request: RestMessages, topics: Sequence[TopicBase]
     producer_name = request.producerName or DEFAULT_PRODUCER
     name = call.topic_name()
     if request.schemaVersion is not None and not request.valueSchema:
-        stored = (await call.broker.schemas.history(name)).version(request.schemaVersion)
+        stored = (await call.broker.commons.schemas.history(name)).version(request.schemaVersion)
         if stored is None:
             raise AdminError(404, f"Topic {name} has no schema version {request.schemaVersion}")
         return _Making(producer_name, stored.schema, version_to_bytes(stored.version))

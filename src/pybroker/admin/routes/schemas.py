@@ -71,24 +71,24 @@ def routes() -> list[Route]:
 async def get_schema(call: Call) -> Response:
     """The newest version."""
     topic = _readable_topic(call)
-    return _answer((await call.broker.schemas.history(topic)).latest)
+    return _answer((await call.broker.commons.schemas.history(topic)).latest)
 
 
 async def get_version(call: Call) -> Response:
     """One version, of those since the last deletion."""
     topic = _readable_topic(call)
-    return _answer((await call.broker.schemas.history(topic)).version(call.integer("version")))
+    return _answer((await call.broker.commons.schemas.history(topic)).version(call.integer("version")))
 
 
 async def get_schemas(call: Call) -> Response:
     """All versions since the last deletion, oldest first."""
-    history = await call.broker.schemas.history(_readable_topic(call))
+    history = await call.broker.commons.schemas.history(_readable_topic(call))
     return json_response({"getSchemaResponses": [_shown(each) for each in history.versions]})
 
 
 async def get_metadata(call: Call) -> Response:
     """Which versions there are. They are not in ledgers here, which the ids of ledgers and entries say by being -1."""
-    history = await call.broker.schemas.history(_readable_topic(call))
+    history = await call.broker.commons.schemas.history(_readable_topic(call))
     if not history.next_version:
         return empty_ok()
     index = [{"ledgerId": -1, "entryId": -1, "version": version} for version in range(history.next_version)]
@@ -98,7 +98,7 @@ async def get_metadata(call: Call) -> Response:
 async def find_version(call: Call) -> Response:
     """The version that a schema has, -1 when it has none."""
     topic = _readable_topic(call)
-    version = await call.broker.schemas.version_of(topic, await _given_schema(call))
+    version = await call.broker.commons.schemas.version_of(topic, await _given_schema(call))
     return json_response({"version": _UNKNOWN if version is None else version})
 
 
@@ -111,7 +111,7 @@ async def post_schema(call: Call) -> Response:
     call.require_produce(topic)
     existing_namespace(call, topic.namespace)
     schema = await _given_schema(call)
-    version = await call.broker.schemas.register(topic, schema, await _strategy(call, topic))
+    version = await call.broker.commons.schemas.register(topic, schema, await _strategy(call, topic))
     return json_response({"version": {"version": version}})
 
 
@@ -121,9 +121,9 @@ async def delete_schema(call: Call) -> Response:
     call.require_topic_admin(topic)
     existing_namespace(call, topic.namespace)
     if call.flag("force"):
-        await call.broker.schemas.drop(topic.partitioned_name)
+        await call.broker.commons.schemas.drop(topic.partitioned_name)
         return json_response({"version": _FORCED})
-    return json_response({"version": await call.broker.schemas.delete(topic)})
+    return json_response({"version": await call.broker.commons.schemas.delete(topic)})
 
 
 async def check_compatibility(call: Call) -> Response:
@@ -133,7 +133,7 @@ async def check_compatibility(call: Call) -> Response:
     existing_namespace(call, topic.namespace)
     schema, strategy = await _given_schema(call), await _strategy(call, topic)
     try:
-        await call.broker.schemas.check(topic, schema, strategy)
+        await call.broker.commons.schemas.check(topic, schema, strategy)
     except (Incompatible, InvalidSchema) as error:
         raise AdminError(500, str(error)) from error
     return Response(msgspec.json.encode(Compatibility(strategy, True)), status_code=202, media_type="application/json")

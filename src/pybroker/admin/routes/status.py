@@ -32,7 +32,7 @@ async def get_live(_call: Call) -> Response:
 
 async def get_status(call: Call) -> Response:
     """`OK` while the file `statusFilePath` exists and the broker neither starts nor stops."""
-    if not call.broker.ready or call.broker.is_closing:
+    if not call.broker.presence.takes_clients:
         raise AdminError(404, "The broker is starting or stopping")
     path = call.config.status_file_path
     # One stat of a local file: not worth a thread.

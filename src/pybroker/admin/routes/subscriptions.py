@@ -93,7 +93,7 @@ async def _create_on(call: Call, name: TopicName, subscription: str, start: Rese
                 await created.set_replicated(True)
             return True
 
-    return await on_open_topic(call.broker, lambda: call.broker.get_topic(name, may_create=True), make)
+    return await on_open_topic(call.broker.surroundings, lambda: call.broker.topics.get(name, may_create=True), make)
 
 
 async def delete_subscription(call: Call) -> Response:

@@ -56,7 +56,7 @@ async def delete_tenant(call: Call) -> Response:
         if not call.config.force_delete_tenant_allowed:
             raise AdminError(405, "Broker doesn't allow forced deletion of tenants (forceDeleteTenantAllowed)")
         for namespace in call.resources.namespaces(tenant):
-            await call.broker.delete_namespace(namespace, force=True)
+            await call.broker.namespace_deletion.delete(namespace, force=True)
     await call.resources.delete_tenant(tenant)
     return no_content()
 

@@ -60,10 +60,10 @@ async def unload(call: Call) -> Response:
 
 async def _unloaded(call: Call, name: TopicName) -> bool:
     """Close that topic; whether it exists."""
-    topic = call.broker.loaded_topic(name)
+    topic = call.broker.loaded.get(name)
     if topic is None:
         return await call.broker.directory.exists(name)
-    await call.broker.unload(topic)
+    await call.broker.topics.unload(topic)
     return True
 
 
@@ -94,7 +94,7 @@ async def get_backlog(call: Call) -> Response:
     call.require_lookup(name)
     require_persistent(call, "Get backlog")
     topics = [await existing_topic(call, each) for each in topics_of(call, name)]
-    broker_name = urlsplit(call.broker.addresses.resolve(None).broker_url).hostname or ""
+    broker_name = urlsplit(call.broker.presence.addresses.resolve(None).broker_url).hostname or ""
     return json_response(backlog_summary(name, topics, broker_name, call.surroundings.clock.wall_ms()))
 
 

@@ -110,7 +110,7 @@ async def _partitions(call: Call, name: TopicName) -> AsyncIterator[TopicBase]:
     """Those that exist, loaded one after the other."""
     for partition in topics_of(call, name):
         with contextlib.suppress(TopicNotFound):
-            yield await call.broker.any_topic(partition, may_create=False)
+            yield await call.broker.topics.any(partition, may_create=False)
 
 
 async def _made(steps: Steps) -> Document:

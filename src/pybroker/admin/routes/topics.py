@@ -59,7 +59,7 @@ async def create_topic(call: Call) -> Response:
     name = creatable_topic(call)
     properties = await call.optional_json(dict[str, str]) or {}
     try:
-        await call.broker.creation.create(name, properties)
+        await call.broker.making.create(name, properties)
     except NotAllowedError as error:
         raise AdminError(409, str(error)) from error
     return no_content()
@@ -74,7 +74,7 @@ async def delete_topic(call: Call) -> Response:
             f"{name} is a partitioned topic, instead of calling delete topic, please call delete-partitioned-topic.",
         )
     try:
-        await call.broker.delete_topic(name, force=call.flag("force"))
+        await call.broker.topics.delete(name, force=call.flag("force"))
     except TopicNotFound:
         if name.is_persistent:
             raise
@@ -90,7 +90,7 @@ async def get_properties(call: Call) -> Response:
     metadata = call.broker.partitioned.get(name)
     if metadata is not None:
         return json_response(metadata.properties or {})
-    topic = await call.broker.get_topic(name, may_create=False)
+    topic = await call.broker.topics.get(name, may_create=False)
     return json_response(topic.ledger.properties)
 
 
@@ -124,7 +124,7 @@ async def _change_properties(call: Call, name: TopicName, added: dict[str, str],
     if call.broker.partitioned.get(name) is not None:
         await call.broker.partitioned.update(name, change)
         return
-    topic = await call.broker.get_topic(name, may_create=False)
+    topic = await call.broker.topics.get(name, may_create=False)
     changes: dict[str, str | None] = {**added}
     if removed is not None:
         changes[removed] = None

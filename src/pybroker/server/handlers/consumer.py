@@ -59,7 +59,7 @@ async def subscribe(connection: Connection, command: pb.BaseCommand) -> None:
     _require_supported(connection, request)
     name = TopicName.parse(request.topic)
     with refused_to("subscribe"):
-        connection.broker.authorization.require_consume(name, request.subscription, connection.role)
+        connection.broker.commons.authorization.require_consume(name, request.subscription, connection.role)
     consumer = await connection.consumer_set_ups.set_up(consumer_id, _attach(connection, request, name))
     if consumer is None:
         return
@@ -104,8 +104,8 @@ def _require_supported(connection: Connection, request: pb.CommandSubscribe) -> 
 async def _attach(connection: Connection, request: pb.CommandSubscribe, name: TopicName) -> Consumer:
     broker = connection.broker
     return await on_open_topic(
-        broker,
-        lambda: broker.any_topic(name, may_create=request.force_topic_creation),
+        broker.surroundings,
+        lambda: broker.topics.any(name, may_create=request.force_topic_creation),
         lambda topic: _attach_to(connection, request, topic),
     )
 

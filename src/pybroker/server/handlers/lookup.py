@@ -36,7 +36,7 @@ def _require_metadata(connection: Connection, topic: TopicName) -> None:
     """What a role may not see of a tenant that does not exist is missing, as in Pulsar; a look-up says that it may not."""
     try:
         with refused_to("Get Partition Metadata"):
-            connection.broker.authorization.require_lookup(topic, connection.role)
+            connection.broker.commons.authorization.require_lookup(topic, connection.role)
     except AuthorizationError:
         if connection.broker.resources.tenant(topic.tenant) is None:
             raise TopicNotFound(f"Tenant or namespace or topic does not exist: {topic.namespace}") from None
@@ -53,7 +53,7 @@ async def lookup(connection: Connection, command: pb.BaseCommand) -> None:
     with answered(connection, reply, partial(_refuse, response)):
         topic = TopicName.parse(request.topic)
         with refused_to("Lookup"):
-            connection.broker.authorization.require_lookup(topic, connection.role)
+            connection.broker.commons.authorization.require_lookup(topic, connection.role)
         found = await connection.broker.lookup(topic, request.advertised_listener_name or None)
         response.response = pb.CommandLookupTopicResponse.Connect
         response.authoritative = True

@@ -66,7 +66,7 @@ def _require_supported(connection: Connection, request: pb.CommandProducer) -> N
 
 def _require_rights(connection: Connection, request: pb.CommandProducer, name: TopicName) -> None:
     """To produce, and to consume by way of the subscription that is to be there before the first message."""
-    authorization = connection.broker.authorization
+    authorization = connection.broker.commons.authorization
     with refused_to("Produce"):
         authorization.require_produce(name, connection.role)
         if request.initial_subscription_name:
@@ -76,8 +76,8 @@ def _require_rights(connection: Connection, request: pb.CommandProducer, name: T
 async def _attach(connection: Connection, request: pb.CommandProducer, name: TopicName) -> Producer:
     broker = connection.broker
     return await on_open_topic(
-        broker,
-        lambda: broker.any_topic(name, may_create=True),
+        broker.surroundings,
+        lambda: broker.topics.any(name, may_create=True),
         lambda topic: _attach_to(topic, connection, request),
     )
 

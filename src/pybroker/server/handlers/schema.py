@@ -41,8 +41,8 @@ async def get_schema(connection: Connection, command: pb.BaseCommand) -> None:
                 f"Empty schema version: {len(request.schema_version)} bytes, a version has {VERSION_SIZE_BYTES}"
             )
         topic = TopicName.parse(request.topic)
-        connection.broker.authorization.require_lookup(topic, connection.role)
-        history = await connection.broker.schemas.history(topic)
+        connection.broker.commons.authorization.require_lookup(topic, connection.role)
+        history = await connection.broker.commons.schemas.history(topic)
         version = version_from_bytes(request.schema_version) if request.HasField("schema_version") else None
         found_version, schema = _found(history, version, topic)
         response.schema_version = version_to_bytes(found_version)
@@ -76,8 +76,8 @@ async def get_or_create_schema(connection: Connection, command: pb.BaseCommand) 
     response.request_id = request.request_id
     with answered(connection, reply, partial(_refuse, response)):
         name = TopicName.parse(request.topic)
-        connection.broker.authorization.require_produce(name, connection.role)
-        topic = await connection.broker.get_topic(name, may_create=False)
+        connection.broker.commons.authorization.require_produce(name, connection.role)
+        topic = await connection.broker.topics.get(name, may_create=False)
         schema = schema_of(request)
         # Plain bytes are no schema here: such messages have no version.
         is_plain = schema is None or schema.type is SchemaType.NONE

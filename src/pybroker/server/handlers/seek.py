@@ -34,8 +34,8 @@ async def seek(connection: Connection, command: pb.BaseCommand) -> None:
         request_id, name, subscription = request.request_id, asked.topic.name, asked.name
         del command, request  # It waits perhaps, and the command may be as large as a frame.
         await on_open_topic(
-            broker,
-            lambda: broker.any_topic(name, may_create=False),
+            broker.surroundings,
+            lambda: broker.topics.any(name, may_create=False),
             lambda topic: _in_turn(topic, subscription, move),
         )
     else:

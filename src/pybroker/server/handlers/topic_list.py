@@ -60,7 +60,7 @@ def _listable_namespace(connection: Connection, text: str) -> NamespaceName:
 
 def _require_list(connection: Connection, namespace: NamespaceName) -> None:
     with refused_to("GetTopicsOfNamespace"):
-        connection.broker.authorization.require_list_topics(namespace, connection.role)
+        connection.broker.commons.authorization.require_list_topics(namespace, connection.role)
 
 
 def _pattern_to_evaluate(connection: Connection, request: pb.CommandGetTopicsOfNamespace) -> TopicsPattern | None:
