@@ -1,1 +1,5 @@
-"""Spark looks for data sources in top-level modules `pyspark_*`: this one makes `format("pulsar")` work without a word."""
+"""Found by Spark, which asks each module `pyspark_*` for its `DefaultSource`: the format `pulsar`."""
+
+from pybroker.spark.source import PulsarDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -5,12 +5,42 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pulsar
 import pytest
+from tests.clients.conftest import new_client
 from tests.support.broker_process import BrokerProcess
 
 _serial = itertools.count(1)
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = {
+    "brokerDeduplicationEnabled": "true",
+    "defaultRetentionTimeInMinutes": "-1",
+    "defaultRetentionSizeInMB": "-1",
+}
+
+
+def new_session(master: str, **settings: str) -> Any:
+    """A session on this machine alone, whose workers are this interpreter."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master(master).appName("tests")
+    fixed = {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    for key, value in {**fixed, **settings}.items():
+        builder = builder.config(key.replace("__", "."), value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    return session
 
 
 @pytest.fixture(scope="session")
@@ -18,20 +48,7 @@ def spark() -> Iterator[Any]:
     """A local session of two cores."""
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java 17 on the PATH")
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master("local[2]").appName("tests")
-    for key, value in {
-        "spark.ui.enabled": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": "2",
-    }.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
+    session = new_session("local[2]")
     yield session
     session.stop()
 
@@ -39,13 +56,24 @@ def spark() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A running broker that all tests share; each uses topics of its own."""
-    settings = {
-        "brokerDeduplicationEnabled": "true",
-        "defaultRetentionTimeInMinutes": "-1",
-        "defaultRetentionSizeInMB": "-1",
-    }
-    with BrokerProcess(tmp_path_factory.mktemp("broker"), settings).running() as process:
+    with BrokerProcess(tmp_path_factory.mktemp("broker"), SETTINGS).running() as process:
         yield process
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A running broker that this test may kill."""
+    process = BrokerProcess(tmp_path, SETTINGS).start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[pulsar.Client]:
+    """An official client of the shared broker."""
+    connected = new_client(broker.url)
+    yield connected
+    connected.close()
 
 
 @pytest.fixture

@@ -5,26 +5,17 @@ from typing import Any
 import pulsar
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql.datasource import DataSource
 from tests.support.broker_process import BrokerProcess
 from tests.support.rest import call
 
-from pybroker.spark.sink import PulsarSink
+from pybroker.spark import register
 
 pytestmark = pytest.mark.spark
 
 
-class SinkOnly(PulsarSink, DataSource):
-    """The sink under a name of its own."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "pulsar-sink-test"
-
-
 @pytest.fixture(scope="module")
 def session(spark: Any) -> Any:
-    spark.dataSource.register(SinkOnly)
+    register(spark)
     return spark
 
 

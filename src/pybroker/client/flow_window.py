@@ -34,7 +34,7 @@ class FlowWindow:
             size_bytes += len(entry.data)
         if not messages:
             return
-        self._outstanding = max(0, self._outstanding - messages)
+        self._outstanding -= messages  # below zero where brokers sent more: they wait until that is made good
         mean_bytes = size_bytes / messages
         # Larger ones count at once, smaller ones slowly: too much on its way costs memory, too little a round trip.
         self._mean_bytes = mean_bytes if mean_bytes > self._mean_bytes else (3 * self._mean_bytes + mean_bytes) / 4
