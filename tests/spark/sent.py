@@ -24,7 +24,9 @@ class Sent:
     message_id: tuple[int, int, int, int]
 
 
-def publish(client: pulsar.Client, topic: str, count: int, serial: int = 0, *, batched: bool = True, **options: Any) -> list[Sent]:
+def publish(
+    client: pulsar.Client, topic: str, count: int, serial: int = 0, *, batched: bool = True, **options: Any
+) -> list[Sent]:
     """`count` messages with keys, properties and event times; every seventh has none of them."""
     producer = client.create_producer(
         topic,
@@ -58,7 +60,15 @@ def publish(client: pulsar.Client, topic: str, count: int, serial: int = 0, *, b
 
     for index in range(serial, serial + count):
         plain = index % 7 == 0
-        extra = {} if plain else {"partition_key": f"key-{index % 11}", "properties": {"n": str(index)}, "event_timestamp": 1000 + index}
+        extra = (
+            {}
+            if plain
+            else {
+                "partition_key": f"key-{index % 11}",
+                "properties": {"n": str(index)},
+                "event_timestamp": 1000 + index,
+            }
+        )
         remember(b"%d:" % index + b"x" * (index % 90), extra)
     producer.flush()
     producer.close()

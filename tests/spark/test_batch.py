@@ -11,7 +11,9 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.mark.parametrize("mode", ["segment", "bulk", "broker"])
-def test_every_way_of_reading_gives_what_was_sent(spark: Any, broker: BrokerProcess, client: pulsar.Client, topic: str, mode: str) -> None:
+def test_every_way_of_reading_gives_what_was_sent(
+    spark: Any, broker: BrokerProcess, client: pulsar.Client, topic: str, mode: str
+) -> None:
     sent = publish(client, topic, 500) + publish(client, topic, 50, 500, batched=False)
     rows = read(spark, broker, topic, readMode=mode).load().collect()
     assert_same(rows, sent)

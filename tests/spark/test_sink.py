@@ -20,7 +20,7 @@ def session(spark: Any) -> Any:
 
 
 def write(frame: Any, broker: BrokerProcess, **options: str) -> None:
-    frame.write.format("pulsar-sink-test").mode("append").option("service.url", broker.url).options(**options).save()
+    frame.write.format("pulsar").mode("append").option("service.url", broker.url).options(**options).save()
 
 
 def received(
@@ -98,7 +98,7 @@ def test_a_stream_is_written_batch_by_batch(session: Any, broker: BrokerProcess,
     stream = session.readStream.schema("id long").option("maxFilesPerTrigger", "2").parquet(str(tmp_path / "in"))
     query = (
         stream.selectExpr("cast(id as string) as value")
-        .writeStream.format("pulsar-sink-test")
+        .writeStream.format("pulsar")
         .option("service.url", broker.url)
         .option("topic", topic)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -129,7 +129,7 @@ def test_what_cannot_be_written_is_refused_with_what_to_do(
 
 def test_a_broker_that_cannot_be_reached_fails_the_write_and_no_secret_is_told(session: Any, topic: str) -> None:
     frame = session.sql("select 'a' as value")
-    writer = frame.write.format("pulsar-sink-test").mode("append").option("topic", topic)
+    writer = frame.write.format("pulsar").mode("append").option("topic", topic)
     writer = writer.option("service.url", "pulsar://127.0.0.1:1").option("pulsar.client.operationTimeoutMs", "500")
     with pytest.raises(PySparkException, match="cannot be reached") as caught:
         writer.option("pulsar.client.authParams", "token:very-secret").save()
