@@ -54,4 +54,5 @@ def test_permits_follow_the_size_of_what_comes() -> None:
     window.consumed([received(1 << 19)] * (small - 3))
     assert window.due() == 2
     window.consumed([received(1)] * 100_000)
-    assert window.due() <= MAX_PERMITS
+    # What came beyond the permits is made good: the broker sends nothing before that.
+    assert 99_998 < window.due() <= 99_998 + MAX_PERMITS
