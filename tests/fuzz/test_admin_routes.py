@@ -18,7 +18,8 @@ from tests.fuzz.admin_requests import Request, in_order, requests, sweep
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
 
 from pybroker.admin import http
-from pybroker.admin.call import Call, empty_ok, route
+from pybroker.admin.call import Call, empty_ok
+from pybroker.admin.routing import route
 
 # Longer than any handler waits for anything; a machine that is busy takes a while for what should take a millisecond.
 HANG_S = 8.0

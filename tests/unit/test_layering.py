@@ -269,7 +269,6 @@ CIRCLES: tuple[frozenset[str], ...] = (
             "managed_ledger.publish_time_search",
         }
     ),
-    frozenset({"admin.call", "admin.unserved"}),
     frozenset({"broker.non_persistent.subscription", "broker.non_persistent.topic"}),
     frozenset({"server.connection", "server.context"}),
 )

@@ -1,6 +1,6 @@
 """The OpenAPI document of the REST interface, made from the routes: methods, paths, docstrings and body types.
 
-What must always hold: every route is in it, once. A route needs nothing for that; `call.route` takes what a docstring cannot
+What must always hold: every route is in it, once. A route needs nothing for that; `routing.route` takes what a docstring cannot
 say. Decides only: who serves it is `routes/openapi.py`.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 from starlette.routing import BaseRoute, Route
 
-from pybroker.admin.call import HandlerApp
+from pybroker.admin.routing import HandlerApp
 
 Json = dict[str, Any]
 

@@ -11,8 +11,9 @@ import pytest
 from starlette.routing import Route
 from tests.unit.admin.fake_broker import served
 
-from pybroker.admin.call import Call, empty_ok, route
+from pybroker.admin.call import Call, empty_ok
 from pybroker.admin.openapi import document, page
+from pybroker.admin.routing import route
 
 
 class Wish(msgspec.Struct):

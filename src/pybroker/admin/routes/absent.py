@@ -8,7 +8,8 @@ from __future__ import annotations
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, json_response, route
+from pybroker.admin.call import Call, json_response
+from pybroker.admin.routing import route
 from pybroker.errors import AdminError
 
 BOOKIES = "/admin/v2/bookies"

@@ -17,10 +17,11 @@ from starlette.routing import Route
 from pybroker.admin.broker_load import load_report
 from pybroker.admin.broker_topic_stats import NO_LEDGER_OPERATIONS, broker_topic_stats
 from pybroker.admin.bundle_load import BundleLoad, bundle_loads, bundle_of
-from pybroker.admin.call import Call, json_response, route
+from pybroker.admin.call import Call, json_response
 from pybroker.admin.metrics import figures
 from pybroker.admin.metrics.ledgers import BUCKETS, LEDGER_NAMES, LedgerSums
 from pybroker.admin.routes.metrics import TextStream
+from pybroker.admin.routing import route
 from pybroker.admin.slices import exhaust, sliced
 from pybroker.errors import AdminError
 

@@ -10,7 +10,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker import __version__
-from pybroker.admin.call import Call, empty_ok, json_response, no_content, route, text_response
+from pybroker.admin.call import Call, empty_ok, json_response, no_content, text_response
+from pybroker.admin.routing import route
 from pybroker.cluster.bundles import find_bundle
 from pybroker.config import dump
 from pybroker.config.dynamic import dynamic_names

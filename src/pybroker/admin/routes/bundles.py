@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, json_response, no_content, route
+from pybroker.admin.call import Call, json_response, no_content
 from pybroker.admin.routes.brokers import broker_id
 from pybroker.admin.routes.namespaces import NAMESPACE, administered_namespace, existing_namespace
+from pybroker.admin.routing import route
 from pybroker.admin.slices import exhaust
 from pybroker.cluster.bundles import (
     Bundle,

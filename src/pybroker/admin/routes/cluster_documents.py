@@ -8,8 +8,9 @@ from __future__ import annotations
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, empty_ok, json_response, no_content, route
+from pybroker.admin.call import Call, empty_ok, json_response, no_content
 from pybroker.admin.routes.brokers import broker_id
+from pybroker.admin.routing import route
 from pybroker.errors import AdminError
 from pybroker.model.clusters import (
     ClusterPolicies,

@@ -8,7 +8,8 @@ import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import BadBody, Call, empty_ok, json_response, no_content, route
+from pybroker.admin.call import BadBody, Call, empty_ok, json_response, no_content
+from pybroker.admin.routing import route
 from pybroker.errors import AdminError
 from pybroker.model.policies import ClusterData
 

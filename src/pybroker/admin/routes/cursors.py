@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, no_content, route
+from pybroker.admin.call import Call, no_content
 from pybroker.admin.existing import (
     on_each_subscription,
     on_each_topic,
@@ -20,6 +20,7 @@ from pybroker.admin.existing import (
 )
 from pybroker.admin.partitions import require_not_partitioned
 from pybroker.admin.routes.topic_policies import TOPIC
+from pybroker.admin.routing import route
 from pybroker.broker import cursor_moves
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.subscription_registry import BEING_CHANGED

@@ -11,10 +11,11 @@ import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, route
+from pybroker.admin.call import Call
 from pybroker.admin.entry_blocks import BlocksResponse, BulkReads
 from pybroker.admin.entry_plan import AskedPlans, AskedTopic, PlanBudget, TopicShown, plan_of
 from pybroker.admin.existing import existing_topic, while_served
+from pybroker.admin.routing import route
 from pybroker.broker.service import BrokerService
 from pybroker.errors import AdminError, BrokerError, InvalidTopicName, NoSuchLedger
 from pybroker.model.names import PERSISTENT, TopicName

@@ -5,7 +5,8 @@ from __future__ import annotations
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, json_response, route, text_response
+from pybroker.admin.call import Call, json_response, text_response
+from pybroker.admin.routing import route
 from pybroker.cluster.bundles import find_bundle
 from pybroker.model.policies import FIRST_BOUNDARY, LAST_BOUNDARY
 

@@ -10,12 +10,13 @@ import asyncio
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, json_response, route
+from pybroker.admin.call import Call, json_response
 from pybroker.admin.existing import existing_topic, require_persistent, while_served
 from pybroker.admin.message_id import message_id, message_id_in_batch
 from pybroker.admin.message_view import is_slow_to_view, message_view
 from pybroker.admin.partitions import require_not_partitioned
 from pybroker.admin.routes.topic_policies import TOPIC
+from pybroker.admin.routing import route
 from pybroker.broker.entry_metadata import first_with_index
 from pybroker.broker.topic import Topic
 from pybroker.errors import AdminError

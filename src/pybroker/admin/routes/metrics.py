@@ -11,9 +11,10 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from pybroker import logs
-from pybroker.admin.call import Call, ClientGone, route
+from pybroker.admin.call import Call, ClientGone
 from pybroker.admin.metrics.shared_page import PageNotWritten, SharedPage
 from pybroker.admin.metrics.text import CONTENT_TYPE
+from pybroker.admin.routing import route
 from pybroker.errors import AdminError
 from pybroker.permits import NoPermit, Permits
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, empty_ok, json_response, no_content, route
+from pybroker.admin.call import Call, empty_ok, json_response, no_content
 from pybroker.admin.policy_values import Long, check_offload
 from pybroker.admin.routes.namespaces import NAMESPACE, administered_namespace, existing_namespace
+from pybroker.admin.routing import route
 from pybroker.errors import AdminError
 from pybroker.model.names import NamespaceName
 from pybroker.model.offload_policies import OffloadPolicies

@@ -5,13 +5,14 @@ from __future__ import annotations
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import BadBody, Call, empty_ok, json_response, no_content, route
+from pybroker.admin.call import BadBody, Call, empty_ok, json_response, no_content
 from pybroker.admin.policy_values import (
     checked_quota,
     checked_retention,
     quota_type,
 )
 from pybroker.admin.routes.namespaces import NAMESPACE, administered_namespace, existing_namespace
+from pybroker.admin.routing import route
 from pybroker.broker.backlog import is_quota_above_retention
 from pybroker.errors import AdminError
 from pybroker.model.policies import (

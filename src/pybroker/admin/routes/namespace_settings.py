@@ -9,10 +9,11 @@ from __future__ import annotations
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import BadBody, Call, empty_ok, json_response, no_content, route, text_response
+from pybroker.admin.call import BadBody, Call, empty_ok, json_response, no_content, text_response
 from pybroker.admin.policy_values import check_clusters
 from pybroker.admin.routes.namespaces import BASE, NAMESPACE, administered_namespace, existing_namespace
 from pybroker.admin.routes.tenants import existing_tenant
+from pybroker.admin.routing import route
 from pybroker.errors import AdminError
 from pybroker.model.names import NamespaceName
 from pybroker.model.policies import BookieAffinityGroup, LocalPolicies, NamespacePolicies

@@ -13,10 +13,11 @@ from functools import partial
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, no_content, route
+from pybroker.admin.call import Call, no_content
 from pybroker.admin.existing import persistent
 from pybroker.admin.routes.bundles import positions_in
 from pybroker.admin.routes.namespaces import NAMESPACE, administered_namespace, namespace_of_topics
+from pybroker.admin.routing import route
 from pybroker.broker import cursor_moves
 from pybroker.broker.open_topic import on_open_topic
 from pybroker.broker.subscription_registry import BEING_CHANGED, BEING_DELETED

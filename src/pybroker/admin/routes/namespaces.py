@@ -5,8 +5,9 @@ from __future__ import annotations
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, json_response, no_content, route
+from pybroker.admin.call import Call, json_response, no_content
 from pybroker.admin.routes.tenants import existing_tenant
+from pybroker.admin.routing import route
 from pybroker.errors import AdminError
 from pybroker.model.names import NON_PERSISTENT, PERSISTENT, NamespaceName
 from pybroker.model.policies import AuthAction, NamespacePolicies, copy_of, ordered_actions

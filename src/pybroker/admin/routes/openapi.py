@@ -10,8 +10,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from pybroker import __version__
-from pybroker.admin.call import Call, route
+from pybroker.admin.call import Call
 from pybroker.admin.openapi import Json, document, page
+from pybroker.admin.routing import route
 
 
 class OpenApiRoutes:

@@ -6,9 +6,10 @@ import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, json_response, no_content, route
+from pybroker.admin.call import Call, json_response, no_content
 from pybroker.admin.routes.namespaces import existing_namespace, namespace_of_topics
 from pybroker.admin.routes.topics import BASE, TOPIC, creatable_topic
+from pybroker.admin.routing import route
 from pybroker.errors import AdminError, NotAllowedError
 from pybroker.metadata.partitioned_topics import PartitionedTopicMetadata
 from pybroker.model.system_topics import is_system_topic

@@ -11,10 +11,11 @@ import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, json_response, no_content, route
+from pybroker.admin.call import Call, json_response, no_content
 from pybroker.admin.routes.namespaces import BASE
 from pybroker.admin.routes.tenants import existing_tenant
 from pybroker.admin.routes.topic_policies import TOPIC, topic_exists
+from pybroker.admin.routing import route
 from pybroker.errors import AdminError, InvalidTopicName, TopicNotFound
 from pybroker.model.names import TopicName
 from pybroker.model.policies import AuthAction, NamespacePolicies, ordered_actions

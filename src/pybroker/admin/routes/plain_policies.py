@@ -9,11 +9,12 @@ from __future__ import annotations
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import BadBody, Call, Handler, empty_ok, json_response, no_content, route
+from pybroker.admin.call import BadBody, Call, empty_ok, json_response, no_content
 from pybroker.admin.policy_table import NO_CONTENT, REFUSED, TABLE, UNCHANGED, Level, PlainPolicy
 from pybroker.admin.policy_values import MAX_SIGNED_32
 from pybroker.admin.routes.namespaces import NAMESPACE, administered_namespace, existing_namespace
 from pybroker.admin.routes.topic_policies import TOPIC, policies_topic
+from pybroker.admin.routing import Handler, route
 from pybroker.errors import AdminError
 from pybroker.model.names import NamespaceName
 from pybroker.model.policies import NamespacePolicies, TopicPolicies

@@ -13,10 +13,11 @@ import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, json_response, route
+from pybroker.admin.call import Call, json_response
 from pybroker.admin.entry_plan import Pair, lost_sentences
 from pybroker.admin.existing import existing_topic
 from pybroker.admin.routes.entries import BASE, MAX_TOPICS, local_topic
+from pybroker.admin.routing import route
 from pybroker.broker.read_leases import LeaseOwner, TooManyLeases
 from pybroker.errors import AdminError, BrokerError
 from pybroker.model.names import PERSISTENT

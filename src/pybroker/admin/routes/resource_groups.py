@@ -5,7 +5,8 @@ from __future__ import annotations
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, json_response, no_content, route
+from pybroker.admin.call import Call, json_response, no_content
+from pybroker.admin.routing import route
 from pybroker.errors import AdminError
 from pybroker.metadata.resource_groups import ResourceGroupChange
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, json_response, no_content, route
+from pybroker.admin.call import Call, json_response, no_content
 from pybroker.admin.routes.namespaces import existing_namespace
+from pybroker.admin.routing import route
 from pybroker.cluster.bundles import checked_bundle
 from pybroker.errors import AdminError
 from pybroker.model.clusters import ResourceQuota

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, json_response, route
+from pybroker.admin.call import Call, json_response
 from pybroker.admin.rest_message import (
     Encoder,
     PublishResult,
@@ -30,6 +30,7 @@ from pybroker.admin.rest_message import (
     whole_number,
 )
 from pybroker.admin.routes.namespaces import namespace_of_topics
+from pybroker.admin.routing import route
 from pybroker.broker.backlog_quota import require_within_quota
 from pybroker.broker.internal_producer import EntryPublish
 from pybroker.broker.producer_access import AccessMode

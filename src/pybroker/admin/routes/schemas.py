@@ -12,8 +12,9 @@ import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, empty_ok, json_response, route
+from pybroker.admin.call import Call, empty_ok, json_response
 from pybroker.admin.routes.namespaces import existing_namespace
+from pybroker.admin.routing import route
 from pybroker.broker.topic_schemas import schema_strategy
 from pybroker.errors import AdminError, InvalidTopicName
 from pybroker.model.names import PERSISTENT, TopicName

@@ -12,8 +12,9 @@ from pathlib import Path
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, route, text_response
+from pybroker.admin.call import Call, text_response
 from pybroker.admin.routes.brokers import get_ready
+from pybroker.admin.routing import route
 from pybroker.errors import AdminError
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import BadBody, Call, json_response, no_content, route
+from pybroker.admin.call import BadBody, Call, json_response, no_content
 from pybroker.admin.existing import (
     existing_any_topic,
     existing_subscription,
@@ -23,6 +23,7 @@ from pybroker.admin.partitions import require_not_partitioned, topics_of
 from pybroker.admin.routes.cursors import SUBSCRIPTION
 from pybroker.admin.routes.namespaces import namespace_of_topics
 from pybroker.admin.routes.topic_policies import TOPIC
+from pybroker.admin.routing import route
 from pybroker.broker.backlog_analysis import analyze_backlog
 from pybroker.broker.open_topic import on_open_topic
 from pybroker.broker.subscription import Subscription

@@ -8,7 +8,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, empty_ok, json_response, no_content, route
+from pybroker.admin.call import Call, empty_ok, json_response, no_content
 from pybroker.admin.existing import existing_any_topic, existing_topic, on_each_topic, require_persistent, while_served
 from pybroker.admin.internal_info import backlog_summary, internal_info
 from pybroker.admin.message_id import MessageId, ResetCursorData, message_id
@@ -16,6 +16,7 @@ from pybroker.admin.non_persistent_stats import any_internal_stats
 from pybroker.admin.partitions import require_not_partitioned, topics_of
 from pybroker.admin.routes.namespaces import namespace_of_topics
 from pybroker.admin.routes.topic_policies import TOPIC
+from pybroker.admin.routing import route
 from pybroker.broker.topic import Topic
 from pybroker.errors import AdminError, TopicNotFound
 from pybroker.model.names import TopicName

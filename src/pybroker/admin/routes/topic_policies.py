@@ -8,7 +8,7 @@ from __future__ import annotations
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, empty_ok, json_response, no_content, route
+from pybroker.admin.call import Call, empty_ok, json_response, no_content
 from pybroker.admin.policy_values import (
     check_clusters,
     checked_quota,
@@ -16,6 +16,7 @@ from pybroker.admin.policy_values import (
     quota_type,
 )
 from pybroker.admin.routes.namespaces import namespace_of_topics
+from pybroker.admin.routing import route
 from pybroker.broker.backlog import is_quota_above_retention
 from pybroker.errors import AdminError, InvalidTopicName, TopicNotFound
 from pybroker.model.effective_policies import EffectivePolicies

@@ -11,7 +11,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, route
+from pybroker.admin.call import Call
 from pybroker.admin.existing import existing_any_topic
 from pybroker.admin.non_persistent_stats import NonPersistentRequest, any_internal_stats, non_persistent_stats
 from pybroker.admin.partitioned_stats import partitioned_stats
@@ -19,6 +19,7 @@ from pybroker.admin.partitions import topics_of
 from pybroker.admin.routes.brokers import broker_id
 from pybroker.admin.routes.namespaces import namespace_of_topics
 from pybroker.admin.routes.topic_policies import TOPIC
+from pybroker.admin.routing import route
 from pybroker.admin.topic_stats import Document, Measured, StatsRequest, Steps, topic_stats
 from pybroker.broker.backlog import estimated_bytes_behind
 from pybroker.broker.backlog_quota import estimated_backlog_bytes, slowest_subscription

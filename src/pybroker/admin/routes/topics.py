@@ -8,9 +8,10 @@ from __future__ import annotations
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.call import Call, json_response, no_content, route
+from pybroker.admin.call import Call, json_response, no_content
 from pybroker.admin.routes.bundles import positions_in
 from pybroker.admin.routes.namespaces import existing_namespace, namespace_of_topics
+from pybroker.admin.routing import route
 from pybroker.cluster.bundles import bundles_of, checked_bundle
 from pybroker.errors import AdminError, NotAllowedError, TopicNotFound
 from pybroker.metadata.partitioned_topics import PartitionedTopicMetadata
