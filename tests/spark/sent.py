@@ -9,6 +9,7 @@ from typing import Any
 import pulsar
 from tests.support.broker_process import BrokerProcess
 
+from pybroker.model.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
 
 
@@ -43,7 +44,9 @@ def publish(
             if result != pulsar.Result.Ok:
                 failures.append(result)
                 return
-            place = (message_id.ledger_id(), message_id.entry_id(), message_id.partition(), message_id.batch_index())
+            # A producer on one partition is told of no partition.
+            partition = TopicName.parse(topic).partition_index
+            place = (message_id.ledger_id(), message_id.entry_id(), partition, message_id.batch_index())
             key = extra.get("partition_key")
             sent.append(
                 Sent(

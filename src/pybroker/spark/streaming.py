@@ -57,6 +57,9 @@ class StreamProgress:
             return self._latest(start, limits)  # deleted between two questions; now it is not in the list any more
 
     def _latest(self, start: Document, limits: Limits) -> Document:
+        self.commit(
+            start
+        )  # Spark has committed what lies before it, and tells that of the last batch of a run nobody else
         before = from_json(start)
         topics = self._topics(before)
         gone = sorted(set(before) - set(topics))
