@@ -233,9 +233,7 @@ CIRCLES: tuple[frozenset[str], ...] = (
     frozenset(
         {
             "broker.acknowledgement",
-            "broker.backlog_quota",
             "broker.compacted_reads",
-            "broker.cursor_moves",
             "broker.damaged_entries",
             "broker.delayed_delivery",
             "broker.filter_chain",

@@ -13,6 +13,8 @@ from pybroker.model.position import Position
 
 EVICTION_TARGET = 0.9
 """What is evicted goes down to this share of its limit, so that the next message does not exceed it at once."""
+UNKNOWN_AGE_S = -1
+"""Of a backlog that nobody has measured yet, or that there is not."""
 
 _MS_PER_MINUTE = 60_000
 _BYTES_PER_MB = 1024 * 1024

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pybroker.broker.subscription import Subscription
     from pybroker.broker.topic import Topic
 
-UNKNOWN_AGE_S = -1
-
 
 def slowest_subscription(topic: Topic) -> Subscription | None:
     """The durable subscription that has read the least; None when there is none."""
@@ -73,7 +71,7 @@ async def enforce(topic: Topic) -> None:
     now_ms = topic.surroundings.clock.wall_ms()
     slowest = slowest_subscription(topic)
     if oldest_ms is None or slowest is None:
-        topic.backlog_age_s, topic.backlog_age_subscription = UNKNOWN_AGE_S, ""
+        topic.backlog_age_s, topic.backlog_age_subscription = backlog.UNKNOWN_AGE_S, ""
     else:
         topic.backlog_age_s = max(0, now_ms - oldest_ms) // 1000
         topic.backlog_age_subscription = slowest.name

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pybroker import logs
 from pybroker.broker import backlog, throttle
-from pybroker.broker.backlog_quota import UNKNOWN_AGE_S
+from pybroker.broker.backlog import UNKNOWN_AGE_S
 from pybroker.broker.deduplication import Accepted
 from pybroker.broker.dispatch_limit import DispatchLimit
 from pybroker.broker.entry_metadata import EntryMetadata
