@@ -85,7 +85,9 @@ class BrokerService:
         changing = Changing(commons.waiting)
         self.loaded = loaded = LoadedTopics()
         self.directory = directory = TopicDirectory(metadata_store, ledgers, loaded)
-        self.creation = creation = TopicCreation(commons, presence, changing, partitioned, directory)
+        self.creation = creation = TopicCreation(
+            surroundings, resources, commons.waiting, presence, changing, partitioned, directory
+        )
         self._closing = closing = TopicClosing(commons, loaded, directory)
         self.topics = topics = Topics(commons, presence, loaded, directory, closing, creation)
 

@@ -21,10 +21,12 @@ from pybroker.model.system_topics import is_system_topic, is_transaction_interna
 
 if TYPE_CHECKING:
     from pybroker.broker.changing import Changing
-    from pybroker.broker.commons import Commons
     from pybroker.broker.presence import Presence
     from pybroker.broker.topic_directory import TopicDirectory
+    from pybroker.broker.waiting import WaitingRequests
     from pybroker.metadata.partitioned_topics import PartitionedTopics
+    from pybroker.metadata.resources import Resources
+    from pybroker.surroundings import Surroundings
 
 T = TypeVar("T")
 
@@ -37,15 +39,17 @@ class TopicCreation:
 
     def __init__(
         self,
-        commons: Commons,
+        surroundings: Surroundings,
+        resources: Resources,
+        waiting: WaitingRequests,
         presence: Presence,
         changing: Changing,
         partitioned: PartitionedTopics,
         directory: TopicDirectory,
     ) -> None:
-        self._surroundings = commons.surroundings
-        self._resources = commons.resources
-        self._waiting = commons.waiting
+        self._surroundings = surroundings
+        self._resources = resources
+        self._waiting = waiting
         self._presence = presence
         self._changing = changing
         self._partitioned = partitioned
