@@ -11,7 +11,8 @@ from pybroker.broker.service import BrokerService
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.errors import AdminError, InvalidTopicName
 from pybroker.managed_ledger.entry_cache import EntryCache
-from pybroker.managed_ledger.factory import LedgerLimits, ManagedLedgerFactory
+from pybroker.managed_ledger.factory import ManagedLedgerFactory
+from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.metadata.resources import Resources
 from pybroker.metadata.store import MetadataStore
 from pybroker.storage.cursor_store import CursorStore

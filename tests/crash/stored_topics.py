@@ -24,11 +24,12 @@ from pybroker.dispatch.delayed import DelayedRun
 from pybroker.dispatch.delayed_record import encode_more, encode_whole, stored_runs
 from pybroker.errors import DamagedEntries, StoreError
 from pybroker.managed_ledger.entry_cache import EntryCache
-from pybroker.managed_ledger.factory import LedgerLimits, ManagedLedgerFactory
+from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.managed_ledger.info import CompactedInfo
 from pybroker.managed_ledger.leftovers import delete_leftovers, find_leftovers, lost_names_text
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerListener
+from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.metadata.sqlite import SqliteMetadataStore
 from pybroker.model.position import Position
 from pybroker.storage.cursor_store import CursorOwner
@@ -93,6 +94,9 @@ class _Topic(ManagedLedgerListener):
                 self._promised.entries.append((run.ledger_id, run.first_entry_id + number))
                 self._stored.release()
 
+    def fenced(self, error: StoreError) -> None:
+        raise AssertionError("nobody else writes here") from error
+
     def append_failed(self, runs: list[AppendRun], error: StoreError) -> None:
         raise AssertionError from error
 
@@ -114,7 +118,7 @@ class _Topic(ManagedLedgerListener):
     async def delay(self, stores: Stores, subscription: str, numbers: range) -> None:
         """Store when these entries are due, as a broker does that holds them back."""
         cursor = self.ledger.cursors[subscription]
-        record_id = await stores.factory.announce_delayed(cursor)
+        record_id = await cursor.announce_delayed()
         for number in numbers:
             position = self._promised.entries[number]
             record = encode_more([_due(*position)])

@@ -20,7 +20,8 @@ from tests.unit.storage.stores import DIRECTORY
 from pybroker import logs
 from pybroker.clock import Clock
 from pybroker.managed_ledger.entry_cache import EntryCache
-from pybroker.managed_ledger.factory import LedgerLimits, ManagedLedgerFactory
+from pybroker.managed_ledger.factory import ManagedLedgerFactory
+from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.metadata.store import Versioned
 from pybroker.storage.fault_disk import FaultDisk
 from pybroker.storage.local_store import LocalStore

@@ -21,10 +21,10 @@ from tests.fuzz.managed_ledger_model import AckState, ModelCursor, ModelEntry, M
 from tests.fuzz.stepped_loop import install
 
 from pybroker.errors import StoreError
-from pybroker.managed_ledger.factory import LedgerLimits
 from pybroker.managed_ledger.leftovers import find_leftovers
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerListener
+from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.metadata.store import Versioned
 from pybroker.model import ack_set
 from pybroker.model.position import Position
@@ -68,6 +68,9 @@ class LiveTopic(ManagedLedgerListener):
 
     def entries_added(self, runs: list[AppendRun]) -> None:
         self._hear(runs, self._added)
+
+    def fenced(self, error: StoreError) -> None:
+        raise AssertionError("nobody else writes here") from error
 
     def append_failed(self, runs: list[AppendRun], error: StoreError) -> None:
         self._hear(runs, self._failed)
@@ -322,7 +325,7 @@ class World:
         """The model forgets what is gone, if it was allowed to go when it began to leave."""
         model, rows = live.model, live.managed.ledgers.rows()
         there = {row.ledger_id for row in rows}
-        leaving = set(live.managed.leaving_ledger_ids)
+        leaving = set(live.managed.document.leaving_ledger_ids)
         for ledger_id in model.ledger_ids():
             if ledger_id not in there or ledger_id in leaving - model.leaving:
                 if ledger_id not in model.leaving:

@@ -20,6 +20,7 @@ from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.managed_ledger.retention import KEEP_ALL, RetentionLimits
+from pybroker.managed_ledger.stored_document import StoredDocument
 from pybroker.model.position import Position
 from pybroker.storage import fault_disk, live_ledger, local_store, segment_reader
 from pybroker.storage.checkpointer import Checkpointer
@@ -125,11 +126,11 @@ def recovery_counts_messages_as_entries(patch: pytest.MonkeyPatch) -> None:
 
 def a_ledger_takes_appends_before_it_is_named(patch: pytest.MonkeyPatch) -> None:
     async def make_next(self: ManagedLedger) -> None:
-        save, self._factory.save = self._factory.save, _nothing  # type: ignore[method-assign, assignment]
+        save, self.document.save = self.document.save, _nothing  # type: ignore[method-assign, assignment]
         try:
             await original(self)
         finally:
-            self._factory.save = save  # type: ignore[method-assign]
+            self.document.save = save  # type: ignore[method-assign]
 
     original = ManagedLedger._make_next
     patch.setattr(ManagedLedger, "_make_next", make_next)
@@ -376,7 +377,7 @@ def a_deleted_topic_leaves_its_metadata(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_deleted_topic_leaves_its_ledgers(patch: pytest.MonkeyPatch) -> None:
-    async def delete_stored(self: ManagedLedgerFactory, path: str, info: Any) -> None:
+    async def delete_stored(self: ManagedLedgerFactory, path: str, info: Any, version: int) -> None:
         await self.metadata.delete(path)
 
     patch.setattr(ManagedLedgerFactory, "_delete_stored", delete_stored)
@@ -384,21 +385,21 @@ def a_deleted_topic_leaves_its_ledgers(patch: pytest.MonkeyPatch) -> None:
 
 def termination_is_not_stored(patch: pytest.MonkeyPatch) -> None:
     async def terminate(self: ManagedLedger) -> Position:
-        self.is_terminated = True
+        self.document.is_terminated = True
         await asyncio.sleep(1)  # on a loop without time: until all is answered
         return self.last_confirmed
 
     patch.setattr(ManagedLedger, "terminate", terminate)
-    save = ManagedLedgerFactory.save
+    save = StoredDocument.save
 
-    async def as_if_not(self: ManagedLedgerFactory, managed: ManagedLedger) -> None:
-        was, managed.is_terminated = managed.is_terminated, False
+    async def as_if_not(self: StoredDocument) -> None:
+        was, self.is_terminated = self.is_terminated, False
         try:
-            await save(self, managed)
+            await save(self)
         finally:
-            managed.is_terminated = was
+            self.is_terminated = was
 
-    patch.setattr(ManagedLedgerFactory, "save", as_if_not)
+    patch.setattr(StoredDocument, "save", as_if_not)
 
 
 def a_stop_forgets_that_a_checkpoint_gave_up(patch: pytest.MonkeyPatch) -> None:

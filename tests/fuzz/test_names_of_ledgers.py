@@ -19,13 +19,14 @@ from tests.fuzz.managed_ledger_life import Crashed, Life
 from tests.fuzz.stepped_loop import install
 
 from pybroker.errors import StoreError
-from pybroker.managed_ledger import factory
-from pybroker.managed_ledger.factory import LedgerLimits, ManagedLedgerFactory
+from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.managed_ledger.info import CompactedInfo
 from pybroker.managed_ledger.leftovers import delete_leftovers, find_leftovers
 from pybroker.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerListener
 from pybroker.managed_ledger.retention import RetentionLimits
-from pybroker.metadata.store import Versioned
+from pybroker.managed_ledger.stored_document import StoredDocument
+from pybroker.managed_ledger.surroundings import LedgerLimits
+from pybroker.metadata.store import ANY_VERSION, Versioned
 from pybroker.storage.fault_disk import FaultDisk
 from pybroker.storage.ledger_store import AppendListener, AppendRun
 from pybroker.storage.options import LocalStoreOptions
@@ -42,6 +43,9 @@ class _Heard(ManagedLedgerListener, AppendListener):
 
     def entries_added(self, runs: list[AppendRun]) -> None:
         """It is stored."""
+
+    def fenced(self, error: StoreError) -> None:
+        raise AssertionError("nobody else writes here") from error
 
     def append_failed(self, runs: list[AppendRun], error: StoreError) -> None:
         """It is not."""
@@ -228,15 +232,15 @@ def fail_metadata(life: Life, number: int, *, is_answer_lost: bool) -> None:
 
 
 def metadata_forgets_before_it_is_deleted(patch: pytest.MonkeyPatch) -> None:
-    info_of = factory._info_of
-    patch.setattr(factory, "_info_of", lambda managed: msgspec.structs.replace(info_of(managed), trimmed=[]))
+    info = StoredDocument.info
+    patch.setattr(StoredDocument, "info", lambda self: msgspec.structs.replace(info(self), trimmed=[]))
 
 
 def a_deleted_topic_is_forgotten_first(patch: pytest.MonkeyPatch) -> None:
     async def delete(self: ManagedLedgerFactory, managed: ManagedLedger) -> None:
         await managed.close()
         await self.metadata.delete(managed.name)
-        await self._delete_stored(managed.name, factory._info_of(managed))
+        await self._delete_stored(managed.name, managed.document.info(), ANY_VERSION)
 
     patch.setattr(ManagedLedgerFactory, "delete", delete)
 

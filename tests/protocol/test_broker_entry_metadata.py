@@ -18,7 +18,7 @@ from tests.support.rest import call
 
 from pybroker.broker.entry_metadata import added_metadata
 from pybroker.config import ConfigError
-from pybroker.managed_ledger.factory import LedgerLimits
+from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.model.position import Position
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.broker_entry_metadata import broker_metadata

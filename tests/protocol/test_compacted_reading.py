@@ -12,7 +12,7 @@ from pybroker.broker.consumer import Consumer
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.broker.topic_compaction import COMPACTION_SUBSCRIPTION
-from pybroker.managed_ledger.factory import LedgerLimits
+from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.model.position import EARLIEST, Position
 from pybroker.storage.ledger_store import EntryRun
 
@@ -74,7 +74,7 @@ async def test_a_reader_goes_on_in_a_view_that_replaced_the_one_it_was_in(broker
     assert await delivered(broker, peer, 3) == first[:3]
     second = await broker.publish(topic, 3, keys=["k1", "k4", "new"])
     await compact(broker, topic)
-    await broker.until(lambda: topic.ledger.trimmed_ledger_ids == [])
+    await broker.until(lambda: topic.ledger.document.trimmed_ledger_ids == [])
     consumer.flow(100)
     # k4 comes once, from where it is now; k1 comes again because it was published again.
     assert await delivered(broker, peer, 10) == [*first[:4], *first[5:], *second]
@@ -88,7 +88,7 @@ async def test_acknowledgements_move_over_entries_whose_ledgers_are_gone(broker:
     positions = await broker.publish(topic, 12, keys=[f"k{index}" for index in range(12)])
     await compact(broker, topic)
     await topic.ledger.trim()
-    await broker.until(lambda: topic.ledger.ledgers.entry_count < 12 and not topic.ledger.trimmed_ledger_ids)
+    await broker.until(lambda: topic.ledger.ledgers.entry_count < 12 and not topic.ledger.document.trimmed_ledger_ids)
     subscription = await topic.subscription("s", True, True, {})
     peer = RecordingPeer()
     consumer = reader(subscription, peer, is_compacted=True)

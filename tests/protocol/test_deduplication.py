@@ -20,7 +20,7 @@ from pybroker.errors import (
     StorageFull,
     StoreError,
 )
-from pybroker.managed_ledger.factory import LedgerLimits
+from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.model.events import SendRun
 from pybroker.model.position import Position
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -384,7 +384,7 @@ async def test_a_failed_snapshot_is_made_up_for(broker: MemoryBroker, monkeypatc
         raise StoreError("no")
 
     with monkeypatch.context() as patch:
-        patch.setattr(broker.service.ledgers, "save", fails)
+        patch.setattr(topic.ledger.document, "save", fails)
         with pytest.raises(StoreError):
             await topic.deduplication.snapshot()
     await topic.deduplication.snapshot()

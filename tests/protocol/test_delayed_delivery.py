@@ -213,7 +213,7 @@ async def test_a_large_index_is_stored_and_read_back(broker: MemoryBroker, monke
     await broker.service.topics.unload(topic)
     topic = await broker.topic(NAME)
     subscription = topic.subscriptions["s"]
-    assert subscription.cursor.ledger.cursor_infos["s"].delayed
+    assert subscription.cursor.ledger.document.cursors["s"].delayed
     consumer = await broker.consumer(topic, "s", peer)
     subscription.pump(0)
     assert 0 < subscription.delayed.entry_count <= 20, "read back in slices of the pump's time"
@@ -235,7 +235,7 @@ async def test_a_damaged_index_costs_reading_only(broker: MemoryBroker, monkeypa
     consumer = await broker.consumer(topic, "s", peer)
     sent = await publish(broker, topic, [5000] * 40)
     await settle()
-    record_id = await broker.service.ledgers.announce_delayed(consumer.subscription.cursor)
+    record_id = await consumer.subscription.cursor.announce_delayed()
     await broker.service.topics.unload(topic)
     broker.service.ledgers.cursor_store.append_delta(record_id, b"\x01\x01damage", None)
     consumer = await broker.consumer(await broker.topic(NAME), "s", peer)
@@ -252,7 +252,7 @@ async def test_a_deleted_subscription_leaves_no_record(broker: MemoryBroker, mon
     await publish(broker, topic, [5000] * 40)
     await settle()
     store = broker.service.ledgers.cursor_store
-    record_id = await broker.service.ledgers.announce_delayed(consumer.subscription.cursor)
+    record_id = await consumer.subscription.cursor.announce_delayed()
     assert await store.load(record_id) != (None, [])
     await consumer.subscription.delete()
     assert await store.load(record_id) == (None, [])

@@ -164,7 +164,7 @@ async def test_a_smaller_cache_lets_go_at_once(broker: MemoryBroker) -> None:
 
 async def test_idle_ledgers_are_closed_as_is_said_now(broker: MemoryBroker) -> None:
     await put(broker, "managedLedgerInactiveLedgerRolloverTimeSeconds", "3")
-    assert broker.service.ledgers.limits.inactive_rollover_ms == 3000
+    assert broker.service.ledgers.surroundings.limits.inactive_rollover_ms == 3000
 
 
 @pytest.mark.usefixtures("log_level")

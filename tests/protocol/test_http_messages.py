@@ -11,7 +11,7 @@ import pytest
 from tests.support.memory_broker import PAYLOAD, START_MS, MemoryBroker, RecordingPeer, acknowledge, memory_broker
 
 from pybroker.broker.topic import Topic
-from pybroker.managed_ledger.factory import LedgerLimits
+from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.model.position import Position
 
 NAME = "persistent://public/default/t"

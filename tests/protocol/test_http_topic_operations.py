@@ -12,7 +12,7 @@ from pybroker.broker.entry_filters import EntryFilter, FilteredEntry, Verdict
 from pybroker.broker.topic import Topic
 from pybroker.cluster.bundles import find_bundle
 from pybroker.errors import StoreError
-from pybroker.managed_ledger.factory import LedgerLimits
+from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.model.names import TopicName
 from pybroker.model.position import Position
 from pybroker.storage.ledger_store import EntryRun

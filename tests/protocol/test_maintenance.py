@@ -16,8 +16,8 @@ from pybroker.errors import (
     StoreError,
     TopicTerminatedError,
 )
-from pybroker.managed_ledger.factory import LedgerLimits
 from pybroker.managed_ledger.retention import RetentionLimits
+from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.model.position import EARLIEST
 
 TOPIC = "persistent://public/default/t"

@@ -29,7 +29,6 @@ from pybroker.errors import (
     ServiceNotReady,
     StoreError,
 )
-from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.wire import pulsar_api_pb2 as pb
 
 NAME = "persistent://public/default/t"
@@ -158,19 +157,19 @@ async def test_one_that_waits_is_told_when_its_epoch_cannot_be_stored(room: Room
 async def test_a_failed_change_of_properties_takes_nothing_else_back(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledgers, ledger = room.broker.service.ledgers, room.topic.ledger
-    await ledgers.change_properties(ledger, {"a": "1", "b": "1"})
-    save = ledgers.save
+    document = room.topic.ledger.document
+    await document.change_properties({"a": "1", "b": "1"})
+    save = document.save
 
-    async def fail(managed: ManagedLedger) -> None:
-        managed.properties[EPOCH] = "4"  # somebody else, meanwhile
+    async def fail() -> None:
+        document.properties[EPOCH] = "4"  # somebody else, meanwhile
         raise StoreError("no space")
 
-    monkeypatch.setattr(ledgers, "save", fail)
+    monkeypatch.setattr(document, "save", fail)
     with pytest.raises(StoreError):
-        await ledgers.change_properties(ledger, {"a": "2", "b": None, "c": "2"})
-    monkeypatch.setattr(ledgers, "save", save)
-    assert ledger.properties == {"a": "1", "b": "1", EPOCH: "4"}
+        await document.change_properties({"a": "2", "b": None, "c": "2"})
+    monkeypatch.setattr(document, "save", save)
+    assert document.properties == {"a": "1", "b": "1", EPOCH: "4"}
 
 
 # --- coming, going, coming back -------------------------------------------------------------------------------------------
@@ -185,7 +184,7 @@ async def test_an_epoch_outlives_the_loaded_topic(room: Room) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "²"])
 async def test_what_others_write_where_the_epoch_stands_is_no_epoch(room: Room, text: str) -> None:
-    await room.broker.service.ledgers.change_properties(room.topic.ledger, {EPOCH: text})
+    await room.topic.ledger.document.change_properties({EPOCH: text})
     await room.broker.service.topics.unload(room.topic)
     assert (await room.broker.topic(NAME)).producer_places.epoch is None
 

@@ -12,8 +12,8 @@ from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_brok
 
 from pybroker.broker.topic import Topic
 from pybroker.errors import StoreError
-from pybroker.managed_ledger.factory import LedgerLimits
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
+from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.model.position import EARLIEST
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -120,7 +120,7 @@ async def test_whoever_leaves_while_the_subscription_is_made_leaves_one_that_is_
     assert (await clients[2].answer(third))["type"] == "SUCCESS"
     assert held.total == 1
     assert [each.peer.address for each in topic.subscriptions["s"].consumers]
-    assert set(topic.ledger.cursors) == set(topic.ledger.cursor_infos) == set(topic.subscriptions) == {"s"}
+    assert set(topic.ledger.cursors) == set(topic.ledger.document.cursors) == set(topic.subscriptions) == {"s"}
 
 
 async def test_a_consumer_id_that_is_closed_and_used_again_while_it_is_set_up_has_one_consumer(
@@ -321,7 +321,7 @@ async def test_whoever_subscribes_while_it_is_deleted_gets_a_new_one(
     assert now is not before
     assert len(now.consumers) == 4
     assert topic.ledger.cursors == {"s": now.cursor}
-    assert topic.ledger.cursor_infos["s"].id == now.cursor.cursor_id
+    assert topic.ledger.document.cursors["s"].id == now.cursor.cursor_id
 
 
 async def test_a_deletion_that_fails_leaves_the_subscription_as_it_was(

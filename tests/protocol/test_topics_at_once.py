@@ -379,7 +379,7 @@ async def test_a_namespace_that_a_crash_left_marked_is_as_before_when_its_deleti
 async def test_a_deletion_that_fails_lets_nobody_wait_for_ever(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(path: str, info: object) -> None:
+    async def fail(path: str, info: object, version: int) -> None:
         raise StoreError("no")
 
     name = await new_namespace(broker)
@@ -440,7 +440,7 @@ async def test_what_was_sent_before_is_answered_and_what_comes_after_is_dropped(
 ) -> None:
     service, peer = broker.service, OrderedPeer()
     producer = broker.producer(topic, peer)
-    gate = Gate(service.ledgers, "save", monkeypatch)
+    gate = Gate(topic.ledger.document, "save", monkeypatch)
     topic.publish(producer, a_run(5))
     ended = asyncio.ensure_future(topic.terminate() if ending == "terminate" else service.topics.unload(topic))
     await turns(1)
@@ -456,13 +456,13 @@ async def test_what_was_sent_before_is_answered_and_what_comes_after_is_dropped(
 async def test_a_termination_that_fails_lets_producers_come_back(
     broker: MemoryBroker, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(managed: object) -> None:
+    async def fail() -> None:
         raise StoreError("no")
 
     peer = OrderedPeer()
     broker.producer(topic, peer)
     with monkeypatch.context() as patched:
-        patched.setattr(broker.service.ledgers, "save", fail)
+        patched.setattr(topic.ledger.document, "save", fail)
         with pytest.raises(StoreError):
             await topic.terminate()
     assert peer.told == ["closed"]
@@ -472,7 +472,7 @@ async def test_a_termination_that_fails_lets_producers_come_back(
 async def test_the_broker_itself_is_answered_while_its_topic_is_closed(
     broker: MemoryBroker, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = Gate(broker.service.ledgers, "save", monkeypatch)
+    gate = Gate(topic.ledger.document, "save", monkeypatch)
     closing = asyncio.ensure_future(broker.service.topics.unload(topic))
     await broker.until(lambda: topic.is_fenced)
     with pytest.raises(PersistenceError):

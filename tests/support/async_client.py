@@ -15,7 +15,7 @@ from tests.support.memory_broker import MemoryBroker
 from tests.support.raw_client import encode, frame, to_dict
 
 from pybroker.broker.topic import Topic
-from pybroker.managed_ledger.managed_ledger import ManagedLedger
+from pybroker.managed_ledger.stored_document import StoredDocument
 from pybroker.server.command_table import command_table
 from pybroker.server.context import ServerContext
 from pybroker.server.listener import Listener
@@ -122,18 +122,21 @@ class HeldSaves:
     """Lets nothing of a topic reach the metadata store until it is told to: meanwhile cursors are being made, or being deleted."""
 
     def __init__(self, broker: MemoryBroker, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._ledgers = broker.service.ledgers
         self._path = topic.ledger.name
-        self._save = self._ledgers.save
+        self._save = StoredDocument.save
         self._open = asyncio.Event()
         self._failure: Exception | None = None
         self.waiting = 0
         self.total = 0
-        monkeypatch.setattr(self._ledgers, "save", self._held_save)
 
-    async def _held_save(self, managed: ManagedLedger) -> None:
-        if managed.name != self._path:
-            await self._save(managed)
+        async def save(document: StoredDocument) -> None:
+            await self._held_save(document)
+
+        monkeypatch.setattr(StoredDocument, "save", save)
+
+    async def _held_save(self, document: StoredDocument) -> None:
+        if document.path != self._path:
+            await self._save(document)
             return
         self.waiting += 1
         self.total += 1
@@ -144,7 +147,7 @@ class HeldSaves:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        await self._save(managed)
+        await self._save(document)
 
     def release(self, failure: Exception | None = None) -> None:
         """Let them go on, from now on; the first one fails with `failure`."""

@@ -29,7 +29,7 @@ from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig
 from pybroker.dispatch.dispatcher import Delivery
 from pybroker.errors import BrokerError
-from pybroker.managed_ledger.factory import LedgerLimits
+from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.metadata.memory import MemoryMetadataStore
 from pybroker.model.events import Ack, SendRun
 from pybroker.model.names import TopicName

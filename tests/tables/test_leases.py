@@ -8,8 +8,8 @@ from tests.support.rest import Answer, call
 
 from pybroker.broker.topic import Topic
 from pybroker.client.access import Access
-from pybroker.managed_ledger.factory import LedgerLimits
 from pybroker.managed_ledger.retention import RetentionLimits
+from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.reading.leases import Leases
 from pybroker.reading.options import SourceOptions
 from pybroker.reading.places import Place

@@ -7,8 +7,8 @@ from tests.support.memory_broker import memory_broker
 
 from pybroker.admin import entry_plan
 from pybroker.client.access import Access
-from pybroker.managed_ledger.factory import LedgerLimits
 from pybroker.managed_ledger.retention import KEEP_ALL
+from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.reading import plans as reading_plans
 from pybroker.reading.bulk import BulkSource
 from pybroker.reading.options import SourceOptions

@@ -5,8 +5,8 @@ import asyncio
 from tests.support.memory_broker import MemoryBroker, memory_broker
 
 from pybroker.client.access import Access
-from pybroker.managed_ledger.factory import LedgerLimits
 from pybroker.managed_ledger.retention import RetentionLimits
+from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.reading.bulk import BulkSource
 from pybroker.reading.options import SourceOptions
 from pybroker.reading.places import Place, TopicPlan

@@ -261,10 +261,8 @@ CIRCLES: tuple[frozenset[str], ...] = (
     ),
     frozenset(
         {
-            "managed_ledger.factory",
             "managed_ledger.managed_cursor",
             "managed_ledger.managed_ledger",
-            "managed_ledger.publish_time_search",
         }
     ),
     frozenset({"broker.non_persistent.subscription", "broker.non_persistent.topic"}),

@@ -123,7 +123,7 @@ def lost_sentences(topic: Topic, start: Position, end: Position) -> list[str]:
     """One sentence for each run of entries that was asked for and is gone."""
     first = topic.ledger.ledgers.first_position
     sentences = []
-    for lost, behind in topic.ledger.gone.lost_between(start, end):
+    for lost, behind in topic.ledger.document.gone.lost_between(start, end):
         gone = (
             f"entries from {_text(lost)} on are gone"
             if behind is None

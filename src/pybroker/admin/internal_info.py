@@ -21,7 +21,7 @@ def internal_info(topic: Topic) -> dict[str, Any]:
     rows = list(ledger.ledgers.rows())
     changed_ms = max([topic.loaded_ms, *(row.closed_ms for row in rows if row.is_sealed)])
     info: dict[str, Any] = {
-        "version": ledger.metadata_version,
+        "version": ledger.document.version,
         "creationDate": iso_text(ledger.created_ms),
         "modificationDate": iso_text(changed_ms),
         "ledgers": [
@@ -33,7 +33,7 @@ def internal_info(topic: Topic) -> dict[str, Any]:
         ],
         "cursors": {
             cursor.name: {
-                "version": ledger.metadata_version,
+                "version": ledger.document.version,
                 "cursorsLedgerId": _NO_LEDGER_ID,
                 "markDelete": _position(cursor.mark_delete_position),
             }

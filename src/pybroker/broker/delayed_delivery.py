@@ -266,7 +266,7 @@ class DelayedDelivery(CursorOwner):
 
     async def _begin_storing(self) -> None:
         try:
-            record_id = await self._commons.ledgers.announce_delayed(self._cursor)
+            record_id = await self._cursor.announce_delayed()
         except StoreError as error:
             logs.error("delayed.not_stored", **self._names(), error=str(error))
             return

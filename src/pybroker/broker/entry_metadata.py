@@ -2,7 +2,7 @@
 
 An index counts the messages of a topic, so it must go on where it was after a restart: the last entry says where, and when the last
 entry has none, since it was published while nothing was added or is trimmed, what is kept with the topic's ledgers
-(`ManagedLedger.last_index`). That is there as soon as something was ever added to the topic.
+(`StoredDocument.last_index`). That is there as soon as something was ever added to the topic.
 
 Invariant: the indexes of a topic's entries rise without gaps for as long as an index is added, whatever fails in between.
 """
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pybroker import logs
 from pybroker.config import ConfigError
 from pybroker.errors import DamagedEntries
-from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.model.position import Position
 from pybroker.wire.broker_entry_metadata import broker_metadata, with_broker_metadata
@@ -48,10 +47,11 @@ class EntryMetadata:
 
     def __init__(self, added: AddedMetadata, ledger: ManagedLedger) -> None:
         """What `ledger` has is read already: see `restore`."""
-        assert ledger.last_index is not None
+        document = ledger.document
+        assert document.last_index is not None
         self._added = added
-        self._ledger = ledger
-        self._given = ledger.last_index  # to entries that may not be durable yet
+        self._document = document
+        self._given = document.last_index  # to entries that may not be durable yet
 
     def put_in_front(self, payloads: Sequence[bytes], message_counts: Sequence[int], now_ms: int) -> list[bytes]:
         """The entries as they are to be stored; they must be handed to the ledger, or taken back, next."""
@@ -69,31 +69,32 @@ class EntryMetadata:
     def stored(self, message_count: int) -> None:
         """The next so many messages are durable."""
         if self._added.index:
-            assert self._ledger.last_index is not None
-            self._ledger.last_index += message_count
+            assert self._document.last_index is not None
+            self._document.last_index += message_count
 
     def take_back(self, message_count: int) -> None:
         """So many of the last messages are not stored: a ledger that fails to store one refuses all that follow it."""
         if self._added.index:
             self._given -= message_count
-            assert self._ledger.last_index is not None
-            assert self._given >= self._ledger.last_index
+            assert self._document.last_index is not None
+            assert self._given >= self._document.last_index
 
 
-async def restore(ledgers: ManagedLedgerFactory, ledger: ManagedLedger, added: AddedMetadata | None) -> None:
+async def restore(ledger: ManagedLedger, added: AddedMetadata | None) -> None:
     """Find out the index of the last message of a topic that is being loaded, if it has or gets one.
 
     Raises StoreError, and then the ledger is closed.
     """
-    known = ledger.last_index
+    document = ledger.document
+    known = document.last_index
     if known is None and added is None:
         return
     try:
         last = await _index_of_last_entry(ledger)
-        ledger.last_index = last if last is not None else NO_INDEX if known is None else known
-        if ledger.last_index != known:
+        document.last_index = last if last is not None else NO_INDEX if known is None else known
+        if document.last_index != known:
             # Entries without an index may come next, and then nothing else remembers it.
-            await ledgers.save(ledger)
+            await document.save()
     except BaseException:
         await ledger.close()
         raise
@@ -105,7 +106,7 @@ async def _index_of_last_entry(ledger: ManagedLedger) -> int | None:
         run = await ledger.read_if_there(last, 1, 1) if ledger.ledgers.has_entry(last) else None
     except DamagedEntries as damage:
         # It is one of these at most; a gap does less harm than an index that comes twice.
-        index = (ledger.last_index or 0) + ledger.ledgers.message_count
+        index = (ledger.document.last_index or 0) + ledger.ledgers.message_count
         logs.error("entry_index.guessed", managed_ledger=ledger.name, index=index, error=str(damage))
         return index
     return None if run is None else broker_metadata(run.payloads[0]).index

@@ -41,7 +41,8 @@ class LiveSettings:
                 commons.ledgers.cache.resize(config.managed_ledger_cache_size_mb * _MIB)
             case "managedLedgerInactiveLedgerRolloverTimeSeconds":
                 inactive_ms = config.managed_ledger_inactive_ledger_rollover_time_seconds * 1000
-                commons.ledgers.limits = replace(commons.ledgers.limits, inactive_rollover_ms=inactive_ms)
+                surroundings = commons.ledgers.surroundings
+                surroundings.limits = replace(surroundings.limits, inactive_rollover_ms=inactive_ms)
             case "entryFilterNames":
                 commons.entry_filters.configure(config.entry_filter_names)
                 self._policy_changes.defaults_changed()

@@ -25,6 +25,7 @@ from pybroker.broker.topic_deduplication import DEDUPLICATION_CURSOR, TopicDedup
 from pybroker.errors import (
     BrokerError,
     DamagedEntries,
+    LedgerFenced,
     LedgerTerminated,
     NoSuchLedger,
     PersistenceError,
@@ -95,7 +96,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         """Why the last offload that was asked for did not happen."""
         self._end_when_loaded = ledger.ledgers.last_position
         self._has_markers = False  # among what was published since it was loaded
-        self.has_entry_metadata = ledger.last_index is not None
+        self.has_entry_metadata = ledger.document.last_index is not None
         added = commons.added_metadata
         self._entry_metadata = None if added is None else EntryMetadata(added, ledger)
         self.registry = SubscriptionRegistry(self)
@@ -157,7 +158,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         return TopicTerminatedError(f"Topic {self.name} was already terminated")
 
     async def store_epoch(self, epoch: int) -> None:
-        await self.commons.ledgers.change_properties(self.ledger, {TOPIC_EPOCH_PROPERTY: str(epoch)})
+        await self.ledger.document.change_properties({TOPIC_EPOCH_PROPERTY: str(epoch)})
 
     def _require_space(self, producer: Producer) -> None:
         """Refuse a producer while the disk is full: at that answer a client fails at once all that it has not sent yet.
@@ -357,6 +358,13 @@ class Topic(TopicBase, ManagedLedgerListener):
     def fence(self) -> None:
         super().fence()
         self.deduplication.fenced()
+
+    def fenced(self, error: LedgerFenced) -> None:
+        """Somebody else owns the managed ledger now: close the topic, whose clients look it up again. What they have sent is
+        stored and answered first."""
+        if not self.is_fenced:
+            self.is_silent = True
+            self._start_unload(self, str(error))
 
     async def close(self) -> None:
         """Fence, write what is left, release. Raises StoreError when that fails."""

@@ -133,7 +133,7 @@ class TopicLoading:
             async with asyncio.timeout(self._surroundings.config.topic_load_timeout_seconds):
                 await self._closing.closed(key)
                 ledger = await self._open_ledger(name, load.may_create)
-                await entry_metadata.restore(self._ledgers, ledger, self._commons.added_metadata)
+                await entry_metadata.restore(ledger, self._commons.added_metadata)
                 # Last, and the topic is registered in the same turn of the loop: no change in between gets lost.
                 policies = await self._commons.resources.topic_policies(name.partitioned_name)
             topic = self._topics[key] = Topic(self._commons, name, ledger, policies, self._closing.start_unload)

@@ -22,7 +22,6 @@ from pybroker.errors import StoreError
 from pybroker.managed_ledger.backlog import Backlog
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.entry_cache import part_of
-from pybroker.managed_ledger.publish_time_search import first_published_at, first_readable
 from pybroker.model.ack_set import WORD_BITS
 from pybroker.model.position import EARLIEST, Position
 from pybroker.storage.cursor_store import CursorOwner, CursorStore
@@ -256,7 +255,7 @@ class ManagedCursor(CursorOwner):
         if found is None or found[1] >= publish_time_ms:
             return 0
         ledgers = self.ledger.ledgers
-        end = await first_published_at(self.ledger, publish_time_ms, ledgers.next_position(found[0]))
+        end = await self.ledger.publish_times.first_published_at(publish_time_ms, ledgers.next_position(found[0]))
         return await self._delete_up_to(ledgers.previous_position(end))
 
     async def expire_to(self, position: Position) -> int:
@@ -272,8 +271,15 @@ class ManagedCursor(CursorOwner):
     async def set_properties(self, properties: Mapping[str, str]) -> None:
         """Replace the properties; durable when it returns. Raises StoreError."""
         if self.is_durable:
-            await self.ledger.set_cursor_properties(self, properties)
+            await self.ledger.document.set_cursor_properties(self.name, self.cursor_id, properties)
         self.properties = dict(properties)
+
+    async def announce_delayed(self) -> str:
+        """The id under which the cursor store may be given what is known of delayed entries of this durable cursor, from now on.
+
+        Raises StoreError.
+        """
+        return await self.ledger.document.announce_delayed(self.name, self.cursor_id)
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
@@ -290,7 +296,7 @@ class ManagedCursor(CursorOwner):
         while True:
             position = self.ledger.ledgers.normalize(position)
             try:
-                return await first_readable(self.ledger, position)
+                return await self.ledger.publish_times.first_readable(position)
             except StoreError:
                 if self.ledger.ledgers.has_entry(position):
                     raise

@@ -20,23 +20,19 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping
-from typing import TYPE_CHECKING
 
 from pybroker import logs
 from pybroker.errors import LedgerFenced, LedgerTerminated, StorageFull, StoreError
 from pybroker.managed_ledger.backlog import Backlog, count_backlog
-from pybroker.managed_ledger.gone_ledgers import GoneLedgers
-from pybroker.managed_ledger.info import CompactedInfo, CursorInfo
-from pybroker.managed_ledger.ledger_list import LedgerList
+from pybroker.managed_ledger.info import CompactedInfo
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
-from pybroker.managed_ledger.publish_time_search import first_published_at
+from pybroker.managed_ledger.publish_time_search import PublishTimes
 from pybroker.managed_ledger.retention import KEEP_ALL, RetentionLimits, removable
+from pybroker.managed_ledger.stored_document import StoredDocument
+from pybroker.managed_ledger.surroundings import LedgerSurroundings
 from pybroker.model.position import Position
 from pybroker.model.stats import LedgerCounters
 from pybroker.storage.ledger_store import AppendListener, AppendRun, EntryRun
-
-if TYPE_CHECKING:
-    from pybroker.managed_ledger.factory import ManagedLedgerFactory
 
 PREPARE_AT = 0.9
 """How full a ledger is when the next one is made."""
@@ -55,57 +51,52 @@ class ManagedLedgerListener(ABC):
     def append_failed(self, runs: list[AppendRun], error: StoreError) -> None:
         """These entries are not stored."""
 
+    @abstractmethod
+    def fenced(self, error: LedgerFenced) -> None:
+        """Somebody else owns the managed ledger now: it takes no more appends and is to be closed. Told once at most."""
+
 
 class ManagedLedger(AppendListener):
     """Owned by the factory, under its name; used by one topic."""
 
-    def __init__(self, name: str, factory: ManagedLedgerFactory, ledgers: LedgerList, ledger_id: int) -> None:
-        """`ledger_id`, one of `ledgers`, is new and empty, or holds the last entry of a terminated managed ledger."""
-        self.name = name
-        self.ledgers = ledgers
+    def __init__(
+        self,
+        surroundings: LedgerSurroundings,
+        document: StoredDocument,
+        ledger_id: int,
+        closed: Callable[[ManagedLedger], None],
+    ) -> None:
+        """`ledger_id`, one of the document's, is new and empty, or holds the last entry of a terminated managed ledger.
+        `closed` is told when it is, and may be opened again."""
+        self.name = document.path
+        self.document = document
+        self.ledgers = document.ledgers
         self.cursors: dict[str, ManagedCursor] = {}
         self.retention: RetentionLimits = KEEP_ALL
         """Set by the topic; until then nothing that was published is trimmed."""
         self.held_from: Callable[[], int | None] = _nothing_held
         """Tells the first ledger that readers hold by a lease; set by the topic."""
         self.is_write_failed = False
-        self.is_terminated = False
         self.is_closed = False
         self.pending_entries = 0
         self.entries_added_total = 0
         self.bytes_added_total = 0
         self.counters = LedgerCounters()
-        # What the factory stores of it, besides the ledgers.
-        self.created_ms = 0
-        self.properties: dict[str, str] = {}
-        self.last_index: int | None = None
-        """Of the last durable message, for who counts them; None while nobody ever did."""
-        self.cursor_infos: dict[str, CursorInfo] = {}
-        self.cursor_serial = 0
-        self.leaving_ledger_ids: list[int] = []
-        """Still in `ledgers`, and not in what is stored from now on: they go whatever cursors do meanwhile."""
-        self.trimmed_ledger_ids: list[int] = []
-        self.compacted: CompactedInfo | None = None
-        """What is left of the entries up to its horizon, for those who read compacted."""
         self.compacted_drops = 0
-        """How often that was given up: a compaction that began before may not become the view any more."""
-        self.unfinished_ledger_ids: list[int] = []
-        """Being written by a compaction; stored as ledgers to be deleted, which they are after a crash."""
-        self.gone = GoneLedgers(ledgers.ledger_ids()[0] - 1)
-        """What was trimmed; a place before the first ledger that is known is of an earlier topic of that name."""
-        self.is_deleted = False
-        self.metadata_version: int | None = None
-        self.saving = asyncio.Lock()
-        self._factory = factory
-        self._store = factory.store
-        self._cache = factory.cache
+        """How often the compacted view was given up: a compaction that began before may not become the view any more."""
+        self.publish_times = PublishTimes(self.ledgers, surroundings.store, self.publish_time_of)
+        self._surroundings = surroundings
+        self._closed = closed
+        self._store = surroundings.store
+        self._cache = surroundings.cache
+        document.when_fenced = self._fenced
         self._listener: ManagedLedgerListener | None = None
         self._ledger_id = ledger_id
         self._next_entry_id = 0
         self._ledger_bytes = 0
-        self._ledger_opened_ms = self._last_append_ms = factory.clock.monotonic_ms()
-        self._prepare_at_entries = int(factory.limits.max_entries_per_ledger * PREPARE_AT)
-        self._prepare_at_bytes = int(factory.limits.max_bytes_per_ledger * PREPARE_AT)
+        self._ledger_opened_ms = self._last_append_ms = surroundings.clock.monotonic_ms()
+        self._prepare_at_entries = int(surroundings.limits.max_entries_per_ledger * PREPARE_AT)
+        self._prepare_at_bytes = int(surroundings.limits.max_bytes_per_ledger * PREPARE_AT)
         self._made_ledger_id: int | None = None  # in the list, perhaps not in the metadata store's
         self._next_ledger_id: int | None = None  # ready for appends
         self._left_ledger_ids: list[int] = []  # not sealed yet
@@ -118,6 +109,39 @@ class ManagedLedger(AppendListener):
     def listen(self, listener: ManagedLedgerListener) -> None:
         """From now on `listener` is told about appends."""
         self._listener = listener
+        if self.document.is_fenced:
+            self._surroundings.tasks.start(self._tell_fenced(listener), f"fence {self.name}")
+
+    async def _tell_fenced(self, listener: ManagedLedgerListener) -> None:
+        try:
+            self.document.require_owned()
+        except LedgerFenced as error:
+            listener.fenced(error)
+
+    def _fenced(self, error: LedgerFenced) -> None:
+        """For what is under way nothing changes: it is stored in a ledger that the document names."""
+        self.is_write_failed = True
+        if self._listener is not None:
+            self._listener.fenced(error)
+
+    # --- what is stored of it ------------------------------------------------------------------------------------------
+
+    @property
+    def created_ms(self) -> int:
+        return self.document.created_ms
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return self.document.properties
+
+    @property
+    def is_terminated(self) -> bool:
+        return self.document.is_terminated
+
+    @property
+    def compacted(self) -> CompactedInfo | None:
+        """What is left of the entries up to its horizon, for those who read compacted."""
+        return self.document.compacted
 
     # --- positions ---------------------------------------------------------------------------------------------------
 
@@ -148,18 +172,14 @@ class ManagedLedger(AppendListener):
         run = self.read_cached(position, 1, 0) if self.ledgers.has_entry(position) else None
         if run is None:
             run = await self.read(position, 1, 0)
-        return self._factory.publish_time_of(run.payloads[0])
+        return self._surroundings.publish_time_of(run.payloads[0])
 
     async def find_by_publish_time(self, publish_time_ms: int) -> Position:
         """The first entry published at that time or later; `ledgers.end_position` when there is none. Raises StoreError.
 
         A search by bisection: where publish times do not rise, it finds one that is so late and follows one that is not.
         """
-        return await first_published_at(self, publish_time_ms, self.ledgers.first_position)
-
-    async def publish_time_span(self, ledger_id: int, publish_time_ms: int) -> tuple[int, int]:
-        """Where in a ledger the first entry published at that time or later is, as the store's index knows. Raises StoreError."""
-        return await self._store.publish_time_span(ledger_id, publish_time_ms)
+        return await self.publish_times.first_published_at(publish_time_ms, self.ledgers.first_position)
 
     async def backlog_of(self, cursor: ManagedCursor) -> Backlog:
         """What `cursor` has not acknowledged now, exact. Raises StoreError."""
@@ -170,7 +190,7 @@ class ManagedLedger(AppendListener):
     def append(self, payloads: list[bytes], message_counts: list[int], size_bytes: int, context: object) -> None:
         """Store entries; the listener is told about the run. Raises LedgerTerminated, StorageFull, and LedgerFenced when closed
         or after a failed write."""
-        if self.is_closed or self.is_write_failed or self.is_terminated:
+        if self.is_closed or self.is_write_failed or self.document.is_terminated:
             raise self._refusal()
         run = AppendRun(self, self._ledger_id, self._next_entry_id, payloads, message_counts, size_bytes, context)
         self._store.append(run)  # first: without space it raises, and nothing has happened
@@ -178,17 +198,18 @@ class ManagedLedger(AppendListener):
         self._next_entry_id += count
         self._ledger_bytes += size_bytes
         self.pending_entries += count
-        now_ms = self._last_append_ms = self._factory.clock.monotonic_ms()
+        now_ms = self._last_append_ms = self._surroundings.clock.monotonic_ms()
         if (
             self._next_entry_id >= self._prepare_at_entries
             or self._ledger_bytes >= self._prepare_at_bytes
-            or now_ms - self._ledger_opened_ms >= self._factory.limits.max_rollover_ms
+            or now_ms - self._ledger_opened_ms >= self._surroundings.limits.max_rollover_ms
         ):
             self._roll_if_due(now_ms)
 
     def _refusal(self) -> StoreError:
-        if self.is_terminated:
+        if self.document.is_terminated:
             return LedgerTerminated(f"{self.name} is terminated")
+        self.document.require_owned()
         self._go_on()
         reason = self._store.refusal()
         return StorageFull(reason) if reason else LedgerFenced(f"{self.name} takes no appends now, try again")
@@ -214,7 +235,7 @@ class ManagedLedger(AppendListener):
         self._go_on()
 
     def _write_failed(self, runs: list[AppendRun], error: StoreError) -> None:
-        if self.is_closed or self.is_terminated or all(run.ledger_id != self._ledger_id for run in runs):
+        if self.is_closed or self.document.is_terminated or all(run.ledger_id != self._ledger_id for run in runs):
             return  # of a ledger that takes no more appends anyway
         if not self.is_write_failed:
             logs.error("append.failed", managed_ledger=self.name, ledger_id=self._ledger_id, error=str(error))
@@ -222,7 +243,7 @@ class ManagedLedger(AppendListener):
 
     def _go_on(self) -> None:
         """After a failed write: take appends again as soon as there is a ledger for them and all older ones are answered."""
-        if not self.is_write_failed or self.is_closed:
+        if not self.is_write_failed or self.is_closed or self.document.is_fenced:
             return
         if self._next_ledger_id is None:
             self._prepare()
@@ -233,17 +254,17 @@ class ManagedLedger(AppendListener):
 
     def roll_if_old(self) -> None:
         """Begin the next ledger when the present one has been open, or without an append, for too long. Called periodically."""
-        if self.is_closed or self.is_terminated:
+        if self.is_closed or self.document.is_terminated:
             return
         if self._left_ledger_ids:
             self._seal()
         self._go_on()
         if self._next_entry_id and not self.is_write_failed:
-            self._roll_if_due(self._factory.clock.monotonic_ms())
+            self._roll_if_due(self._surroundings.clock.monotonic_ms())
 
     def _roll_if_due(self, now_ms: float) -> None:
         """The present ledger holds something: switch when it is full or old, and see to it that the next one is ready."""
-        limits = self._factory.limits
+        limits = self._surroundings.limits
         age_ms = now_ms - self._ledger_opened_ms
         is_idle = 0 < limits.inactive_rollover_ms <= now_ms - self._last_append_ms
         is_old = age_ms >= limits.max_rollover_ms or is_idle or self._holds_space_for_nobody()
@@ -267,23 +288,23 @@ class ManagedLedger(AppendListener):
 
     def _prepare(self) -> None:
         """Make the next ledger in the background, unless that is going on or has just failed."""
-        is_too_soon = self._factory.clock.monotonic_ms() < self._prepare_not_before_ms
+        is_too_soon = self._surroundings.clock.monotonic_ms() < self._prepare_not_before_ms
         if not (self._is_preparing or self.is_closed or is_too_soon):
             self._is_preparing = True
-            self._factory.tasks.start(self._make_next(), f"prepare {self.name}")
+            self._surroundings.tasks.start(self._make_next(), f"prepare {self.name}")
 
     async def _make_next(self) -> None:
         try:
             async with self._changing:
-                if self.is_closed or self.is_terminated or self._next_ledger_id is not None:
+                if self.is_closed or self.document.is_terminated or self._next_ledger_id is not None:
                     return
                 if self._made_ledger_id is None:
                     self._made_ledger_id = await self._store.create_ledger()
                     self.ledgers.add_ledger(self._made_ledger_id)
-                await self._factory.save(self)
+                await self.document.save()
                 self._next_ledger_id, self._made_ledger_id = self._made_ledger_id, None
         except StoreError as error:
-            self._prepare_not_before_ms = self._factory.clock.monotonic_ms() + PREPARE_RETRY_MS
+            self._prepare_not_before_ms = self._surroundings.clock.monotonic_ms() + PREPARE_RETRY_MS
             logs.error("ledger.rollover_failed", managed_ledger=self.name, error=str(error))
             return
         finally:
@@ -291,7 +312,7 @@ class ManagedLedger(AppendListener):
         if self.is_write_failed:
             self._go_on()
         elif self._next_entry_id and not self.is_closed:
-            self._roll_if_due(self._factory.clock.monotonic_ms())
+            self._roll_if_due(self._surroundings.clock.monotonic_ms())
 
     def _switch(self, ledger_id: int) -> None:
         """Appends go into the next ledger from now on."""
@@ -300,14 +321,14 @@ class ManagedLedger(AppendListener):
         self._next_ledger_id = None
         self._next_entry_id = 0
         self._ledger_bytes = 0
-        self._ledger_opened_ms = self._last_append_ms = self._factory.clock.monotonic_ms()
+        self._ledger_opened_ms = self._last_append_ms = self._surroundings.clock.monotonic_ms()
         self.is_write_failed = False
         self._seal()
 
     def _seal(self) -> None:
         if not self._is_sealing:
             self._is_sealing = True
-            self._factory.tasks.start(self._seal_left(), f"seal {self.name}")
+            self._surroundings.tasks.start(self._seal_left(), f"seal {self.name}")
 
     async def _seal_left(self) -> None:
         """Seal the ledgers that appends have left; what is under way in them completes first."""
@@ -318,7 +339,7 @@ class ManagedLedger(AppendListener):
                 while self._left_ledger_ids:
                     await self._close_ledger(self._left_ledger_ids[0])
                     del self._left_ledger_ids[0]
-                await self._factory.save(self)
+                await self.document.save()
         except StoreError as error:
             logs.error("ledger.seal_failed", managed_ledger=self.name, error=str(error))
         finally:
@@ -326,7 +347,7 @@ class ManagedLedger(AppendListener):
         self.trim_soon()
 
     async def _close_ledger(self, ledger_id: int) -> None:
-        self.ledgers.close_ledger(await self._store.seal(ledger_id), self._factory.clock.wall_ms())
+        self.ledgers.close_ledger(await self._store.seal(ledger_id), self._surroundings.clock.wall_ms())
 
     # --- what goes ---------------------------------------------------------------------------------------------------
 
@@ -342,7 +363,7 @@ class ManagedLedger(AppendListener):
         """Trim in the background."""
         if not self._is_trim_due and not self.is_closed:
             self._is_trim_due = True
-            self._factory.tasks.start(self._trim_in_background(), f"trim {self.name}")
+            self._surroundings.tasks.start(self._trim_in_background(), f"trim {self.name}")
 
     async def _trim_in_background(self) -> None:
         try:
@@ -356,33 +377,34 @@ class ManagedLedger(AppendListener):
             self._is_trim_due = False
             if self.is_closed:
                 return []
+            self.document.require_owned()
             dropped: list[int] = []
             # What an earlier trim could not store goes first; then what may go by now.
-            while leaving := self.leaving_ledger_ids or self._removable(limits or self.retention):
-                self.leaving_ledger_ids = leaving
-                await self._factory.save(self)
+            while leaving := self.document.leaving_ledger_ids or self._removable(limits or self.retention):
+                self.document.leaving_ledger_ids = leaving
+                await self.document.save()
                 self._forget_leaving()
                 dropped += leaving
-            while self.trimmed_ledger_ids:
-                ledger_id = self.trimmed_ledger_ids[0]
+            while self.document.trimmed_ledger_ids:
+                ledger_id = self.document.trimmed_ledger_ids[0]
                 self._cache.drop_ledger(ledger_id)
                 await self._store.delete_ledger(ledger_id)
-                self.trimmed_ledger_ids.remove(ledger_id)
+                self.document.trimmed_ledger_ids.remove(ledger_id)
             return dropped
 
     def _removable(self, retention: RetentionLimits) -> list[int]:
         durable = [cursor.state for cursor in self.cursors.values() if cursor.is_durable]
-        now_ms = self._factory.clock.wall_ms()
+        now_ms = self._surroundings.clock.wall_ms()
         return removable(self.ledgers, self._ledger_id, durable, retention, now_ms, self.held_from())
 
     def _forget_leaving(self) -> None:
         """It is stored that the leaving ledgers are gone: nobody in memory knows them any more."""
-        leaving, self.leaving_ledger_ids = self.leaving_ledger_ids, []
-        self.gone.add(self.ledgers.entry_counts_of(leaving))
+        leaving, self.document.leaving_ledger_ids = self.document.leaving_ledger_ids, []
+        self.document.gone.add(self.ledgers.entry_counts_of(leaving))
         self.ledgers.remove(leaving)
         for cursor in self.cursors.values():
             cursor.state.forget_ledgers(leaving)
-        self.trimmed_ledger_ids += leaving
+        self.document.trimmed_ledger_ids += leaving
 
     def remove_empty_ledgers(self) -> list[int]:
         """Take the sealed ledgers without entries out of the list; their ids, which remain to be deleted."""
@@ -411,22 +433,22 @@ class ManagedLedger(AppendListener):
         async with self._changing:
             if self.is_closed:
                 raise LedgerFenced(f"{self.name} is closed")
-            if self.is_terminated:
+            if self.document.is_terminated:
                 return self.last_confirmed
-            self.is_terminated = True
+            self.document.is_terminated = True
             # The next ledger is sealed as well: it is one of the empty ones now.
             self._left_ledger_ids += [i for i in (self._next_ledger_id, self._made_ledger_id) if i is not None]
             self._next_ledger_id = self._made_ledger_id = None
             try:
                 for ledger_id in self.ledgers.open_ledger_ids():
                     await self._close_ledger(ledger_id)
-                await self._factory.save(self)
+                await self.document.save()
                 self._left_ledger_ids.clear()
                 self._forget_leaving()
                 self._ledger_id = self.ledgers.last_position.ledger_id  # the one that stays, whatever is trimmed
             except BaseException:
                 # Its ledgers may be sealed: appends can only go on in a new one.
-                self.is_terminated = False
+                self.document.is_terminated = False
                 self.is_write_failed = True
                 self._go_on()
                 raise
@@ -442,9 +464,9 @@ class ManagedLedger(AppendListener):
             if self.is_closed or self.compacted_drops != drops:
                 raise LedgerFenced(f"{self.name} was closed, or its compacted view dropped, meanwhile")
             ledger_id = await self._store.create_ledger()
-            self.unfinished_ledger_ids.append(ledger_id)
+            self.document.unfinished_ledger_ids.append(ledger_id)
             try:
-                await self._factory.save(self)
+                await self.document.save()
             except BaseException:
                 self.discard_compacted(ledger_id)
                 raise
@@ -453,13 +475,17 @@ class ManagedLedger(AppendListener):
     async def replace_compacted(self, before: CompactedInfo | None, view: CompactedInfo) -> None:
         """`view`, written and sealed, follows on `before`, whose ledger is deleted; durable when it returns. Raises StoreError."""
         async with self._changing:
-            if self.is_closed or self.compacted is not before or view.ledger not in self.unfinished_ledger_ids:
+            if (
+                self.is_closed
+                or self.document.compacted is not before
+                or view.ledger not in self.document.unfinished_ledger_ids
+            ):
                 raise LedgerFenced(f"{self.name} was closed, or its compacted view dropped, meanwhile")
-            self.unfinished_ledger_ids.remove(view.ledger)
+            self.document.unfinished_ledger_ids.remove(view.ledger)
             try:
                 await self._store_compacted(view)
             except BaseException:
-                self.unfinished_ledger_ids.append(view.ledger)
+                self.document.unfinished_ledger_ids.append(view.ledger)
                 raise
         self.trim_soon()
 
@@ -467,35 +493,35 @@ class ManagedLedger(AppendListener):
         """Forget the compacted view, and what is being written as the next one. Raises StoreError."""
         self.compacted_drops += 1
         async with self._changing:
-            for ledger_id in list(self.unfinished_ledger_ids):
+            for ledger_id in list(self.document.unfinished_ledger_ids):
                 self.discard_compacted(ledger_id)
-            if self.compacted is not None and not self.is_closed:
+            if self.document.compacted is not None and not self.is_closed:
                 await self._store_compacted(None)
         self.trim_soon()
 
     async def _store_compacted(self, view: CompactedInfo | None) -> None:
-        before, self.compacted = self.compacted, view
+        before, self.document.compacted = self.document.compacted, view
         leaving = [] if before is None else [before.ledger]
-        self.trimmed_ledger_ids += leaving
+        self.document.trimmed_ledger_ids += leaving
         try:
-            await self._factory.save(self)
+            await self.document.save()
         except BaseException:
-            self.compacted = before
+            self.document.compacted = before
             for ledger_id in leaving:
-                self.trimmed_ledger_ids.remove(ledger_id)
+                self.document.trimmed_ledger_ids.remove(ledger_id)
             raise
 
     def discard_compacted(self, ledger_id: int) -> None:
         """A compaction has failed: what it wrote is deleted."""
-        if ledger_id in self.unfinished_ledger_ids:
-            self.unfinished_ledger_ids.remove(ledger_id)
-            self.trimmed_ledger_ids.append(ledger_id)
+        if ledger_id in self.document.unfinished_ledger_ids:
+            self.document.unfinished_ledger_ids.remove(ledger_id)
+            self.document.trimmed_ledger_ids.append(ledger_id)
             self.trim_soon()
 
     def position_before(self, position: Position) -> Position:
         """Where a cursor is marked whose next entry is the one at `position` or behind it, in the compacted view too."""
         before = self.ledgers.previous_position(self.ledgers.normalize(position))
-        if self.compacted is None:
+        if self.document.compacted is None:
             return before
         # Ledgers that are gone have no entries in the list, but perhaps in the view.
         return min(before, Position(position.ledger_id, max(-1, position.entry_id - 1)))
@@ -533,7 +559,7 @@ class ManagedLedger(AppendListener):
 
     def _count_read(self, run: EntryRun, *, is_from_store: bool) -> None:
         entries, size_bytes = len(run.payloads), sum(map(len, run.payloads))
-        for counters in (self.counters, self._factory.counters):
+        for counters in (self.counters, self._surroundings.counters):
             counters.entries_read += entries
             counters.bytes_read += size_bytes
             if is_from_store:
@@ -553,14 +579,13 @@ class ManagedLedger(AppendListener):
 
     def cursor_dirty(self, cursor: ManagedCursor) -> None:
         """The flush timer will write `cursor`."""
-        self._factory.cursor_dirty(cursor)
-
-    async def set_cursor_properties(self, cursor: ManagedCursor, properties: Mapping[str, str]) -> None:
-        """Replace the properties of a durable cursor; durable when it returns. Raises StoreError."""
-        await self._factory.set_cursor_properties(cursor, properties)
+        self._surroundings.flush_soon(cursor.flush)
 
     async def close(self) -> None:
-        """Take no more appends, write what cursors have left. Entries stay. Raises StoreError; it is closed all the same."""
+        """Take no more appends, write what cursors have left. Entries stay. Raises StoreError; it is closed all the same.
+
+        Of one that is fenced no ledger is sealed and no document written; whether cursors are is up to their store.
+        """
         if self.is_closed:
             return
         self.is_closed = True
@@ -568,11 +593,13 @@ class ManagedLedger(AppendListener):
             try:
                 for cursor in list(self.cursors.values()):
                     await cursor.close()
+                if self.document.is_fenced:
+                    return
                 for ledger_id in self.ledgers.open_ledger_ids():
                     await self._close_ledger(ledger_id)
-                await self._factory.save(self)
+                await self.document.save()
             finally:
-                self._factory.forget(self)
+                self._closed(self)
 
 
 def _nothing_held() -> int | None:

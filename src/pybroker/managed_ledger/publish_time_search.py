@@ -9,71 +9,89 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from pybroker.errors import DamagedEntries, StoreError
+from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.model.position import Position
-
-if TYPE_CHECKING:
-    from pybroker.managed_ledger.managed_ledger import ManagedLedger
+from pybroker.storage.ledger_store import LedgerStore
 
 # The first readable one of the indexes [first, end), with its publish time; None when none is readable.
 _Look = Callable[[int, int], Awaitable[tuple[int, int] | None]]
 
 
-async def first_published_at(ledger: ManagedLedger, publish_time_ms: int, start: Position) -> Position:
-    """The first entry at or behind `start` that was published at that time or later; `end_position` when there is none.
+class PublishTimes:
+    """Of the entries of one managed ledger, which owns it."""
 
-    Raises StoreError.
-    """
-    while True:
-        before = ledger.ledgers.ledger_ids()
-        try:
-            return await _search(ledger, publish_time_ms, ledger.ledgers.normalize(start))
-        except StoreError:
-            if set(before) <= set(ledger.ledgers.ledger_ids()):
-                raise
-            # A ledger was trimmed while it was looked at.
+    def __init__(
+        self,
+        ledgers: LedgerList,
+        store: LedgerStore,
+        time_of: Callable[[Position], Awaitable[int]],
+    ) -> None:
+        """`time_of` reads when an entry was published."""
+        self._ledgers = ledgers
+        self._store = store
+        self._time_of = time_of
 
+    async def first_published_at(self, publish_time_ms: int, start: Position) -> Position:
+        """The first entry at or behind `start` that was published at that time or later; `end_position` when there is none.
 
-async def first_readable(ledger: ManagedLedger, position: Position) -> tuple[Position, int] | None:
-    """The first entry at or behind `position` that can be read, with its publish time. Raises StoreError."""
-    ledgers = ledger.ledgers
-    position = ledgers.normalize(position)
-    while ledgers.has_entry(position):
-        ledger_id = position.ledger_id
-        count = ledgers.entry_count_of(ledger_id)
-        found = await _readable_in(ledger, ledger_id, position.entry_id, count)
-        if found is not None:
-            return Position(ledger_id, found[0]), found[1]
-        position = ledgers.normalize(Position(ledger_id, count))
-    return None
+        Raises StoreError.
+        """
+        while True:
+            before = self._ledgers.ledger_ids()
+            try:
+                return await self._search(publish_time_ms, self._ledgers.normalize(start))
+            except StoreError:
+                if set(before) <= set(self._ledgers.ledger_ids()):
+                    raise
+                # A ledger was trimmed while it was looked at.
 
-
-async def _search(ledger: ManagedLedger, publish_time_ms: int, start: Position) -> Position:
-    ledgers = ledger.ledgers
-    if not ledgers.has_entry(start):
-        return ledgers.end_position
-    ids = [row.ledger_id for row in ledgers.rows() if row.entry_count and row.ledger_id >= start.ledger_id]
-
-    async def look_at_ledgers(first: int, end: int) -> tuple[int, int] | None:
-        for index in range(first, end):
-            found = await _readable_in(ledger, ids[index], 0, ledgers.entry_count_of(ids[index]))
+    async def first_readable(self, position: Position) -> tuple[Position, int] | None:
+        """The first entry at or behind `position` that can be read, with its publish time. Raises StoreError."""
+        ledgers = self._ledgers
+        position = ledgers.normalize(position)
+        while ledgers.has_entry(position):
+            ledger_id = position.ledger_id
+            count = ledgers.entry_count_of(ledger_id)
+            found = await self._readable_in(ledger_id, position.entry_id, count)
             if found is not None:
-                return index, found[1]
+                return Position(ledger_id, found[0]), found[1]
+            position = ledgers.normalize(Position(ledger_id, count))
         return None
 
-    # It is in the last ledger that begins too early, or is the first entry behind that one.
-    ledger_id = ids[await _bisect(look_at_ledgers, 1, len(ids), publish_time_ms) - 1]
-    count = ledgers.entry_count_of(ledger_id)
-    try:
-        low, high = await ledger.publish_time_span(ledger_id, publish_time_ms)
-    except DamagedEntries:  # of the whole ledger, whose index cannot be read
-        low, high = 0, count
-    low = min(max(low, start.entry_id if ledger_id == start.ledger_id else 0), count)
-    high = max(low, min(high, count))
-    entry_id = await _bisect(partial(_readable_in, ledger, ledger_id), low, high, publish_time_ms)
-    return ledgers.normalize(Position(ledger_id, entry_id))
+    async def _search(self, publish_time_ms: int, start: Position) -> Position:
+        ledgers = self._ledgers
+        if not ledgers.has_entry(start):
+            return ledgers.end_position
+        ids = [row.ledger_id for row in ledgers.rows() if row.entry_count and row.ledger_id >= start.ledger_id]
+
+        async def look_at_ledgers(first: int, end: int) -> tuple[int, int] | None:
+            for index in range(first, end):
+                found = await self._readable_in(ids[index], 0, ledgers.entry_count_of(ids[index]))
+                if found is not None:
+                    return index, found[1]
+            return None
+
+        # It is in the last ledger that begins too early, or is the first entry behind that one.
+        ledger_id = ids[await _bisect(look_at_ledgers, 1, len(ids), publish_time_ms) - 1]
+        count = ledgers.entry_count_of(ledger_id)
+        try:
+            low, high = await self._store.publish_time_span(ledger_id, publish_time_ms)
+        except DamagedEntries:  # of the whole ledger, whose index cannot be read
+            low, high = 0, count
+        low = min(max(low, start.entry_id if ledger_id == start.ledger_id else 0), count)
+        high = max(low, min(high, count))
+        entry_id = await _bisect(partial(self._readable_in, ledger_id), low, high, publish_time_ms)
+        return ledgers.normalize(Position(ledger_id, entry_id))
+
+    async def _readable_in(self, ledger_id: int, first: int, end: int) -> tuple[int, int] | None:
+        while first < end:
+            try:
+                return first, await self._time_of(Position(ledger_id, first))
+            except DamagedEntries as damage:
+                first = max(first, damage.last_entry_id) + 1
+        return None
 
 
 async def _bisect(look: _Look, low: int, high: int, publish_time_ms: int) -> int:
@@ -86,12 +104,3 @@ async def _bisect(look: _Look, low: int, high: int, publish_time_ms: int) -> int
         else:
             low = found[0] + 1
     return low
-
-
-async def _readable_in(ledger: ManagedLedger, ledger_id: int, first: int, end: int) -> tuple[int, int] | None:
-    while first < end:
-        try:
-            return first, await ledger.publish_time_of(Position(ledger_id, first))
-        except DamagedEntries as damage:
-            first = max(first, damage.last_entry_id) + 1
-    return None

@@ -11,10 +11,11 @@ from pybroker.compaction.compactor import Compactor
 from pybroker.compaction.view import first_at, read_view
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.entry_cache import EntryCache
-from pybroker.managed_ledger.factory import LedgerLimits, ManagedLedgerFactory
+from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.managed_ledger.info import CompactedInfo
 from pybroker.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerListener
 from pybroker.managed_ledger.retention import RetentionLimits
+from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.metadata.memory import MemoryMetadataStore
 from pybroker.model.position import EARLIEST, Position
 from pybroker.storage.ledger_store import AppendRun, LedgerSummary
@@ -81,6 +82,9 @@ class Listener(ManagedLedgerListener):
     def entries_added(self, runs: list[AppendRun]) -> None:
         for run in runs:
             self.positions += [Position(run.ledger_id, run.first_entry_id + i) for i in range(len(run.payloads))]
+
+    def fenced(self, error: StoreError) -> None:
+        raise AssertionError("nobody else writes here") from error
 
     def append_failed(self, runs: list[AppendRun], error: StoreError) -> None:
         raise error

@@ -9,9 +9,10 @@ from pathlib import Path
 from pybroker.clock import Clock
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.entry_cache import EntryCache
-from pybroker.managed_ledger.factory import LedgerLimits, ManagedLedgerFactory
+from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerListener
+from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.metadata.memory import MemoryMetadataStore
 from pybroker.model.position import Position
 from pybroker.storage.cursor_store import CursorStore
@@ -55,6 +56,7 @@ class Topic(ManagedLedgerListener):
         self.managed = managed
         self.positions: list[Position] = []
         self.failed: list[StoreError] = []
+        self.fenced_by: list[StoreError] = []
         self._changed = asyncio.Event()
         managed.listen(self)
 
@@ -63,6 +65,9 @@ class Topic(ManagedLedgerListener):
             ids = range(run.first_entry_id, run.first_entry_id + len(run.payloads))
             self.positions += [Position(run.ledger_id, entry_id) for entry_id in ids]
         self._changed.set()
+
+    def fenced(self, error: StoreError) -> None:
+        self.fenced_by.append(error)
 
     def append_failed(self, runs: list[AppendRun], error: StoreError) -> None:
         self.failed += [error for _ in runs]
@@ -89,7 +94,7 @@ class Topic(ManagedLedgerListener):
 
 async def settled(managed: ManagedLedger) -> None:
     """Wait until nothing goes on in the background."""
-    while tasks := managed._factory.tasks._tasks:
+    while tasks := managed._surroundings.tasks._tasks:
         await asyncio.wait(tasks)
 
 

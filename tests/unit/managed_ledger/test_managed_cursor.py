@@ -323,7 +323,7 @@ async def test_properties_are_durable_when_they_are_set(stack: Stack, monkeypatc
         with pytest.raises(StoreError):
             await cursor.set_properties({"c": "3"})
     assert cursor.properties == {"b": "2"}
-    await stack.factory.save(cursor.ledger)
+    await cursor.ledger.document.save()
     cursor = await reopened(stack)
     assert cursor.properties == {"b": "2"}
     await stack.factory.delete_cursor(cursor.ledger, cursor)

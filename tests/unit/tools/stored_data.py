@@ -14,9 +14,10 @@ from pybroker.clock import Clock
 from pybroker.data_directory import DataDirectoryLock
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.entry_cache import EntryCache
-from pybroker.managed_ledger.factory import LedgerLimits, ManagedLedgerFactory
+from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerListener
+from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.metadata.sqlite import SqliteMetadataStore
 from pybroker.storage.ledger_store import AppendRun
 from pybroker.storage.local_store import LocalStore
@@ -56,6 +57,9 @@ class _Topic(ManagedLedgerListener):
 
     def entries_added(self, runs: list[AppendRun]) -> None:
         self.stored.release()
+
+    def fenced(self, error: StoreError) -> None:
+        raise AssertionError("nobody else writes here") from error
 
     def append_failed(self, runs: list[AppendRun], error: StoreError) -> None:
         raise AssertionError from error

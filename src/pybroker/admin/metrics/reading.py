@@ -5,7 +5,7 @@ Topics come and go while a scrape gives way to the loop: one that goes is still 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import add
 from typing import TYPE_CHECKING
 
@@ -120,6 +120,7 @@ class Reading:
         if not allowed:
             return ""
         partitioned = self._broker.partitioned.get(topic.name.partitioned_name)
+        properties: Mapping[str, str]
         if partitioned is not None:
             properties = partitioned.properties or {}
         else:

@@ -129,7 +129,7 @@ async def _change_properties(call: Call, name: TopicName, added: dict[str, str],
     changes: dict[str, str | None] = {**added}
     if removed is not None:
         changes[removed] = None
-    await call.broker.ledgers.change_properties(topic.ledger, changes)
+    await topic.ledger.document.change_properties(changes)
 
 
 def creatable_topic(call: Call) -> TopicName:
