@@ -8,7 +8,7 @@ save looks what is there, and goes on only from what this object has stored or t
 else's: nothing is written any more, ever, `when_fenced` is told once, and every save raises LedgerFenced.
 
 Limitations: a store may confuse what is written with the same bytes of another owner. Documents of two owners differ, as each
-owner makes a ledger of its own first.
+owner makes a ledger of its own first. One that is deleted and made anew may come to have a version again that it had before.
 """
 
 from __future__ import annotations
@@ -86,6 +86,9 @@ class StoredDocument:
         if info.gone_until is not None:
             self.gone = GoneLedgers(info.gone_until, info.gone)
 
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self.info())
+
     def info(self) -> ManagedLedgerInfo:
         """What is to be stored."""
         gone = self.gone.with_rows(self.ledgers.entry_counts_of(self.leaving_ledger_ids))
@@ -116,7 +119,7 @@ class StoredDocument:
         """Store what is here now; durable when it returns. Raises StoreError, LedgerFenced for ever once it is somebody else's."""
         async with self._saving:
             self.require_owned()
-            value = msgspec.json.encode(self.info())
+            value = self.encode()
             digest = _digest(value)
             for _ in range(_PUTS):
                 if self._unknown and await self._has_come_late() and self._stored == digest:

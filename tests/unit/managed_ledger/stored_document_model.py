@@ -1,0 +1,178 @@
+"""Several owners of one stored document, on a metadata store that fails before or after a put took effect, or lets it come late.
+
+What must hold, whatever fails: an owner's put never follows what another owner wrote after the first one had looked; a save that
+returns has stored what it was to store, and no older state of that owner comes over it; who is fenced has really lost the document,
+and is told once; without a fault, and without another owner, a save does not fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from pybroker.errors import BadVersionError, LedgerFenced, StoreError
+from pybroker.managed_ledger.ledger_list import LedgerList
+from pybroker.managed_ledger.stored_document import StoredDocument
+from pybroker.metadata.memory import MemoryMetadataStore
+from pybroker.metadata.store import ANY_VERSION, Versioned
+
+PATH = "/managed-ledgers/t/n/persistent/x"
+STEPS = ("save", "save", "save", "save twice", "open", "come late", "somebody writes", "somebody deletes")
+FAULTS = ("", "", "", "before", "after", "late", "cancelled", "retried by the store", "no answer to a get")
+
+Step = tuple[str, int, str]
+"""What happens, to which owner, and what the store does."""
+
+
+@dataclass
+class Put:
+    """One that an owner has asked for."""
+
+    author: int
+    number: int
+    value: bytes
+    expected: int
+
+
+@dataclass
+class Owner:
+    author: int
+    document: StoredDocument
+    found: bytes | None
+    """What it found when it began."""
+    fenced: list[LedgerFenced] = field(default_factory=list)
+    saved_number: int = -1
+    """Of the put behind the last save that returned."""
+
+
+class World(MemoryMetadataStore):
+    """The store, and everybody who writes to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.owners: list[Owner] = []
+        self.author: dict[bytes, int] = {}
+        self.puts = 0
+        self.late: list[Put] = []
+        self.fault = ""
+        self.has_failed = False
+        self.is_deleted = False
+        """Nobody begins then."""
+
+    # --- what the owners call ----------------------------------------------------------------------------------------
+
+    async def get(self, path: str) -> Versioned | None:
+        if self.fault == "no answer to a get":
+            self.has_failed = True
+            raise StoreError("no answer")
+        return await super().get(path)
+
+    async def put(self, path: str, value: bytes, expected_version: int = ANY_VERSION) -> int:
+        put = Put(self.author[_owner_mark(value)], self.puts, value, expected_version)
+        self.puts += 1
+        fault, self.fault = self.fault, ""
+        await asyncio.sleep(0)
+        if fault in {"", "no answer to a get"}:
+            return await self._apply(put)
+        self.has_failed = True
+        if fault == "late":
+            self.late.append(put)
+        elif fault != "before":
+            await self._apply(put)
+        if fault == "cancelled":
+            raise asyncio.CancelledError
+        if fault == "retried by the store":
+            raise BadVersionError("it has another version")
+        raise StoreError("no answer")
+
+    async def _apply(self, put: Put) -> int:
+        before = await super().get(PATH)
+        version = await super().put(PATH, put.value, put.expected)
+        owner = self.owners[put.author]
+        value = None if before is None else before.value
+        is_own = value is not None and self.author.get(_owner_mark(value)) == put.author
+        assert is_own or value == owner.found, "what another owner wrote is written over"
+        assert before is None or put.number > owner.saved_number, "an older state comes over a newer one"
+        return version
+
+    # --- steps -------------------------------------------------------------------------------------------------------
+
+    async def step(self, kind: str, which: int, fault: str) -> None:
+        if not self.owners or (kind == "open" and not self.is_deleted):
+            found = await super().get(PATH)
+            ledgers, author = LedgerList(), len(self.owners)
+            ledgers.add_ledger(author)
+            document = StoredDocument(self, PATH, ledgers, found)
+            owner = Owner(author, document, None if found is None else found.value)
+            document.when_fenced = owner.fenced.append
+            self.owners.append(owner)
+            self.author[_owner_mark(document.encode())] = author
+        elif kind == "come late":
+            if self.late:
+                try:
+                    await self._apply(self.late.pop(which % len(self.late)))
+                except BadVersionError:
+                    return
+        elif kind == "somebody writes":
+            found = await super().get(PATH)
+            if found is not None or not self.is_deleted:
+                await super().put(PATH, b"x" if found is None else found.value + b" ")
+        elif kind == "somebody deletes":
+            await super().delete(PATH)
+            self.is_deleted = True
+        else:
+            owner = self.owners[which % len(self.owners)]
+            await self._save(owner, which, fault, 2 if kind == "save twice" else 1)
+
+    async def _save(self, owner: Owner, which: int, fault: str, times: int) -> None:
+        document = owner.document
+        self.fault, self.has_failed = fault, False
+
+        async def save(state: int) -> None:
+            # States come back, as when a change is taken back that could not be stored.
+            document.properties["state"] = str(state)
+            await document.save()
+
+        outcomes = await asyncio.gather(*(save((which + i) % 3) for i in range(times)), return_exceptions=True)
+        self.fault = ""
+        found = await super().get(PATH)
+        for outcome in outcomes:
+            if isinstance(outcome, LedgerFenced):
+                assert document.is_fenced
+                is_own = found is not None and self.author.get(_owner_mark(found.value)) == owner.author
+                is_theirs = found is None or not is_own or found.value[-1:] == b" "
+                assert is_theirs or self.is_deleted, "fenced, and nobody else wrote"
+            elif isinstance(outcome, StoreError | asyncio.CancelledError):
+                assert self.has_failed, "a save fails without a reason"
+            else:
+                assert outcome is None, outcome
+        if outcomes[-1] is None:
+            assert not document.is_fenced
+            assert found is not None
+            assert (found.value, found.version) == (document.encode(), document.version), "not what was to be saved"
+            owner.saved_number = self.puts - 1
+        assert len(owner.fenced) == document.is_fenced, "told once"
+
+
+def _owner_mark(value: bytes) -> bytes:
+    """The list of ledgers, which begins with one of the owner's own."""
+    return value[: value.index(b"cursors")] if b"cursors" in value else value
+
+
+def run_script(steps: Sequence[Step]) -> None:
+    async def run() -> None:
+        world = World()
+        for step in steps:
+            was_deleted = world.is_deleted
+            await world.step(*step)
+            if was_deleted:
+                return  # versions would begin again
+
+    asyncio.run(run())
+
+
+def draw_script(seed: int, length: int) -> list[Step]:
+    chance = Random(seed)
+    return [(chance.choice(STEPS), chance.randrange(6), chance.choice(FAULTS)) for _ in range(length)]
