@@ -27,8 +27,9 @@ from pybroker.managed_ledger.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.managed_ledger.info import CompactedInfo
 from pybroker.managed_ledger.leftovers import delete_leftovers, find_leftovers, lost_names_text
+from pybroker.managed_ledger.listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
-from pybroker.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerListener
+from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.metadata.sqlite import SqliteMetadataStore
 from pybroker.model.position import Position

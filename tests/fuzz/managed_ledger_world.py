@@ -22,8 +22,9 @@ from tests.fuzz.stepped_loop import install
 
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.leftovers import find_leftovers
+from pybroker.managed_ledger.listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
-from pybroker.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerListener
+from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.metadata.store import Versioned
 from pybroker.model import ack_set

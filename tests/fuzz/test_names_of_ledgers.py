@@ -22,7 +22,8 @@ from pybroker.errors import StoreError
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.managed_ledger.info import CompactedInfo
 from pybroker.managed_ledger.leftovers import delete_leftovers, find_leftovers
-from pybroker.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerListener
+from pybroker.managed_ledger.listener import ManagedLedgerListener
+from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.managed_ledger.retention import RetentionLimits
 from pybroker.managed_ledger.stored_document import StoredDocument
 from pybroker.managed_ledger.surroundings import LedgerLimits

@@ -86,9 +86,13 @@ class BinaryPort:
         self._listener = listener
         self._clients: list[AsyncClient] = []
 
-    async def connect(self) -> AsyncClient:
+    @property
+    def port(self) -> int:
         assert self._listener.port is not None
-        client = AsyncClient(*await asyncio.open_connection("127.0.0.1", self._listener.port))
+        return self._listener.port
+
+    async def connect(self) -> AsyncClient:
+        client = AsyncClient(*await asyncio.open_connection("127.0.0.1", self.port))
         self._clients.append(client)
         client.send(Type.CONNECT, client_version="test", protocol_version=21)
         assert (await client.next())["type"] == "CONNECTED"

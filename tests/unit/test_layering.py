@@ -121,6 +121,7 @@ PURE = (
     "managed_ledger.entry_cache",
     "managed_ledger.cursor_record",
     "managed_ledger.info",
+    "managed_ledger.listener",
     "managed_ledger.gone_ledgers",
     "managed_ledger.retention",
     "compaction.messages",

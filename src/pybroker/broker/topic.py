@@ -37,7 +37,8 @@ from pybroker.errors import (
 )
 from pybroker.managed_ledger.backlog import count_backlog
 from pybroker.managed_ledger.cursor_state import CursorState
-from pybroker.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerListener
+from pybroker.managed_ledger.listener import ManagedLedgerListener
+from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.model.events import SendRun
 from pybroker.model.names import TopicName
 from pybroker.model.policies import TopicPolicies

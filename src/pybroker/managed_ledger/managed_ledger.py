@@ -18,13 +18,13 @@ ledger before its first append and does not name it any more when it is deleted.
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping
 
 from pybroker import logs
 from pybroker.errors import LedgerFenced, LedgerTerminated, StorageFull, StoreError
 from pybroker.managed_ledger.backlog import Backlog, count_backlog
 from pybroker.managed_ledger.info import CompactedInfo
+from pybroker.managed_ledger.listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.publish_time_search import PublishTimes
 from pybroker.managed_ledger.retention import KEEP_ALL, RetentionLimits, removable
@@ -38,22 +38,6 @@ PREPARE_AT = 0.9
 """How full a ledger is when the next one is made."""
 PREPARE_RETRY_MS = 200
 """After a failure, the next ledger is tried again not before this time."""
-
-
-class ManagedLedgerListener(ABC):
-    """The topic above: told about its appends, in order."""
-
-    @abstractmethod
-    def entries_added(self, runs: list[AppendRun]) -> None:
-        """These entries are durable and visible to cursors."""
-
-    @abstractmethod
-    def append_failed(self, runs: list[AppendRun], error: StoreError) -> None:
-        """These entries are not stored."""
-
-    @abstractmethod
-    def fenced(self, error: LedgerFenced) -> None:
-        """Somebody else owns the managed ledger now: it takes no more appends and is to be closed. Told once at most."""
 
 
 class ManagedLedger(AppendListener):

@@ -13,7 +13,8 @@ from pybroker.errors import StoreError
 from pybroker.managed_ledger.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.managed_ledger.info import CompactedInfo
-from pybroker.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerListener
+from pybroker.managed_ledger.listener import ManagedLedgerListener
+from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.managed_ledger.retention import RetentionLimits
 from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.metadata.memory import MemoryMetadataStore

@@ -10,8 +10,9 @@ from pybroker.clock import Clock
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
+from pybroker.managed_ledger.listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
-from pybroker.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerListener
+from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.metadata.memory import MemoryMetadataStore
 from pybroker.model.position import Position

@@ -15,8 +15,9 @@ from pybroker.data_directory import DataDirectoryLock
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
+from pybroker.managed_ledger.listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
-from pybroker.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerListener
+from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.metadata.sqlite import SqliteMetadataStore
 from pybroker.storage.ledger_store import AppendRun
