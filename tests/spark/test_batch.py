@@ -1,12 +1,13 @@
 """Batches read exactly what producers sent, in every way of reading and however they are cut."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pulsar
 import pytest
 from pyspark.errors import PySparkException
-from tests.clients.conftest import admin, path_of, until
+from tests.clients.conftest import admin, new_client, path_of, until
 from tests.spark.sent import Sent, assert_same, publish, read
 from tests.support.broker_process import BrokerProcess
 
@@ -81,6 +82,23 @@ def test_what_is_wrong_is_said_in_words_without_a_secret(spark: Any, broker: Bro
             read(spark, broker, topic + "-missing", **options).load().collect()
         assert text in str(refused.value)
         assert "hush-hush" not in str(refused.value)
+
+
+def test_a_trimmed_start_is_told_with_what_was_asked_and_found(spark: Any, topic: str, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path).running() as broker:
+        client = new_client(broker.url)
+        first = publish(client, topic, 10, batched=False)
+        admin(broker, "PUT", path_of(topic) + "/unload")
+        publish(client, topic, 10, 10, batched=False)
+        admin(broker, "DELETE", path_of(topic) + "/truncate")
+        left = publish(client, topic, 5, 20)
+        ledger_id = first[0].message_id[0]
+        text = json.dumps({"v": 1, "t": {topic: {"l": ledger_id, "e": 3}}})
+        with pytest.raises(PySparkException, match=f"{ledger_id}:3"):
+            read(spark, broker, topic, startingOffsets=text).load().collect()
+        rows = read(spark, broker, topic, startingOffsets=text, failOnDataLoss="false").load().collect()
+        assert {each.value for each in left} <= {bytes(row["value"]) for row in rows}
+        client.close()
 
 
 def test_tables_describe_topics(spark: Any, broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:

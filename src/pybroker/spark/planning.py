@@ -74,7 +74,9 @@ class Planner:
 
     def lost(self, topic: str, reasons: Sequence[str]) -> None:
         """Entries that should be read are gone. Raises DataLoss unless the query goes on without them."""
-        text = "; ".join(reasons[:5]) + (f"; and {len(reasons) - 5} more gaps" if len(reasons) > 5 else "")
+        text = "; ".join(reason.removeprefix(f"{topic}: ") for reason in reasons[:5]) + (
+            f"; and {len(reasons) - 5} more gaps" if len(reasons) > 5 else ""
+        )
         if self.options.fail_on_data_loss:
             raise DataLoss(
                 f"messages of {topic} are lost: {text}. Begin a new query from what is left (startingOffsets), or let this "
