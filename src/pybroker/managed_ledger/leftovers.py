@@ -5,7 +5,8 @@ whenever a process or a machine dies, a ledger without a name is empty: it was m
 shows that metadata was lost, and nothing is served then, as topics may be missing. Excepted are ledgers of which the store knows
 that their deletion may be lost (`LedgerStore.is_name_certain`).
 
-They are looked for once, at the start: a ledger of an earlier run is never named anew.
+They are looked for once, at the start: a ledger of an earlier run is never named anew. What does not carry this broker's own mark
+(`LedgerStore.is_own`) is left alone, named or not: to recover it would already stop another broker from appending to it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ async def find_leftovers(store: LedgerStore, metadata: MetadataStore, stored_ids
     Nothing while one document cannot be read: who knows what it names. That, and a ledger that cannot be looked at, is logged.
     """
     found = Leftovers()
-    left = set(stored_ids)
+    left = {ledger_id for ledger_id in stored_ids if store.is_own(ledger_id)}
     try:
         async for path, value in managed_ledger_documents(metadata):
             named = ledger_ids_in(path, value)

@@ -216,6 +216,11 @@ class LedgerStore(ABC):
     async def list_ledgers(self) -> list[int]:
         """The ids of all ledgers that exist, rising."""
 
+    def is_own(self, ledger_id: int) -> bool:
+        """Whether the ledger carries this broker's mark, who made it. Only such a one may be recovered or deleted although nothing
+        names it: any other is somebody else's, who may write it now and name it next."""
+        return False
+
     def is_name_certain(self, ledger_id: int) -> bool:
         """Whether what metadata says of a ledger is never older than what is here; asked for one of an earlier run.
 

@@ -413,6 +413,9 @@ class LocalStore(LedgerStore, CursorStore):
         await self._record(encode_ledger_record(LedgerRecord(RecordType.LEDGER_DELETED, ledger_id)), durable)
         await self._reads.delete(ledger_id)
 
+    def is_own(self, ledger_id: int) -> bool:
+        return True  # The mark is the directory, which is locked.
+
     async def list_ledgers(self) -> list[int]:
         live = set(self._ledgers)
         names = await self._reads.in_thread(self._disk.list_names, self._directory)

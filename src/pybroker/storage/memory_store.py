@@ -86,6 +86,9 @@ class MemoryLedgerStore(LedgerStore):
     async def delete_ledger(self, ledger_id: int) -> None:
         self._ledgers.pop(ledger_id, None)
 
+    def is_own(self, ledger_id: int) -> bool:
+        return True  # Nobody else has it.
+
     async def list_ledgers(self) -> list[int]:
         return sorted(self._ledgers)
 

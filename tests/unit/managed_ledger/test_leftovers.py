@@ -155,3 +155,21 @@ async def test_a_power_cut_without_sync_costs_entries_and_not_the_topic(
     assert not leftovers.lost_names(stack.store)
     await delete_leftovers(stack.store, leftovers)
     await stack.stop()
+
+
+async def test_a_ledger_without_the_brokers_own_mark_is_neither_recovered_nor_deleted(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, others = await stack.store.create_ledger(), await stack.store.create_ledger()
+    recovered: list[int] = []
+    recover = stack.store.recover
+
+    async def noted(ledger_id: int) -> LedgerSummary:
+        recovered.append(ledger_id)
+        return await recover(ledger_id)
+
+    monkeypatch.setattr(stack.store, "recover", noted)
+    monkeypatch.setattr(stack.store, "is_own", lambda ledger_id: ledger_id == own)
+    await delete_leftovers(stack.store, await find_leftovers(stack.store, stack.metadata, [own, others]))
+    assert recovered == [own]
+    assert await stack.store.list_ledgers() == [others]
