@@ -508,7 +508,7 @@ async def test_a_namespace_with_topics_goes_only_by_force_and_then_as_a_whole() 
 
 async def test_a_topic_whose_deletion_a_crash_has_cut_off_can_be_deleted_again(broker: MemoryBroker) -> None:
     topic = await broker.topic("plain")
-    topic.ledger.is_deleted = True
+    topic.ledger.document.is_deleted = True
     await broker.service.topics.unload(topic)
     await assert_refused(broker, 404, "GET", f"{PLAIN}/partitions")
     assert await names_of(broker) == ["plain"]
