@@ -35,7 +35,7 @@ async def test_few_routes_are_asked_and_the_right_one_is_found() -> None:
     table = RouteTable(routes, nothing)
     rng = random.Random(3)
     words = sorted({segment for route in routes if isinstance(route, Route) for segment in route.path.split("/")})
-    for _ in range(20_000):
+    for _ in range(5_000):
         route = rng.choice(routes)
         assert isinstance(route, Route)
         segments = [rng.choice(words) if "{" in each else each for each in route.path.split("/")]
