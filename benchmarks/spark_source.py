@@ -1,0 +1,133 @@
+"""Reading topics with Spark, beside ready-made Arrow batches of the same rows and Parquet: `python -m benchmarks.spark_source`.
+
+One broker in a process of its own and one topic of 1 KiB messages, sealed; local[2], the `noop` sink. In each round, one after the
+other: segment files, the bulk endpoint, the binary protocol, a Python source that yields ready-made batches of the same rows, and
+Spark's own Parquet reader. Medians over the rounds; figures of one run can be compared, those of different runs cannot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from tests.support.broker_process import BrokerProcess
+
+from benchmarks.lake import TOPIC, publish
+
+SETTINGS = {"defaultRetentionTimeInMinutes": "-1", "defaultRetentionSizeInMB": "-1"}
+
+
+class Ready(DataSource):
+    """Batches that lie in Arrow files: what any Python source at best is."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ready"
+
+    def schema(self) -> str:
+        return (
+            "value binary, __key binary, __topic string, __messageId binary, __publishTime timestamp,"
+            " __eventTime timestamp, __messageProperties map<string,string>"
+        )
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return _ReadyReader(self.options["path"])
+
+
+class _ReadyReader(DataSourceReader):
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(str(path)) for path in sorted(Path(self._path).glob("*.arrow"))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        with pa.memory_map(partition.value) as file:
+            batches = pa.ipc.open_file(file)
+            for index in range(batches.num_record_batches):
+                yield batches.get_batch(index)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=500_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    directory = Path(tempfile.mkdtemp(prefix="pybroker-spark-"))
+    (directory / "broker").mkdir()
+    try:
+        with BrokerProcess(directory / "broker", SETTINGS).running() as broker:
+            publish(broker.url, options.rows)
+            broker.stop()  # Sealed by a restart.
+            broker.start()
+            _measure(broker, directory, options.rows, options.rounds)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _measure(broker: BrokerProcess, directory: Path, rows: int, rounds: int) -> None:
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.memory", "2g").getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    spark.dataSource.register(Ready)
+
+    def topic(mode: str) -> Any:
+        where = {"service.url": broker.url, "admin.url": broker.http_url, "topic": TOPIC, "readMode": mode}
+        return spark.read.format("pulsar").options(**where).load()
+
+    _lay_out(topic("segment"), directory)
+    parquet = str(directory / "parquet")
+    cases: dict[str, Callable[[], Any]] = {
+        "segment": lambda: topic("segment"),
+        "bulk": lambda: topic("bulk"),
+        "broker": lambda: topic("broker"),
+        "ready": lambda: spark.read.format("ready").load(str(directory / "ready")),
+        "parquet": lambda: spark.read.parquet(parquet),
+    }
+    took_s: dict[str, list[float]] = {name: [] for name in cases}
+    for number in range(rounds + 1):
+        for name, frame in cases.items():
+            started_s = time.perf_counter()
+            frame().write.format("noop").mode("overwrite").save()
+            if number:  # the first round is warm-up
+                took_s[name].append(time.perf_counter() - started_s)
+    assert topic("segment").count() == rows
+    for name, times in took_s.items():
+        median = statistics.median(times)
+        ratio = statistics.median(ready / own for ready, own in zip(took_s["ready"], times, strict=True))
+        print(f"{name:8} {rows / median / 1000:8.0f} krow/s   {ratio:5.2f} of ready-made batches")
+    spark.stop()
+
+
+def _lay_out(frame: Any, directory: Path) -> None:
+    """The same rows as Parquet, uncompressed, and as Arrow batches of about 4 MiB."""
+    frame.write.option("compression", "none").parquet(str(directory / "parquet"))
+    (directory / "ready").mkdir()
+    declared = frame.schema
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415  (needs a session)
+
+    schema = to_arrow_schema(declared, timezone="UTC", prefers_large_types=False)
+    for number, path in enumerate(sorted((directory / "parquet").glob("*.parquet"))):
+        with (
+            pa.OSFile(str(directory / "ready" / f"{number}.arrow"), "wb") as file,
+            pa.ipc.new_file(file, schema) as out,
+        ):
+            for batch in pq.ParquetFile(path).iter_batches(4000):
+                out.write_batch(pa.Table.from_batches([batch]).cast(schema).combine_chunks().to_batches()[0])
+
+
+if __name__ == "__main__":
+    main()
