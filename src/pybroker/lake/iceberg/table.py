@@ -23,7 +23,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField,
 from pyiceberg.schema import assign_fresh_schema_ids
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.transforms import DayTransform, HourTransform
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from pybroker.lake import steps
 from pybroker.lake.evolution import AddColumn, RenameColumn, Step, steps_between
@@ -60,7 +60,11 @@ _UNREACHABLE = (SQLAlchemyError, RESTError, CommitStateUnknownException)
 
 def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
     """Any catalog of pyiceberg; the name is part of what a SQL catalog finds."""
-    return load_catalog(name, **properties)
+    try:
+        return load_catalog(name, **properties)
+    except SQLAlchemyError:
+        # Who opens a new SQL catalog makes its tables, and fails when another process does so at the same moment.
+        return load_catalog(name, **properties)
 
 
 class IcebergTable(LakeTable):
@@ -86,8 +90,8 @@ class IcebergTable(LakeTable):
         iceberg_schema = assign_fresh_schema_ids(pyarrow_to_schema(_with_ids(storable(schema))))
         try:
             self._catalog.create_namespace_if_not_exists(namespace)
-        except NamespaceAlreadyExistsError:
-            pass
+        except (NamespaceAlreadyExistsError, IntegrityError):
+            pass  # Another process has made it at the same moment; a SQL catalog says so by its constraint.
         spec = UNPARTITIONED_PARTITION_SPEC
         if partitioning is not None:
             source = iceberg_schema.find_field(partitioning.column)
