@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pybroker import logs
-from pybroker.reading.binary import BinarySource
 from pybroker.reading.bulk import BulkSource
 from pybroker.reading.entry_source import EntrySource, ReadingFailed
 from pybroker.reading.options import MODES
@@ -49,4 +48,7 @@ def open_source(options: SourceOptions) -> EntrySource:
 
 
 def _binary(options: SourceOptions) -> EntrySource:
+    # The client is imported by those who need it: Spark starts a Python process for each of a query's steps.
+    from pybroker.reading.binary import BinarySource  # noqa: PLC0415
+
     return BinarySource(options.access, options.patience_s)

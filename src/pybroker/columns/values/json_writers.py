@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -19,7 +20,13 @@ from pybroker.columns.values.encoded import CannotEncode, cast, first_true, join
 from pybroker.columns.values.fitting import Misfit, family, plain_type
 from pybroker.schema.avro import AvroType, NoDefault
 
-_NULL = pa.scalar("null", pa.string())
+
+@cache
+def _null() -> pa.StringScalar:
+    """The text of nothing. Not made at import: a scalar imports pandas, a fifth of a second in each of Spark's Python processes."""
+    return pa.scalar("null", pa.string())
+
+
 _NEEDS_ESCAPES = r'["\\\x00-\x1f]'
 
 
@@ -34,7 +41,7 @@ class JsonWriter:
         """A text for each value. Raises CannotEncode."""
         if array.null_count and not self._may_be_null:
             raise CannotEncode(first_true(array.is_null()), "is null, and the schema has no null there")
-        return self._write(array).fill_null(_NULL)
+        return self._write(array).fill_null(_null())
 
 
 def json_writer_of(avro_type: AvroType, arrow_type: pa.DataType, columns: AvroColumns) -> JsonWriter:
@@ -230,4 +237,4 @@ def _among(column: pa.Array, valid: Any, writer: JsonWriter, name: str) -> pa.St
     missing = np.ones(len(column), dtype=np.bool_)
     index[valid] = np.arange(len(valid))
     missing[valid] = False
-    return written.take(pa.array(index, mask=missing)).fill_null(_NULL)
+    return written.take(pa.array(index, mask=missing)).fill_null(_null())
