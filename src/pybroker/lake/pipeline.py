@@ -8,6 +8,7 @@ somebody else did, since they still are exactly the rows that are missing.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,9 @@ from pybroker.lake.writing import DEFAULT_TARGET_BYTES, FileLayout
 from pybroker.reading.places import Place, TopicPlan
 
 MAX_CONFLICTS = 20
+# After the first conflict at most this long, twice that after each further one: twenty take some ten seconds.
+FIRST_PAUSE_S = 0.01
+MAX_PAUSE_S = 1.0
 """Commits in a row that meet somebody else's before the pipeline gives up, with nothing lost or doubled."""
 
 
@@ -130,7 +134,7 @@ class LakePipeline:
 
     def begin(self) -> None:
         """Make the table if it is not there, and take the lease. Raises LeaseHeld."""
-        for _ in range(MAX_CONFLICTS):
+        for attempt in range(MAX_CONFLICTS):
             state = self._load_or_create()
             lease = state.progress.lease
             now_ms = self._now_ms()
@@ -145,11 +149,16 @@ class LakePipeline:
             try:
                 self._state = self._table.commit(state, Change(state.progress.moved({}, taken)))
             except CommitConflict:
-                self.figures.conflicts += 1
+                self._conflicted(attempt)
                 continue
             self._epoch = taken.epoch
             return
         raise LakeError(f"{self._table.name}: {MAX_CONFLICTS} times somebody else has committed first; try again later")
+
+    def _conflicted(self, attempt: int) -> None:
+        """Somebody else has committed first: give way for a while of chance, or two would meet again and again."""
+        self.figures.conflicts += 1
+        time.sleep(random.uniform(0, min(MAX_PAUSE_S, FIRST_PAUSE_S * 2**attempt)))
 
     def _load_or_create(self) -> TableState:
         try:
@@ -213,12 +222,12 @@ class LakePipeline:
 
     def _evolve(self, reading: RowReading) -> RowReading:
         """The reading as the table takes it, after the table has got what it needs. Raises EvolutionRefused."""
-        for _ in range(MAX_CONFLICTS):
+        for attempt in range(MAX_CONFLICTS):
             fitting = self._fitting(reading)
             try:
                 self._state = self._table.evolve(self.state, fitting.schema, self._planner.renames())
             except CommitConflict:
-                self.figures.conflicts += 1
+                self._conflicted(attempt)
                 self._reload()
                 continue
             return fitting
@@ -241,7 +250,7 @@ class LakePipeline:
     def _commit(self, layout: FileLayout, files: Sequence[WrittenFile], batch: Batch) -> bool:
         """Whether the files are in the table now; False when they were dropped."""
         began = self.state
-        for _ in range(MAX_CONFLICTS):
+        for attempt in range(MAX_CONFLICTS):
             state = self.state
             lease = state.progress.lease.renewed(self._now_ms() + self._options.lease_ms)
             lease = type(lease)(self._options.owner, self._epoch, lease.until_ms)
@@ -250,7 +259,7 @@ class LakePipeline:
             try:
                 self._state = self._table.commit(state, change)
             except CommitConflict:
-                self.figures.conflicts += 1
+                self._conflicted(attempt)
                 try:
                     self._reload()
                 except LeaseLost:
@@ -311,12 +320,12 @@ class LakePipeline:
             self._put_lease(0)
 
     def _put_lease(self, until_ms: int) -> None:
-        for _ in range(MAX_CONFLICTS):
+        for attempt in range(MAX_CONFLICTS):
             lease = type(self.state.progress.lease)(self._options.owner, self._epoch, until_ms)
             try:
                 self._state = self._table.commit(self.state, Change(Progress(self.state.progress.positions, lease)))
             except CommitConflict:
-                self.figures.conflicts += 1
+                self._conflicted(attempt)
                 self._reload()
                 continue
             return
