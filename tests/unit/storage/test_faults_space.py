@@ -46,7 +46,9 @@ async def test_everything_that_was_receipted_fits_when_the_disk_is_filled_by_pub
     assert 100 < count < 1000
     assert await it.store._checkpointer.run()
     assert it.store.stats().checkpoint_retries == 0, "the watermark leaves room for what is receipted"
-    assert has_reserve(it)
+    # The journal's next file, made at this moment, may have taken what is left below the watermark: then the reserve is room.
+    assert has_reserve(it) or it.store.refusal()
+    assert await it.acknowledge(b"goes on;") is None
     again = await it.again(Random(1))
     assert await read_all(again.store, ledger_id) == [payload] * count
     await again.store.close()
