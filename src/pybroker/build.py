@@ -12,7 +12,7 @@ from pybroker.config import BrokerConfig, ConfigError
 from pybroker.errors import AdminError, InvalidTopicName
 from pybroker.managed_ledger.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
-from pybroker.managed_ledger.surroundings import LedgerLimits
+from pybroker.managed_ledger.surroundings import LedgerLimits, LedgerSurroundings
 from pybroker.metadata.resources import Resources
 from pybroker.metadata.store import MetadataStore
 from pybroker.storage.cursor_store import CursorStore
@@ -55,16 +55,15 @@ async def build(surroundings: Surroundings, stores: Stores, limits: LedgerLimits
         await resources.bootstrap(config.cluster_name, config.bootstrap_namespaces)
     except (AdminError, InvalidTopicName) as error:
         raise ConfigError(f"clusterName or bootstrapNamespaces cannot be used: {error}") from error
-    ledgers = ManagedLedgerFactory(
+    of_ledgers = LedgerSurroundings(
         stores.ledgers,
-        stores.cursors,
-        stores.metadata,
         EntryCache(config.managed_ledger_cache_size_mb * _MIB),
         ledger_limits(config) if limits is None else limits,
         surroundings.clock,
         config.cursor_flush_interval_ms,
         entry_time_ms,
     )
+    ledgers = ManagedLedgerFactory(of_ledgers, stores.cursors, stores.metadata)
     service = BrokerService(surroundings, stores.metadata, resources, ledgers)
     await service.dynamic.load()
     await service.partitioned.load()

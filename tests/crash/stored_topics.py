@@ -30,7 +30,7 @@ from pybroker.managed_ledger.leftovers import delete_leftovers, find_leftovers, 
 from pybroker.managed_ledger.listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
-from pybroker.managed_ledger.surroundings import LedgerLimits
+from pybroker.managed_ledger.surroundings import LedgerLimits, LedgerSurroundings
 from pybroker.metadata.sqlite import SqliteMetadataStore
 from pybroker.model.position import Position
 from pybroker.storage.cursor_store import CursorOwner
@@ -201,7 +201,8 @@ class Stores:
         except BaseException:
             await metadata.close()
             raise
-        factory = ManagedLedgerFactory(store, store, metadata, EntryCache(0), LIMITS, Clock(), 5, lambda _: 0)
+        surroundings = LedgerSurroundings(store, EntryCache(0), LIMITS, Clock(), 5, lambda _: 0)
+        factory = ManagedLedgerFactory(surroundings, store, metadata)
         return Stores(metadata, store, factory)
 
     async def close(self) -> None:

@@ -21,7 +21,7 @@ from pybroker import logs
 from pybroker.clock import Clock
 from pybroker.managed_ledger.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
-from pybroker.managed_ledger.surroundings import LedgerLimits
+from pybroker.managed_ledger.surroundings import LedgerLimits, LedgerSurroundings
 from pybroker.metadata.store import Versioned
 from pybroker.storage.fault_disk import FaultDisk
 from pybroker.storage.local_store import LocalStore
@@ -83,16 +83,15 @@ class Life:
     def start(self, options: LocalStoreOptions, limits: LedgerLimits) -> None:
         """Raises Crashed when this life ends before it has begun."""
         self.store = self.run(LocalStore.open(DIRECTORY, options, self._fatal, self.disk, publish_time_ms))
-        self.factory = ManagedLedgerFactory(
+        surroundings = LedgerSurroundings(
             self.store,
-            self.store,
-            self.metadata,
             EntryCache(2_000),
             limits,
             self.clock,
             cursor_flush_interval_ms=5,
             publish_time_of=publish_time_ms,
         )
+        self.factory = ManagedLedgerFactory(surroundings, self.store, self.metadata)
 
     def run(self, work: Coroutine[Any, Any, _T], limit_s: float = 60) -> _T:
         """Do `work` while everything else goes on. Raises Crashed."""

@@ -6,16 +6,14 @@ What the metadata store keeps of a managed ledger is in `info.py`; `stored_docum
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from urllib.parse import quote
 
 import msgspec
 
 from pybroker import logs
-from pybroker.clock import Clock
 from pybroker.errors import BadVersionError, NoSuchLedger, StoreError
 from pybroker.managed_ledger.cursor_state import CursorState
-from pybroker.managed_ledger.entry_cache import EntryCache
 from pybroker.managed_ledger.gone_ledgers import GoneLedgers
 from pybroker.managed_ledger.info import (
     FORMAT_VERSION,
@@ -29,11 +27,11 @@ from pybroker.managed_ledger.leftovers import named_ledger_ids
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.managed_ledger.stored_document import StoredDocument
-from pybroker.managed_ledger.surroundings import LedgerLimits, LedgerSurroundings
+from pybroker.managed_ledger.surroundings import LedgerSurroundings
 from pybroker.metadata.store import NOT_EXISTING, MetadataStore, Versioned
 from pybroker.model.position import Position
 from pybroker.storage.cursor_store import CursorStore
-from pybroker.storage.ledger_store import LedgerStore, LedgerSummary
+from pybroker.storage.ledger_store import LedgerSummary
 
 RESTORE_ON_LOOP_DELTAS = 1000
 """A cursor with fewer records is restored on the loop, others in a thread: no callback holds the loop for long."""
@@ -42,26 +40,15 @@ RESTORE_ON_LOOP_DELTAS = 1000
 class ManagedLedgerFactory:
     """Owned by the broker service. Invariant: at most one ManagedLedger object of a name exists."""
 
-    def __init__(
-        self,
-        store: LedgerStore,
-        cursor_store: CursorStore,
-        metadata: MetadataStore,
-        cache: EntryCache,
-        limits: LedgerLimits,
-        clock: Clock,
-        cursor_flush_interval_ms: int,
-        publish_time_of: Callable[[bytes], int],
-    ) -> None:
-        """`publish_time_of` reads when an entry was published, in milliseconds, out of it; it never raises."""
-        self.store = store
+    def __init__(self, surroundings: LedgerSurroundings, cursor_store: CursorStore, metadata: MetadataStore) -> None:
+        self.surroundings = surroundings
+        self.store = surroundings.store
         self.cursor_store = cursor_store
         self.metadata = metadata
-        self.cache = cache
-        self.clock = clock
-        self.surroundings = LedgerSurroundings(store, cache, limits, clock, cursor_flush_interval_ms, publish_time_of)
-        self.tasks = self.surroundings.tasks
-        self.counters = self.surroundings.counters
+        self.cache = surroundings.cache
+        self.clock = surroundings.clock
+        self.tasks = surroundings.tasks
+        self.counters = surroundings.counters
         """What all managed ledgers together have read since the start."""
         self._open: dict[str, ManagedLedger] = {}
 

@@ -28,7 +28,7 @@ class LedgerLimits:
 
 
 class LedgerSurroundings:
-    """Made by the factory, handed to each managed ledger."""
+    """Made by who builds a broker; the factory hands it to each managed ledger, and ends its tasks."""
 
     def __init__(
         self,

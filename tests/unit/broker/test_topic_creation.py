@@ -20,6 +20,7 @@ from pybroker.config import BrokerConfig
 from pybroker.errors import NotAllowedError, TooManyRequests, TopicChanging, TopicNotFound
 from pybroker.managed_ledger.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
+from pybroker.managed_ledger.surroundings import LedgerSurroundings
 from pybroker.metadata import paths
 from pybroker.metadata.memory import MemoryMetadataStore
 from pybroker.metadata.partitioned_topics import PartitionedTopicMetadata, PartitionedTopics
@@ -47,16 +48,10 @@ class Making:
         self.changing = Changing(self.waiting)
         self.presence = Presence()
         self.presence.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
-        self.ledgers = ManagedLedgerFactory(
-            MemoryLedgerStore(entry_time_ms),
-            MemoryCursorStore(),
-            self.store,
-            EntryCache(1 << 20),
-            ledger_limits(config),
-            clock,
-            config.cursor_flush_interval_ms,
-            entry_time_ms,
+        of_ledgers = LedgerSurroundings(
+            MemoryLedgerStore(entry_time_ms), EntryCache(1 << 20), ledger_limits(config), clock, 1, entry_time_ms
         )
+        self.ledgers = ManagedLedgerFactory(of_ledgers, MemoryCursorStore(), self.store)
         directory = TopicDirectory(self.store, self.ledgers, LoadedTopics())
         self.rules = TopicCreation(
             self.surroundings, self.resources, self.waiting, self.presence, self.changing, self.partitioned, directory

@@ -16,7 +16,7 @@ from pybroker.managed_ledger.info import CompactedInfo
 from pybroker.managed_ledger.listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.managed_ledger.retention import RetentionLimits
-from pybroker.managed_ledger.surroundings import LedgerLimits
+from pybroker.managed_ledger.surroundings import LedgerLimits, LedgerSurroundings
 from pybroker.metadata.memory import MemoryMetadataStore
 from pybroker.model.position import EARLIEST, Position
 from pybroker.storage.ledger_store import AppendRun, LedgerSummary
@@ -105,9 +105,8 @@ class World:
 
     async def open(self) -> None:
         self.countdown.left = None
-        self.factory = ManagedLedgerFactory(
-            self.store, self.cursor_store, self.metadata, EntryCache(1 << 20), LIMITS, Clock(), 1, lambda _: 0
-        )
+        surroundings = LedgerSurroundings(self.store, EntryCache(1 << 20), LIMITS, Clock(), 1, lambda _: 0)
+        self.factory = ManagedLedgerFactory(surroundings, self.cursor_store, self.metadata)
         self.ledger = await self.factory.open(PATH)
         self.ledger.listen(self.listener)
         self.ledger.retention = RetentionLimits()

@@ -13,7 +13,7 @@ from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.managed_ledger.listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
-from pybroker.managed_ledger.surroundings import LedgerLimits
+from pybroker.managed_ledger.surroundings import LedgerLimits, LedgerSurroundings
 from pybroker.metadata.memory import MemoryMetadataStore
 from pybroker.model.position import Position
 from pybroker.storage.cursor_store import CursorStore
@@ -140,16 +140,10 @@ class Stack:
         return await self.open()
 
     def _make_factory(self) -> None:
-        self.factory = ManagedLedgerFactory(
-            self.store,
-            self.cursor_store,
-            self.metadata,
-            EntryCache(1 << 20),
-            self.limits,
-            self.clock,
-            10_000,
-            publish_time_of,
+        surroundings = LedgerSurroundings(
+            self.store, EntryCache(1 << 20), self.limits, self.clock, 10_000, publish_time_of
         )
+        self.factory = ManagedLedgerFactory(surroundings, self.cursor_store, self.metadata)
 
     async def stop(self) -> None:
         await self.factory.close()

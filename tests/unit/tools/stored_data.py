@@ -18,7 +18,7 @@ from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.managed_ledger.listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
-from pybroker.managed_ledger.surroundings import LedgerLimits
+from pybroker.managed_ledger.surroundings import LedgerLimits, LedgerSurroundings
 from pybroker.metadata.sqlite import SqliteMetadataStore
 from pybroker.storage.ledger_store import AppendRun
 from pybroker.storage.local_store import LocalStore
@@ -82,8 +82,8 @@ async def _make(directory: Path, killed: Path) -> None:
     for run in range(2):
         metadata = await SqliteMetadataStore.open(directory / "metadata.db")
         store = await LocalStore.open(directory, OPTIONS, _never, publish_time_of=publish_time_ms)
-        limits = LedgerLimits()
-        factory = ManagedLedgerFactory(store, store, metadata, EntryCache(0), limits, Clock(), 5, publish_time_ms)
+        surroundings = LedgerSurroundings(store, EntryCache(0), LedgerLimits(), Clock(), 5, publish_time_ms)
+        factory = ManagedLedgerFactory(surroundings, store, metadata)
         topics = [_Topic(await factory.open(path)) for path in TOPICS]
         for number, topic in enumerate(topics):
             if run == 0:
