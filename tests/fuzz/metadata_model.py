@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import sqlite3
 from collections.abc import Coroutine
 from pathlib import Path
 from random import Random
 from typing import Any
+
+from tests.unit.storage.faults import fails
 
 from pybroker.errors import StoreError
 from pybroker.metadata.sqlite import SqliteMetadataStore
@@ -102,15 +103,7 @@ class MetadataWorld:
         self._crash(self.disk.after_power_loss(Random(seed)))
 
     def power_cut_while_putting(self, operations: int, seed: int) -> None:
-        left = operations
-
-        def plan(operation: str, name: str) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                self.disk.cut_power()
-
-        self.disk.plan = plan
+        self.disk.cut_power_after(operations)
         self.put(3, seed)
         self.power_cut(0, seed)
 
@@ -211,17 +204,7 @@ class MetadataWorld:
         self.reopen()
 
     def _fail(self, operation: str, name_end: str, times: int, number: int = errno.EIO, after: int = 0) -> None:
-        left, wait = times, after
-
-        def plan(what: str, name: str) -> None:
-            nonlocal left, wait
-            if what == operation and name.endswith(name_end):
-                wait -= 1
-                if wait < 0 and left:
-                    left -= 1
-                    raise OSError(number, os.strerror(number))
-
-        self.disk.plan = plan
+        self.disk.plan = fails(number, operation, suffix=name_end, after=after, times=times)
 
     def _lose_mark(self, random: Random) -> None:
         """It was never synced: a power cut leaves any that was ever in it."""

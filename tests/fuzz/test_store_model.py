@@ -231,17 +231,10 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.ledgers)
     def crash_at_an_operation(self, seed: int, steps: int, checkpoints: bool) -> None:
         """Power goes in the middle of appends and, if so, of a checkpoint."""
-        left = steps
         is_over = asyncio.Event()
         self.store._on_fatal = lambda error: is_over.set()
 
-        def plan(operation: str, name: str) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                self.disk.cut_power()
-
-        self.disk.plan = plan
+        self.disk.cut_power_after(steps)
         self.append(seed, [[700, 100], [100]], waits=False)
         self.acknowledge("a", 1, waits=False)
 

@@ -132,13 +132,7 @@ class RecordedDisk(Disk):
             file = super().open_for_write(path)
             return RecordedFile(self, self._number(path), file)
 
-    def open_mapped(self, path: Path, size: int) -> MappedFile:
-        with self.open_for_write(path) as file:
-            if file.size() != size:
-                file.truncate(0)
-                file.write_at((bytes(size),), 0, durable=False)
-                file.sync()
-                self.sync_directory(path.parent)
+    def map_file(self, path: Path, size: int) -> MappedFile:
         with self.lock:
             return RecordedMemory(self, self._number(path), os.open(path, os.O_RDWR | os.O_CLOEXEC), size)
 

@@ -175,15 +175,19 @@ class Disk:
 
     def open_mapped(self, path: Path, size: int) -> MappedFile:
         """Open a file as memory; one of another size is made anew, of zeros that are on the device, under its name."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_FILE)
-        try:
-            if os.fstat(descriptor).st_size != size:
-                file = DiskFile(descriptor)
+        with self.open_for_write(path) as file:
+            if file.size() != size:
                 file.truncate(0)
                 # Written and not only as long: a page without a block would need room when it is touched.
                 file.write_at((bytes(size),), 0, durable=False)
                 file.sync()
                 self.sync_directory(path.parent)
+        return self.map_file(path, size)
+
+    def map_file(self, path: Path, size: int) -> MappedFile:
+        """For `open_mapped`: a file that is there and has that size, as memory. Raises OSError."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
             return MappedFile(descriptor, size)
         except BaseException:
             os.close(descriptor)

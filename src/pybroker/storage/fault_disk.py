@@ -73,6 +73,18 @@ class FaultDisk(Disk):
         self.is_off = True
         raise PowerLoss(kept_bytes)
 
+    def cut_power_after(self, operations: int, kept_bytes: int | None = None) -> None:
+        """For tests: so many operations more are done, the next one is cut off (`cut_power`). Takes the place of `plan`."""
+        left = operations
+
+        def plan(_operation: str, _name: str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                self.cut_power(kept_bytes)
+
+        self.plan = plan
+
     def step(self, operation: str, path: Path) -> None:
         """Every operation passes here first."""
         self.require_power()
@@ -162,13 +174,7 @@ class FaultDisk(Disk):
         with self._lock:
             return FaultDirectFile(FaultFile(self, path, self._names[path], self._lock))
 
-    def open_mapped(self, path: Path, size: int) -> MappedFile:
-        with self.open_for_write(path) as file:
-            if file.size() != size:
-                file.truncate(0)
-                file.write_at((bytes(size),), 0, durable=False)
-                file.sync()
-                self.sync_directory(path.parent)
+    def map_file(self, path: Path, size: int) -> MappedFile:
         return FaultMappedFile(FaultFile(self, path, self._names[path], self._lock))
 
     def direct_writer(self) -> DirectWriter:

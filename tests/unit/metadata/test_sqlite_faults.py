@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.storage.faults import Gate, fails, power_fails
+from tests.unit.storage.faults import Gate, fails
 
 from pybroker.errors import StorageFull, StoreError
 from pybroker.metadata.sqlite import SqliteMetadataStore
@@ -55,7 +55,7 @@ async def test_a_put_that_power_cut_off_is_there_whole_or_not_at_all() -> None:
         disk = FaultDisk()
         store = await opened(disk)
         await store.put("/a", b"1")
-        disk.plan = power_fails(disk, steps)
+        disk.cut_power_after(steps)
         is_done = True
         try:
             await store.put("/a", b"2")
@@ -86,15 +86,8 @@ async def test_what_was_refused_because_of_a_sync_is_not_in_force_after_a_kill(t
     disk = FaultDisk()
     store = await opened(disk)
     await store.put("/a", b"kept")
-    left = times
-
-    def plan(operation: str, name: str) -> None:
-        nonlocal left
-        if operation == "sync" and name.endswith("-wal") and left:
-            left -= 1
-            raise OSError(errno.EIO, "the log was written, and its sync failed")
-
-    disk.plan = plan
+    # The log is written, and its sync fails.
+    disk.plan = fails(errno.EIO, "sync", suffix="-wal", times=times)
     with pytest.raises(StoreError, match="the metadata store failed"):
         await store.put("/a", b"refused")
     if times == 3:  # so was what should have undone it, and the next call finds that first

@@ -84,25 +84,20 @@ async def world(
     return await World(FaultDisk(writes_direct=writes_direct, capacity_bytes=capacity_bytes), options).open()
 
 
-def fails(number: int, *operations: str, suffix: str = "") -> FaultPlan:
-    """These operations fail, on files whose names end so."""
+def fails(number: int, *operations: str, suffix: str = "", after: int = 0, times: int | None = None) -> FaultPlan:
+    """These operations fail on files whose names end so; not the first `after` of them, and `times` at most."""
+    wait, left = after, times
 
     def plan(operation: str, name: str) -> None:
-        if operation in operations and name.endswith(suffix):
-            raise OSError(number, os.strerror(number))
-
-    return plan
-
-
-def power_fails(disk: FaultDisk, after_operations: int, kept_bytes: int | None = None) -> FaultPlan:
-    """So many operations are done, the next one is cut off."""
-    left = after_operations
-
-    def plan(operation: str, name: str) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            disk.cut_power(kept_bytes)
+        nonlocal wait, left
+        if operation not in operations or not name.endswith(suffix):
+            return
+        wait -= 1
+        if wait >= 0 or left == 0:
+            return
+        if left is not None:
+            left -= 1
+        raise OSError(number, os.strerror(number))
 
     return plan
 

@@ -5,7 +5,7 @@ import errno
 from random import Random
 
 import pytest
-from tests.unit.storage.faults import NO_SPACE, Gate, World, fails, power_fails, turns, world
+from tests.unit.storage.faults import NO_SPACE, Gate, World, fails, turns, world
 from tests.unit.storage.stores import read_all
 
 from pybroker.errors import StorageFull, StoreError
@@ -36,7 +36,7 @@ async def test_power_lost_in_a_checkpoint_loses_nothing(steps: int, is_sealed: b
     ledger_id = await filled(it)
     if is_sealed:
         await it.store.seal(ledger_id)
-    it.disk.plan = power_fails(it.disk, steps, kept_bytes)
+    it.disk.cut_power_after(steps, kept_bytes)
     await it.store._checkpointer.run()
     again = await it.again(Random(steps))
     await check(again, ledger_id)

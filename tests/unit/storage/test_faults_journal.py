@@ -5,7 +5,7 @@ import errno
 from random import Random
 
 import pytest
-from tests.unit.storage.faults import NO_SPACE, WRITERS, Gate, World, fails, power_fails, turns, world
+from tests.unit.storage.faults import NO_SPACE, WRITERS, Gate, World, fails, turns, world
 from tests.unit.storage.stores import Listener, Owner, read_all
 
 from pybroker.errors import LedgerFenced, StorageFull, StoreError
@@ -23,7 +23,7 @@ async def test_an_append_torn_at_any_byte_is_cut_and_nothing_before_it(writes_di
     it = await world(writes_direct=writes_direct)
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, b"kept")
-    it.disk.plan = power_fails(it.disk, 0, kept_bytes)
+    it.disk.cut_power_after(0, kept_bytes)
     it.listener.append(it.store, ledger_id, 1, [b"x" * 400])
     await it.has_failed.wait()
     assert len(it.listener.calls) == 1
@@ -251,7 +251,7 @@ async def test_power_lost_while_a_journal_file_is_made_loses_nothing(writes_dire
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, bytes(1000))
     await it.until(it.store._files.next_file().done)
-    it.disk.plan = power_fails(it.disk, steps)
+    it.disk.cut_power_after(steps)
     completed = 1
     while not it.has_failed.is_set():
         it.listener.append(it.store, ledger_id, completed, [bytes(30_000)])  # two of them fill a file

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.storage.faults import NO_SPACE, Gate, World, fails, power_fails, world
+from tests.unit.storage.faults import NO_SPACE, Gate, World, fails, world
 from tests.unit.storage.stores import read_all
 
 from pybroker.errors import DamagedEntries, NoSuchLedger, StoreError
@@ -138,7 +138,7 @@ async def test_a_start_that_fails_says_why_and_the_next_one_finds_everything(ope
 async def test_power_lost_in_a_start_loses_nothing(steps: int) -> None:
     it, ledger_id = await crashed()
     survivor = World(it.disk.after_power_loss(Random(3)))
-    survivor.disk.plan = power_fails(survivor.disk, steps)
+    survivor.disk.cut_power_after(steps)
     try:
         await survivor.open()
     except StoreError:

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.storage.faults import WRITERS, World, fails, power_fails, world
+from tests.unit.storage.faults import WRITERS, World, fails, world
 from tests.unit.storage.stores import DIRECTORY, SMALL, Listener, read_all
 
 from pybroker.storage.disk import Disk
@@ -88,7 +88,7 @@ async def test_a_torn_tail_is_cut_and_told_with_file_offset_and_bytes(
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, b"a" * 1000)
     await it.until(it.store._files.next_file().done)  # the next operation is the append
-    it.disk.plan = power_fails(it.disk, 0, kept_bytes)
+    it.disk.cut_power_after(0, kept_bytes)
     it.listener.append(it.store, ledger_id, 1, [b"b" * 40_000])
     await it.has_failed.wait()
     again = await it.again(Random(1))

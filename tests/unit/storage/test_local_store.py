@@ -523,15 +523,7 @@ async def test_recovery_can_be_cut_off_anywhere_and_run_again() -> None:
     await store.close()
     for cut in range(0, 40, 3):
         disk = crashed.after_power_loss(Random(cut))
-        left = cut
-
-        def plan(operation: str, name: str, disk: FaultDisk = disk) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                disk.cut_power()
-
-        disk.plan = plan
+        disk.cut_power_after(cut)
         try:
             opened, _ = await open_store(disk)
             await opened.close()
