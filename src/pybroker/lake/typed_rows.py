@@ -22,6 +22,7 @@ from pybroker.reading.options import SourceOptions
 from pybroker.reading.places import EntryRange
 from pybroker.reading.sources import open_source
 from pybroker.reading.typed import TypedReader, TypedReading, typed_reading, union_of_topics
+from pybroker.reading.what_is_left import WhatIsLeft
 
 METADATA_COLUMNS = (
     "__key",
@@ -49,13 +50,16 @@ class TypedRows:
 
     where: SourceOptions
     reading: TypedReading
+    skips_loss: bool = False
+    """Go on behind entries that are damaged or gone; it is logged how many they are."""
 
     @property
     def schema(self) -> pa.Schema:
         return self.reading.columns
 
     def rows(self, entries: Sequence[EntryRange]) -> Iterator[pa.RecordBatch]:
-        with _source(self.where) as source:
+        with _source(self.where) as own:
+            source = WhatIsLeft(own) if self.skips_loss else own
             reader = TypedReader(source, self.reading)
             for part in entries:
                 yield from reader.read(part)
@@ -109,7 +113,7 @@ def reading_maker(
         reading = typed_reading(
             info, _columns(settings, info, mode), value_mode=mode, bad_records=BadRecords(settings.bad_records)
         )
-        return TypedRows(where, reading), {**avro_renames(info), **settings.renames}
+        return TypedRows(where, reading, settings.on_data_loss == "skip"), {**avro_renames(info), **settings.renames}
 
     return make
 

@@ -50,6 +50,8 @@ Result = TypeVar("Result")
 class BinarySource(EntrySource):
     """Connects when it is first used."""
 
+    leaves_out_entries = True  # markers
+
     def __init__(self, access: Access, patience_s: float | None = None) -> None:
         """`patience_s`: how long to wait for an entry, and for a broker that restarts; the operation time-out unless given."""
         self._access = access

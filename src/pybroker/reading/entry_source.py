@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pybroker.reading.places import EntryRange, Place, TopicPlan
 
@@ -27,6 +27,9 @@ class TopicMissing(DataLoss):
 
 class EntrySource(ABC):
     """Reads the entries of topics of one cluster. Synchronous; for one thread at a time; made anew in each process."""
+
+    leaves_out_entries: ClassVar[bool] = False
+    """Whether there may be gaps between the runs of a read and behind the last one; else a gap is a fault of the source."""
 
     @abstractmethod
     def partitions(self, topic: str) -> list[str]:

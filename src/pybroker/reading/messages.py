@@ -82,7 +82,7 @@ class MessageReader:
         runs = self._source.read(entries)
         try:
             for run in runs:
-                _check_place(run, entries, next_entry_id)
+                _check_place(run, entries, next_entry_id, may_be_later=self._source.leaves_out_entries)
                 yield from decoder.decode(run)
                 chunks.run_is_over(run)
                 next_entry_id = run.end_entry_id
@@ -91,6 +91,8 @@ class MessageReader:
                 runs, Generator
             ):  # a connection goes back now, and not when an error's traceback is forgotten
                 runs.close()
+        if self._source.leaves_out_entries:
+            return
         if next_entry_id != entries.end_entry_id and entries.end_entry_id > entries.first_entry_id:
             raise ReadingFailed(
                 f"{entries.topic}: ledger {entries.ledger_id} was read up to entry {next_entry_id} "
@@ -117,8 +119,9 @@ def _together(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return [pa.concat_batches(batches)] if len(batches) > 1 else batches
 
 
-def _check_place(run: EntryRun, entries: EntryRange, next_entry_id: int) -> None:
-    is_next = run.ledger_id == entries.ledger_id and run.first_entry_id == next_entry_id
+def _check_place(run: EntryRun, entries: EntryRange, next_entry_id: int, *, may_be_later: bool) -> None:
+    is_next = run.first_entry_id == next_entry_id or (may_be_later and run.first_entry_id > next_entry_id)
+    is_next = is_next and run.ledger_id == entries.ledger_id
     if not is_next or run.end_entry_id > entries.end_entry_id:
         raise ReadingFailed(
             f"{entries.topic}: entries {run.ledger_id}:{run.first_entry_id} to {run.end_entry_id} came where those of "

@@ -14,6 +14,7 @@ from pybroker.columns.decoder import JoinedMessage
 from pybroker.columns.scanner_layout import ENTRY, Flag
 from pybroker.reading.entry_source import DataLoss
 from pybroker.reading.places import EntryRange, Place
+from pybroker.reading.what_is_left import WhatIsLeft
 from pybroker.wire.compression import DamagedPayload
 
 if TYPE_CHECKING:
@@ -149,6 +150,10 @@ class RangeChunks:
                 self._read_again(group, pieces)
         except CannotDecrypt:
             return None  # of a chunk that cannot be decrypted nothing comes, wherever it stands
+        except DataLoss:
+            if isinstance(self._source, WhatIsLeft):
+                return None  # the whole message is lost with one of its chunks
+            raise
         payload = b"".join(pieces[chunk.ledger_id, chunk.entry_id] for chunk in chunks)
         return JoinedMessage(payload, chunks[0].ledger_id, chunks[0].entry_id)
 

@@ -9,11 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
-from pybroker import logs
 from pybroker.columns.message_columns import metadata_field
-from pybroker.reading.entry_source import DataLoss
 from pybroker.reading.options import SourceOptions
 from pybroker.reading.typed import TypedReader, TypedReading
+from pybroker.reading.what_is_left import WhatIsLeft
 from pybroker.spark.cuts import TopicRange
 from pybroker.spark.opened import opened
 
@@ -44,7 +43,8 @@ def read_rows(task: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of a task. Raises DataLoss, ReadingFailed and BadEntry."""
     if not isinstance(task, ReadTask) or not task.ranges:
         return
-    with opened(task.source) as source:
+    with opened(task.source) as own:
+        source = own if task.fail_on_data_loss else WhatIsLeft(own)
         readers: dict[bool, TypedReader] = {}
         for one in task.ranges:
             is_cut = one.from_batch_index > 0 or one.until_batch_index >= 0
@@ -53,26 +53,7 @@ def read_rows(task: InputPartition) -> Iterator[pa.RecordBatch]:
             batches = readers[is_cut].read(one.entries)
             if is_cut:
                 batches = _without_outer_messages(batches, one, task.reading.columns)
-            yield from batches if task.fail_on_data_loss else _what_is_left(batches, one)
-
-
-def _what_is_left(batches: Iterator[pa.RecordBatch], one: TopicRange) -> Iterator[pa.RecordBatch]:
-    """What comes before entries that are gone; how many may be missing is told."""
-    row_count = 0
-    try:
-        for batch in batches:
-            row_count += batch.num_rows
-            yield batch
-    except DataLoss as loss:
-        entries = one.entries
-        logs.warning(
-            "spark.entries_lost",
-            topic=one.topic,
-            ledger_id=entries.ledger_id,
-            asked_entries=entries.end_entry_id - entries.first_entry_id,
-            rows_read=row_count,
-            lost=str(loss),
-        )
+            yield from batches
 
 
 def _with_place(reading: TypedReading) -> TypedReading:
