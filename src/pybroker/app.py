@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from pybroker import __version__, logs
-from pybroker.admin.http import HttpServer
+from pybroker.admin.server import HttpServer
 from pybroker.auth.tls import CertificateRefresher, server_context
 from pybroker.broker.service import BrokerService, DataDirectoryName
 from pybroker.build import Stores, build

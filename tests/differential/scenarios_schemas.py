@@ -8,7 +8,7 @@ from tests.differential.harness import Run, scenario
 from tests.support.raw_client import RawClient, Type
 from tests.support.schemas import NEEDS_MORE, V1, V2, body, key_value, record, wire
 
-from pybroker.admin.policy_values import SchemaStrategy
+from pybroker.admin.policies.policy_values import SchemaStrategy
 
 STRATEGIES = tuple(each for each in get_args(SchemaStrategy) if each != "UNDEFINED")
 PRIMITIVES = ("None", "String", "Bool", "Int8", "Int16", "Int32", "Int64", "Float", "Double", "Date", "Time")

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from starlette.routing import Route
 
 import pybroker.model
-from pybroker.admin import routes as route_modules
+from pybroker import admin
 from pybroker.config.dynamic import dynamic_names
 
 # What exists in the broker under test, by the name of the path's parameter; see `PREPARED` in the test.
@@ -136,7 +136,7 @@ def document_properties() -> list[str]:
 def query_parameters() -> list[str]:
     """Every query parameter that a handler asks for."""
     found = {"authoritative", "isGlobal"}
-    for path in Path(route_modules.__path__[0]).parent.rglob("*.py"):
+    for path in Path(admin.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args
             if is_call and node.func.attr in {"query", "queries", "flag"} and isinstance(node.args[0], ast.Constant):

@@ -17,9 +17,9 @@ from starlette.routing import Route
 from tests.fuzz.admin_requests import Request, in_order, requests, sweep
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
 
-from pybroker.admin import http
-from pybroker.admin.call import Call, empty_ok
-from pybroker.admin.routing import route
+from pybroker.admin import server
+from pybroker.admin.calls.call import Call, empty_ok
+from pybroker.admin.calls.routing import route
 
 # Longer than any handler waits for anything; a machine that is busy takes a while for what should take a millisecond.
 HANG_S = 8.0
@@ -240,7 +240,7 @@ def test_no_long_walk_of_requests_is_answered_with_a_servers_fault() -> None:
 @pytest.mark.parametrize("is_swept", [True, False])
 def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, handler: Any, is_swept: bool) -> None:
     planted = SimpleNamespace(routes=lambda: [route("POST", PLANTED + "{topic}", handler)])
-    monkeypatch.setattr(http, "NOUNS", (*http.NOUNS, planted))
+    monkeypatch.setattr(server, "NOUNS", (*server.NOUNS, planted))
     routes = [each for each in all_routes() if each.path in {PLANTED + "{topic}", "/admin/v2/clusters"}]
     hang_s = 0.15 if handler is serve_nothing else HANG_S
     search = partial(walk, list(sweep(routes)), hang_s) if is_swept else partial(explore, 10, 4, routes, hang_s)

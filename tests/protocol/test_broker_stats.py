@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
 
-from pybroker.admin.health_metric import measure_health
+from pybroker.admin.metrics.health_metric import measure_health
 from pybroker.tasks import TaskOwner
 
 TOPIC = "persistent://public/default/t"

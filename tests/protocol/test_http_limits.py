@@ -14,11 +14,11 @@ import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
 from tests.unit.admin.fake_broker import Served, served
 
-from pybroker.admin import call
+from pybroker.admin.calls import call
+from pybroker.admin.http.protocol import READ_BYTES, WRITE_BUFFER_BYTES, HttpProtocol
 from pybroker.admin.metrics import shared_page
 from pybroker.admin.metrics.page import MetricsPage
 from pybroker.admin.metrics.shared_page import WrittenPage
-from pybroker.admin.protocol import READ_BYTES, WRITE_BUFFER_BYTES, HttpProtocol
 from pybroker.app import loop_factory
 from pybroker.model.events import SendRun
 from pybroker.wire import pulsar_api_pb2 as pb

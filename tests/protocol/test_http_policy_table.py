@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.memory_broker import MemoryBroker
 
-from pybroker.admin.policy_table import TABLE
+from pybroker.admin.policies.policy_table import TABLE
 
 NAMESPACE = "/namespaces/public/default"
 TOPIC = "/persistent/public/default/t"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
 
-from pybroker.admin.partitioned_stats import partitioned_stats
+from pybroker.admin.stats.partitioned_stats import partitioned_stats
 
 PATH = "/persistent/public/default/pt"
 NAME = "persistent://public/default/pt"

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.admin.fake_broker import Served, served
 
 from pybroker import logs
-from pybroker.admin.unserved import TABLE
+from pybroker.admin.calls.unserved import TABLE
 from pybroker.config import KEYS
 from pybroker.model import policies
 from pybroker.model.effective_policies import EffectivePolicies

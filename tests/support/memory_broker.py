@@ -14,8 +14,8 @@ from typing import Any
 from starlette.routing import BaseRoute
 from tests.support.rest import Answer, call
 
-from pybroker.admin.http import HttpServer
-from pybroker.admin.http_limits import HttpLimits
+from pybroker.admin.calls.http_limits import HttpLimits
+from pybroker.admin.server import HttpServer
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.peer import Peer
 from pybroker.broker.producer import Producer

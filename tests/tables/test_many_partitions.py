@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.support.memory_broker import memory_broker
 
-from pybroker.admin import entry_plan
+from pybroker.admin.entries import entry_plan
 from pybroker.client.access import Access
 from pybroker.managed_ledger.retention import KEEP_ALL
 from pybroker.managed_ledger.surroundings import LedgerLimits

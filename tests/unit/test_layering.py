@@ -102,6 +102,25 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "__main__": ("cli",),
 }
 
+# The folders of a part, in the same way: what the modules of each may know of the part besides their own folder, if only by a
+# type. What is named here by itself is a module; `...` stands for all of the part.
+FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
+    "admin": {
+        "slices": (),
+        "time_text": (),
+        "calls": (),
+        "http": ("calls",),
+        "stats": ("time_text", "calls"),
+        "metrics": ("slices", "calls", "stats"),
+        "policies": ("calls",),
+        "entries": ("time_text", "calls", "http.file_sending"),
+        "namespaces": ("slices", "calls", "policies.policy_values"),
+        "topics": ("calls", "stats", "namespaces"),
+        "brokers": ("calls",),
+        "server": ("...",),
+    },
+}
+
 # Modules that decide and never perform; a name stands for everything below it.
 PURE = (
     "errors",
@@ -161,20 +180,21 @@ PURE = (
     "spark.admission",
     "spark.offsets",
     "spark.option_text",
-    "admin.topic_stats",
-    "admin.partitioned_stats",
-    "admin.broker_load",
-    "admin.bundle_load",
+    "admin.stats.topic_stats",
+    "admin.stats.partitioned_stats",
+    "admin.stats.broker_load",
+    "admin.stats.bundle_load",
     "admin.metrics.text",
     "admin.metrics.ledgers",
     "admin.metrics.schemas",
     "admin.time_text",
-    "admin.message_id",
-    "admin.message_view",
-    "admin.rest_message",
-    "admin.internal_info",
-    "admin.request_limit",
-    "admin.strict_head",
+    "admin.calls.message_id",
+    "admin.calls.paths",
+    "admin.entries.message_view",
+    "admin.entries.rest_message",
+    "admin.stats.internal_info",
+    "admin.http.request_limit",
+    "admin.http.strict_head",
     "auth.names",
     "auth.provider",
     "auth.tls_auth",
@@ -353,6 +373,25 @@ def test_a_module_imports_only_what_its_layer_may() -> None:
         assert part in ALLOWED, f"{part} has no place in the list of layers"
         may = (part, *ALLOWED[part])
         wrong[name] = {module for module in our_imports(name) if not is_below(inner(module), may)}
+    assert not {name: modules for name, modules in wrong.items() if modules}
+
+
+def test_the_folders_of_a_part_know_of_each_other_in_one_direction() -> None:
+    wrong = {}
+    for part, folders in FOLDERS.items():
+        seen: set[str] = {"..."}
+        for folder, allowed in folders.items():
+            assert {name.split(".")[0] if name != "..." else name for name in allowed} <= seen, f"{part}.{folder}"
+            seen.add(folder)
+        for name in INNER_MODULES:
+            if not is_below(inner(name), (part,)) or inner(name) == part:
+                continue
+            folder = inner(name).split(".")[1]
+            assert folder in folders, f"{part}.{folder} has no place in the list of folders"
+            may = tuple(f"{part}.{other}" for other in (folder, *folders[folder]))
+            known = {module for module in known_modules(name) if is_below(inner(module), (part,))}
+            if "..." not in folders[folder]:
+                wrong[name] = {module for module in known if not is_below(inner(module), may)}
     assert not {name: modules for name, modules in wrong.items() if modules}
 
 

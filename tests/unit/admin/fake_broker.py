@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from pybroker.admin.http import HttpServer
+from pybroker.admin.server import HttpServer
 from pybroker.auth.authentication import AuthenticationService
 from pybroker.auth.authorization import AuthorizationService
 from pybroker.broker.default_policies import default_policies

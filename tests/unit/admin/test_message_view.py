@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pybroker.admin.message_view import MAX_HEADER_BYTES, MessageView, is_slow_to_view
-from pybroker.admin.message_view import message_view as message_view_within
+from pybroker.admin.entries.message_view import MAX_HEADER_BYTES, MessageView, is_slow_to_view
+from pybroker.admin.entries.message_view import message_view as message_view_within
 from pybroker.errors import AdminError
 from pybroker.model.position import Position
 from pybroker.wire import pulsar_api_pb2 as pb

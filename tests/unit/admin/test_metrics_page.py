@@ -8,8 +8,8 @@ from tests.unit.admin.fake_broker import NO_LIMITS, FakeBroker, FakeClock, FakeC
 
 from pybroker.admin.metrics.page import MetricsPage
 from pybroker.admin.metrics.text import escape
-from pybroker.admin.rate_sampler import RateSampler
 from pybroker.admin.slices import SLICE_MS
+from pybroker.admin.stats.rate_sampler import RateSampler
 from pybroker.broker.service import BrokerService
 from pybroker.config import BrokerConfig
 from pybroker.model.policies import BacklogQuota

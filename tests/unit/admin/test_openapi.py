@@ -11,9 +11,9 @@ import pytest
 from starlette.routing import Route
 from tests.unit.admin.fake_broker import served
 
-from pybroker.admin.call import Call, empty_ok
-from pybroker.admin.openapi import document, page
-from pybroker.admin.routing import route
+from pybroker.admin.calls.call import Call, empty_ok
+from pybroker.admin.calls.openapi_document import document, page
+from pybroker.admin.calls.routing import route
 
 
 class Wish(msgspec.Struct):

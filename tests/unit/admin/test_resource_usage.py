@@ -4,7 +4,7 @@ from typing import cast
 
 from tests.unit.admin.fake_broker import FakeBroker
 
-from pybroker.admin.resource_usage import UNKNOWN_LIMIT, ResourceMeter, Usage
+from pybroker.admin.stats.resource_usage import UNKNOWN_LIMIT, ResourceMeter, Usage
 from pybroker.broker.service import BrokerService
 from pybroker.config import BrokerConfig
 

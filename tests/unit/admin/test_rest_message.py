@@ -6,7 +6,7 @@ from base64 import b64encode
 
 import pytest
 
-from pybroker.admin.rest_message import (
+from pybroker.admin.entries.rest_message import (
     DEFAULT_SCHEMA,
     encoded,
     encoded_key,

@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 from tests.unit.admin.fake_broker import served
 
-from pybroker.admin.route_table import RouteTable
+from pybroker.admin.http.route_table import RouteTable
 
 
 async def nothing(scope: Scope, receive: Receive, send: Send) -> None:

@@ -14,7 +14,7 @@ from pybroker.admin.metrics.resource_groups import resource_group_lines
 from pybroker.admin.metrics.text import Number, Samples, number_text, type_line
 
 if TYPE_CHECKING:
-    from pybroker.admin.rate_sampler import RateSampler
+    from pybroker.admin.stats.rate_sampler import RateSampler
     from pybroker.broker.service import BrokerService
 
 # Shown once more for the whole broker, summed over its topics.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pybroker.admin.bundle_load import BundleLoad, bundle_loads
 from pybroker.admin.metrics.text import Number, Samples, number_text, type_line
+from pybroker.admin.stats.bundle_load import BundleLoad, bundle_loads
 
 if TYPE_CHECKING:
-    from pybroker.admin.rate_sampler import RateSampler
+    from pybroker.admin.stats.rate_sampler import RateSampler
     from pybroker.broker.service import BrokerService
 
 

@@ -9,8 +9,8 @@ from pybroker.model.rates import quantile
 
 if TYPE_CHECKING:
     from pybroker.admin.metrics.text import Number
-    from pybroker.admin.rate_sampler import BrokerRates
-    from pybroker.admin.resource_usage import ResourceMeter
+    from pybroker.admin.stats.rate_sampler import BrokerRates
+    from pybroker.admin.stats.resource_usage import ResourceMeter
     from pybroker.broker.service import BrokerService
     from pybroker.model.stats import BrokerStats
 

@@ -15,7 +15,7 @@ from pybroker.admin.metrics.text import Number, Samples
 from pybroker.admin.slices import sliced
 
 if TYPE_CHECKING:
-    from pybroker.admin.rate_sampler import RateSampler
+    from pybroker.admin.stats.rate_sampler import RateSampler
     from pybroker.broker.service import BrokerService
 
 

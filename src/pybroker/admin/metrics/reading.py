@@ -19,7 +19,7 @@ from pybroker.broker.topic import Topic
 from pybroker.model.system_topics import is_system_topic
 
 if TYPE_CHECKING:
-    from pybroker.admin.rate_sampler import RateSampler
+    from pybroker.admin.stats.rate_sampler import RateSampler
     from pybroker.broker.service import BrokerService
     from pybroker.broker.subscription_base import SubscriptionBase
     from pybroker.broker.topic_base import TopicBase

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from pybroker.admin.group_usage import DISPATCH, PUBLISH
 from pybroker.admin.metrics.text import Number, Samples, type_line
+from pybroker.admin.stats.group_usage import DISPATCH, PUBLISH
 
 if TYPE_CHECKING:
-    from pybroker.admin.group_usage import GroupUsage
+    from pybroker.admin.stats.group_usage import GroupUsage
     from pybroker.metadata.resource_groups import ResourceGroups
 _PREFIX = "pulsar_resource_group_"
 

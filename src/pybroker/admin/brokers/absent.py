@@ -1,0 +1,69 @@
+"""What Pulsar serves and this broker does not: bookies, functions, IO connectors, packages. Each says so, with Pulsar's status.
+
+Tools ask whether these exist before they use them; an answer with a reason is what a Pulsar broker without them gives.
+"""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import Call, json_response
+from pybroker.admin.calls.routing import route
+from pybroker.errors import AdminError
+
+BOOKIES = "/admin/v2/bookies"
+RACKS = BOOKIES + "/racks-info"
+METHODS = ("GET", "POST", "PUT", "DELETE")
+WITHOUT_WORKER = (
+    "/admin/v2/functions",
+    "/admin/v2/worker",
+    "/admin/v2/worker-stats",
+    "/admin/v3/functions",
+    "/admin/v3/sources",
+    "/admin/v3/sinks",
+)
+PACKAGES = "/admin/v3/packages"
+
+
+def routes() -> list[Route]:
+    found = [
+        route("GET", BOOKIES + "/all", list_bookies),
+        route("GET", RACKS, list_racks),
+        route("GET", RACKS + "/{bookie}", refuse_bookie),
+        route("POST", RACKS + "/{bookie}", refuse_bookie),
+        route("DELETE", RACKS + "/{bookie}", refuse_bookie),
+    ]
+    for method in METHODS:
+        for base in WITHOUT_WORKER:
+            found += [route(method, base, refuse_functions), route(method, base + "/{rest:path}", refuse_functions)]
+        found += [route(method, PACKAGES + "/{rest:path}", refuse_packages)]
+    return found
+
+
+async def list_bookies(call: Call) -> Response:
+    """None: messages are stored by the broker itself."""
+    call.require_superuser()
+    return json_response({"bookies": []})
+
+
+async def list_racks(call: Call) -> Response:
+    """None: there are no bookies to place."""
+    call.require_superuser()
+    return json_response({})
+
+
+async def refuse_bookie(call: Call) -> Response:
+    """404: there are no bookies to place."""
+    call.require_superuser()
+    raise AdminError(404, f"There is no bookie {call.name('bookie')}: this broker stores messages itself")
+
+
+async def refuse_functions(_call: Call) -> Response:
+    """409: functions, sources and sinks do not run here."""
+    raise AdminError(409, "Functions, sources and sinks are not supported by this broker: there is no functions worker")
+
+
+async def refuse_packages(_call: Call) -> Response:
+    """503: packages are not kept here."""
+    raise AdminError(503, "Package management is not supported by this broker")

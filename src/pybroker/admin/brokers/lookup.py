@@ -1,0 +1,47 @@
+"""`/lookup/v2/topic`: which broker serves a topic, and in which bundle the topic is."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import Call, json_response, text_response
+from pybroker.admin.calls.routing import route
+from pybroker.cluster.bundles import find_bundle
+from pybroker.model.policies import FIRST_BOUNDARY, LAST_BOUNDARY
+
+BASE = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
+LISTENER_NAME_HEADER = "x-pulsar-listenername"
+
+
+def routes() -> list[Route]:
+    return [
+        route("GET", BASE, lookup_topic),
+        route("GET", BASE + "/bundle", get_bundle),
+    ]
+
+
+async def lookup_topic(call: Call) -> Response:
+    topic = call.topic_name()
+    call.require_lookup(topic)
+    listener_name = call.query("listenerName") or call.headers.get(LISTENER_NAME_HEADER)
+    found = await call.broker.lookup(topic, listener_name)
+    return json_response(
+        {
+            "brokerUrl": found.broker_url,
+            "brokerUrlTls": found.broker_url_tls or None,
+            "httpUrl": found.http_url,
+            "httpUrlTls": found.http_url_tls or None,
+            "nativeUrl": found.broker_url,
+            "brokerUrlSsl": "",
+        }
+    )
+
+
+async def get_bundle(call: Call) -> Response:
+    topic = call.topic_name()
+    call.require_list_topics(topic.namespace)
+    policies = call.resources.namespace(topic.namespace)
+    # A namespace that is missing would be one bundle, as Pulsar answers it.
+    boundaries = policies.bundles.boundaries if policies is not None else (FIRST_BOUNDARY, LAST_BOUNDARY)
+    return text_response(str(find_bundle(topic, boundaries)), "application/json")

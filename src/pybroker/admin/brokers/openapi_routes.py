@@ -1,0 +1,37 @@
+"""`/openapi.json` and `/docs`: the interface as this broker has it, for programs and for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import msgspec
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from pybroker import __version__
+from pybroker.admin.calls.call import Call
+from pybroker.admin.calls.openapi_document import Json, document, page
+from pybroker.admin.calls.routing import route
+
+
+class OpenApiRoutes:
+    """Describes the other routes and itself; the document is made when it is first asked for."""
+
+    def __init__(self, others: Sequence[BaseRoute]) -> None:
+        self._others = others
+
+    def routes(self) -> list[Route]:
+        return [route("GET", "/openapi.json", self.get_document), route("GET", "/docs", self.get_page)]
+
+    async def get_document(self, _call: Call) -> Response:
+        """This interface as an OpenAPI document."""
+        return Response(msgspec.json.encode(self._document), media_type="application/json")
+
+    async def get_page(self, _call: Call) -> Response:
+        """This interface as a page for people."""
+        return Response(page(self._document), media_type="text/html")
+
+    @cached_property
+    def _document(self) -> Json:
+        return document([*self._others, *self.routes()], __version__)

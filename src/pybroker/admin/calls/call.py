@@ -1,0 +1,364 @@
+"""One REST call as a handler sees it: names from the path, query, body, and what the caller may do.
+
+Owns the limits on a request's body, and the mapping of refused rights to 401 or 403. Raises AdminError or
+BrokerError, which `application.py` turns into an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl, unquote, unquote_plus
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from pybroker.admin.calls.http_limits import SMALL_BYTES
+from pybroker.admin.calls.message_id import ResetCursorData
+from pybroker.errors import AdminError, AuthorizationError, InvalidTopicName
+from pybroker.model import policies
+from pybroker.model.names import DOMAINS, NamespaceName, TopicName
+from pybroker.model.position import EARLIEST, LATEST, Position
+
+if TYPE_CHECKING:
+    from pybroker.admin.calls.http_limits import Share
+    from pybroker.auth.authentication import Identity
+    from pybroker.broker.service import BrokerService
+    from pybroker.config import BrokerConfig
+    from pybroker.metadata.resources import Resources
+    from pybroker.surroundings import Surroundings
+
+MAX_DIGITS = 64
+"""Of a number in a path or a query."""
+QUICK_DOCUMENT_BYTES = 4096
+"""Larger ones take over a millisecond at worst."""
+FREE_VALUES = 1000
+SMALLEST_VALUE_BYTES = 5
+"""On average, of what stands in brackets, beyond the first `FREE_VALUES`: an empty list of 3 bytes takes 60 in memory."""
+
+# Keys of the ASGI scope that `application.py` fills before a handler runs.
+BROKER_KEY = "pybroker.broker"
+IDENTITY_KEY = "pybroker.identity"
+SHARE_KEY = "pybroker.share"
+
+STREAMED_KEY = "pybroker.streamed"
+"""Of the message that begins an answer: its length is known, and it is never in memory as a whole."""
+
+_FORM_ENCODED = frozenset({"topic", "subscription"})
+_ENDS = {b'"earliest"': EARLIEST, b'"latest"': LATEST}
+_MAYBE_ENCODED_TWICE = frozenset({"subscription"})
+
+T = TypeVar("T")
+
+
+class BadBody(Exception):
+    """The body is not the JSON that this call takes; answered 400 as plain text."""
+
+
+class ClientGone(Exception):
+    """The peer closed the connection, or does not read; nobody is there to be answered."""
+
+
+class Call:
+    """A request in progress; lives as long as its handler."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.scope = scope
+        self.broker: BrokerService = scope[BROKER_KEY]
+        self.surroundings: Surroundings = self.broker.surroundings
+        self.headers = Headers(scope=scope)
+        self.share: Share = scope[SHARE_KEY]
+        self._receive = receive
+        self._identity: Identity = scope[IDENTITY_KEY]
+        self._query: dict[str, str] | None = None
+        self.given: Any = None
+        """What the body was decoded to; None until then, and without one."""
+
+    @property
+    def config(self) -> BrokerConfig:
+        return self.surroundings.config
+
+    @property
+    def resources(self) -> Resources:
+        return self.broker.resources
+
+    @property
+    def role(self) -> str | None:
+        return self._identity.role
+
+    def name(self, key: str) -> str:
+        """The path segment `key`, decoded. The path is matched raw, so an encoded slash is part of the name.
+
+        The admin tools write topics and subscriptions as in a form, where a plus stands for a space. What they wrote for a
+        subscription the Java admin client encodes once more.
+        """
+        text: str = self.scope["path_params"][key]
+        decoded = unquote_plus if key in _FORM_ENCODED else unquote
+        try:
+            name = decoded(text, errors="strict")
+        except UnicodeDecodeError as error:
+            raise AdminError(400, f"{text!r} in the path is not UTF-8") from error
+        return _decoded_again(name) if key in _MAYBE_ENCODED_TWICE else name
+
+    def namespace_name(self) -> NamespaceName:
+        """`{tenant}/{namespace}` of the path; 412 when invalid."""
+        try:
+            return NamespaceName.parse(f"{self.name('tenant')}/{self.name('namespace')}")
+        except InvalidTopicName as error:
+            raise AdminError(412, "Namespace name is not valid") from error
+
+    def topic_name(self) -> TopicName:
+        """`{domain}/{tenant}/{namespace}/{topic}` of the path; 412 when invalid."""
+        return self.topic_name_of(self.domain())
+
+    def topic_name_of(self, domain: str) -> TopicName:
+        """The same, where the path has no `{domain}`."""
+        names = (self.name(key) for key in ("tenant", "namespace", "topic"))
+        try:
+            return TopicName.parse(f"{domain}://{'/'.join(names)}")
+        except InvalidTopicName as error:
+            raise AdminError(412, f"Topic name is not valid: {error}") from error
+
+    def domain(self) -> str:
+        """`{domain}` of the path; 404 for anything but the two that exist."""
+        domain = self.name("domain")
+        if domain not in DOMAINS:
+            raise AdminError(404, f"No topics of domain {domain!r}: use {' or '.join(DOMAINS)}")
+        return domain
+
+    @property
+    def is_of_topic(self) -> bool:
+        """Whether the path names a topic."""
+        return "topic" in self.scope["path_params"]
+
+    def integer(self, key: str) -> int:
+        """The path segment `key` as a number of 64 bits; 404 for anything else: no such path."""
+        number = _integer(self.name(key))
+        if number is None:
+            raise AdminError(404, f"{key} is {self.name(key)!r}: expected a whole number of 64 bits")
+        return number
+
+    def query_integer(self, key: str, default: int) -> int:
+        """The first value of a query parameter as a number of 64 bits, `default` when it is absent; 404 for anything else."""
+        text = self.query(key)
+        number = default if text is None else _integer(text)
+        if number is None:
+            raise AdminError(404, f"{key} is {text!r}: expected a whole number of 64 bits")
+        return number
+
+    def query(self, key: str) -> str | None:
+        """The first value of a query parameter, None when it is absent."""
+        if self._query is None:
+            pairs = parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+            self._query = dict(reversed(pairs))
+        return self._query.get(key)
+
+    def queries(self, key: str) -> list[str]:
+        """All values of a query parameter, in their order."""
+        pairs = parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        return [value for name, value in pairs if name == key]
+
+    def flag(self, key: str) -> bool:
+        """Whether a query parameter says `true`; anything else, or nothing, means false."""
+        return (self.query(key) or "").lower() == "true"
+
+    async def body(self, *, is_content: bool = True) -> bytes:
+        """The whole body, within the limits on its size and on the time that it may take.
+
+        `is_content`: messages or a schema, which may be larger than a document about something.
+        """
+        key, limit = "maxHttpRequestBodyBytes", self.config.max_http_request_body_bytes
+        if not is_content and self.config.max_http_document_bytes < limit:
+            key, limit = "maxHttpDocumentBytes", self.config.max_http_document_bytes
+        declared = self.headers.get("content-length", "0")
+        # A declared length is refused before a byte of it is read; a chunked body is counted as it comes.
+        if declared.isdigit() and int(declared) > limit:
+            raise AdminError(413, f"The body is larger than {key} ({limit})")
+        body = bytearray()
+        has_room = False
+        timeout_s = self.config.http_body_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(timeout_s):
+                if declared.isdigit() and int(declared) > SMALL_BYTES:
+                    await self.share.of_requests(int(declared))
+                    has_room = True
+                while True:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    body += message.get("body", b"")
+                    if len(body) > limit:
+                        raise AdminError(413, f"The body is larger than {key} ({limit})")
+                    if not message.get("more_body", False):
+                        return bytes(body)
+                    if len(body) > SMALL_BYTES and not has_room:  # in chunks: nobody knows how many will come
+                        await self.share.of_requests(limit)
+                        has_room = True
+        except TimeoutError as error:
+            raise AdminError(408, f"The body did not arrive within {timeout_s:g} s") from error
+
+    async def optional_json(self, body_type: type[T], *, is_content: bool = False) -> T | None:
+        """The body as `body_type`, None when there is no body or it is `null`; `is_content` as for `body`."""
+        return await self._document(await self.body(is_content=is_content), body_type)
+
+    async def _document(self, body: bytes, body_type: type[T]) -> T | None:
+        """JSON as `body_type`, None for nothing and for `null`; a large one is read in a thread. Raises BadBody."""
+        if len(body) <= QUICK_DOCUMENT_BYTES:
+            return self._decoded(body, body_type)
+        async with self.share.of_documents():
+            return await asyncio.to_thread(self._decoded, body, body_type)
+
+    def _decoded(self, body: bytes, body_type: type[T]) -> T | None:
+        """JSON as `body_type`, None for nothing and for `null`. Raises BadBody."""
+        if not body.strip():
+            return None
+        opened = body.count(b"[") + body.count(b"{")
+        if opened > FREE_VALUES and len(body) < opened * SMALLEST_VALUE_BYTES:
+            raise BadBody("the JSON is little but brackets")
+        try:
+            given = msgspec.json.decode(body)
+            if given is None:
+                return None
+            value = policies.converted(given, body_type)
+            if self.config.http_requests_fail_on_unknown_properties_enabled:
+                _refuse_unknown_fields(given, value)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadBody(str(error)) from error
+        except RecursionError as error:
+            raise BadBody("the JSON is nested too deeply") from error
+        self.given = value
+        return value
+
+    async def text(self) -> str:
+        """The body as a text: a JSON string, or, as the Java admin client sends it, the bare text; empty without a body."""
+        body = (await self.body(is_content=False)).strip()
+        try:
+            return msgspec.json.decode(body, type=str) if body.startswith(b'"') else body.decode()
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadBody(str(error)) from error
+
+    async def json(self, body_type: type[T], *, is_content: bool = False) -> T:
+        """The body as `body_type`; 400 when there is none."""
+        return _required(await self.optional_json(body_type, is_content=is_content))
+
+    async def optional_place(self) -> ResetCursorData | None:
+        """The message id in the body, or one of the strings `earliest` and `latest`; None without a body."""
+        body = await self.body(is_content=False)
+        end = _ENDS.get(body.strip())
+        if end is not None:
+            return ResetCursorData(end.ledger_id, end.entry_id)
+        return await self._document(body, ResetCursorData)
+
+    async def place(self) -> Position:
+        """The same; 400 when there is none."""
+        return _required(await self.optional_place()).position
+
+    def require_superuser(self) -> None:
+        with _refused_with(401):
+            self.broker.commons.authorization.require_superuser(self.role)
+
+    def require_tenant_admin(self, tenant: str) -> None:
+        with _refused_with(401):
+            self.broker.commons.authorization.require_tenant_admin(tenant, self.role)
+
+    def require_lookup(self, topic: TopicName) -> None:
+        with _refused_with(401):
+            self.broker.commons.authorization.require_lookup(topic, self.role)
+
+    def require_produce(self, topic: TopicName) -> None:
+        with _refused_with(401):
+            self.broker.commons.authorization.require_produce(topic, self.role)
+
+    def require_consume(self, topic: TopicName, subscription: str) -> None:
+        with _refused_with(401):
+            self.broker.commons.authorization.require_consume(topic, subscription, self.role)
+
+    def require_topic_admin(self, topic: TopicName) -> None:
+        with _refused_with(401):
+            self.broker.commons.authorization.require_namespace_admin(topic.namespace, self.role)
+
+    def require_namespace_admin(self, namespace: NamespaceName) -> None:
+        with _refused_with(403):
+            self.broker.commons.authorization.require_namespace_admin(namespace, self.role)
+
+    def require_list_topics(self, namespace: NamespaceName) -> None:
+        with _refused_with(403):
+            self.broker.commons.authorization.require_list_topics(namespace, self.role)
+
+
+def json_response(value: object) -> Response:
+    """200 with `value` as JSON, without the members that are None."""
+    return Response(policies.encode(value), media_type="application/json")
+
+
+def text_response(text: str, media_type: str = "text/plain") -> Response:
+    return Response(text, media_type=media_type)
+
+
+def no_content() -> Response:
+    """204, the answer of most calls that change something."""
+    return Response(status_code=204)
+
+
+def empty_ok() -> Response:
+    """200 without a body: the answer of the calls that Pulsar answers so."""
+    return Response(status_code=200)
+
+
+@contextmanager
+def _refused_with(status: int) -> Iterator[None]:
+    """Answer a refused right with `status`, as Pulsar does: 403 for what is asked of a namespace, or of the policies and the being
+    of topics in it, 401 for all that is above and below: clusters and tenants, and what is done with a topic that is there."""
+    try:
+        yield
+    except AuthorizationError as error:
+        raise AdminError(status, str(error)) from error
+
+
+def _required(value: T | None) -> T:
+    if value is None:
+        raise BadBody("a JSON body is needed")
+    return value
+
+
+def _decoded_again(name: str) -> str:
+    """`name` as if it had been encoded twice, as Pulsar takes it; itself where it cannot have been."""
+    try:
+        return unquote_plus(name, errors="strict")
+    except UnicodeDecodeError:
+        return name
+
+
+def _integer(text: str) -> int | None:
+    """The number, None when `text` is not one or when it takes more than 64 bits: nothing that is counted is that large."""
+    # The length first: the time that Python takes for digits grows with their square.
+    if len(text) > MAX_DIGITS:
+        return None
+    try:
+        number = int(text)
+    except ValueError:
+        return None
+    return number if -(1 << 63) <= number < 1 << 63 else None
+
+
+def _refuse_unknown_fields(given: Any, value: object) -> None:
+    """Raise BadBody when an object of the body has a member that the struct decoded from it does not."""
+    if isinstance(value, msgspec.Struct):
+        fields = {field.encode_name: field.name for field in msgspec.structs.fields(value)}
+        unknown = sorted(given.keys() - fields.keys())
+        if unknown:
+            raise BadBody(f"unknown properties: {', '.join(unknown)}")
+        pairs: Iterable[tuple[Any, object]] = ((given[key], getattr(value, fields[key])) for key in given)
+    elif isinstance(value, dict):
+        pairs = ((given[str(key)], member) for key, member in value.items())
+    elif isinstance(value, list):
+        pairs = zip(given, value, strict=True)
+    else:
+        return
+    for given_member, member in pairs:
+        if given_member is not None:  # An explicit null leaves the member at its default.
+            _refuse_unknown_fields(given_member, member)

@@ -1,0 +1,163 @@
+"""What the path of a call names, loaded, and what is done to it while others may unload or delete it.
+
+What must hold: what changes a subscription waits for its turn, and starts over when the topic is being closed; a topic or
+subscription that goes away under another call is answered 404 or 503 with a reason, never as a fault; what
+is done to a partitioned topic is tried on every partition before the first failure is answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from pybroker.admin.calls.call import Call
+from pybroker.admin.calls.existing_namespaces import namespace_of_topics
+from pybroker.admin.calls.partitions import topics_of
+from pybroker.broker.open_topic import on_open_topic
+from pybroker.broker.subscription import Subscription
+from pybroker.broker.subscription_base import SubscriptionBase
+from pybroker.broker.subscription_registry import BEING_CHANGED
+from pybroker.broker.topic import Topic
+from pybroker.broker.topic_base import TopicBase
+from pybroker.errors import AdminError, BrokerError, ServiceNotReady, StoreError, SubscriptionNotFound, TopicNotFound
+from pybroker.model.names import TopicName
+
+
+async def existing_topic(call: Call, name: TopicName | None = None) -> Topic:
+    """The persistent topic of the path, or that one, loaded; 404 when it does not exist, 405 when it is not persistent."""
+    return persistent(await existing_any_topic(call, name))
+
+
+async def existing_any_topic(call: Call, name: TopicName | None = None) -> TopicBase:
+    """The same, whether it is persistent or not."""
+    name = name or call.topic_name()
+    namespace_of_topics(call, name.namespace)
+    if call.broker.partitioned.get(name) is not None:
+        raise TopicNotFound(f"Topic {name} not found: it is partitioned, use one of its partitions")
+    return await call.broker.topics.any(name, may_create=False)
+
+
+async def topic_exists(call: Call, topic: TopicName) -> bool:
+    """Whether there is such a topic, partitioned or not."""
+    return call.broker.partitioned.get(topic) is not None or await call.broker.directory.exists(topic)
+
+
+def persistent(topic: TopicBase) -> Topic:
+    """`topic`; 405 when it is not persistent."""
+    if not isinstance(topic, Topic):
+        raise AdminError(405, f"Topic {topic.name} is not persistent: there is nothing to do that to")
+    return topic
+
+
+def subscription_of(topic: Topic, name: str) -> Subscription:
+    """That subscription; 404 when there is none."""
+    subscription = any_subscription_of(topic, name)
+    assert isinstance(subscription, Subscription)
+    return subscription
+
+
+def any_subscription_of(topic: TopicBase, name: str) -> SubscriptionBase:
+    """The same, whether it keeps messages or not."""
+    subscription = topic.subscriptions.get(name)
+    if subscription is None:
+        raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
+    return subscription
+
+
+async def existing_subscription(call: Call) -> Subscription:
+    """The subscription of the path; 404 when it, or its topic, does not exist. Who calls may consume by it."""
+    call.require_consume(call.topic_name(), call.name("subscription"))
+    topic = await existing_any_topic(call)
+    any_subscription_of(topic, call.name("subscription"))
+    return subscription_of(persistent(topic), call.name("subscription"))
+
+
+def require_persistent(call: Call, what: str, status: int = 405) -> None:
+    """Refuse what only persistent topics can do; 404 when the other topic of the path does not exist either."""
+    name = call.topic_name()
+    if name.is_persistent:
+        return
+    namespace_of_topics(call, name.namespace)
+    if call.broker.loaded.get(name) is None and call.broker.partitioned.get(name) is None:
+        raise TopicNotFound(f"Topic {name} not found")
+    raise AdminError(status, f"{what} on a non-persistent topic is not allowed")
+
+
+def require_persistent_subscription(call: Call, what: str) -> None:
+    """The same for the subscription of the path. Who calls may consume by it."""
+    call.require_consume(call.topic_name(), call.name("subscription"))
+    require_persistent(call, what)
+
+
+@contextmanager
+def while_served(topic: TopicBase, subscription: SubscriptionBase | None = None) -> Iterator[None]:
+    """Answer a failure that comes from the topic's or the subscription's end as such: 503 and 404."""
+    try:
+        yield
+    except StoreError as error:
+        if topic.is_fenced:
+            raise ServiceNotReady(f"Topic {topic.name} is being unloaded, try again") from error
+        if subscription is not None and subscription.is_closed:
+            raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted meanwhile") from error
+        raise
+
+
+async def on_each_topic(call: Call, action: Callable[[Topic], Awaitable[None]]) -> None:
+    """Act on the persistent topic of the path, or on every partition of it. The first failure is raised once all were tried."""
+
+    async def act(topic: TopicBase) -> None:
+        await action(persistent(topic))
+
+    await _on_each_any_topic(call, act)
+
+
+async def _on_each_any_topic(call: Call, action: Callable[[TopicBase], Awaitable[None]]) -> None:
+    async def act(topic: TopicBase) -> None:
+        with while_served(topic):
+            await action(topic)
+
+    failure: AdminError | BrokerError | StoreError | None = None
+    for name in topics_of(call, call.topic_name()):
+        try:
+            await on_open_topic(call.broker.surroundings, partial(existing_any_topic, call, name), act)
+        except (AdminError, BrokerError, StoreError) as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+
+
+async def on_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> None:
+    """Act on the subscription of the path, of a topic that is not partitioned, in its turn. Who calls may consume by it."""
+    name = call.name("subscription")
+    call.require_consume(call.topic_name(), name)
+
+    async def act(topic: TopicBase) -> None:
+        any_subscription_of(topic, name)
+        async with persistent(topic).turn(name, BEING_CHANGED):
+            await action(subscription_of(persistent(topic), name))
+
+    await on_open_topic(call.broker.surroundings, lambda: existing_any_topic(call), act)
+
+
+async def on_each_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> None:
+    """As `on_each_topic` with the subscription of the path, in its turn. Who calls may consume by it."""
+
+    async def act(subscription: SubscriptionBase) -> None:
+        if not isinstance(subscription, Subscription):
+            raise AdminError(405, f"Subscription {subscription.name} keeps no messages: there is nothing to do that to")
+        await action(subscription)
+
+    await on_each_any_subscription(call, act)
+
+
+async def on_each_any_subscription(call: Call, action: Callable[[SubscriptionBase], Awaitable[None]]) -> None:
+    """The same, also on non-persistent topics."""
+    name = call.name("subscription")
+    call.require_consume(call.topic_name(), name)
+
+    async def act(topic: TopicBase) -> None:
+        async with topic.turn(name, BEING_CHANGED):
+            await action(any_subscription_of(topic, name))
+
+    await _on_each_any_topic(call, act)

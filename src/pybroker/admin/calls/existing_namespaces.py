@@ -1,0 +1,38 @@
+"""The tenant or namespace that a call is about: its document, and the refusal where there is none."""
+
+from __future__ import annotations
+
+from pybroker.admin.calls.call import Call
+from pybroker.errors import AdminError
+from pybroker.model.names import NamespaceName
+from pybroker.model.policies import NamespacePolicies, TenantInfo
+
+
+def existing_tenant(call: Call, tenant: str, refusal: str = "Tenant does not exist") -> TenantInfo:
+    """The tenant's document; 404 when there is none."""
+    info = call.resources.tenant(tenant)
+    if info is None:
+        raise AdminError(404, refusal)
+    return info
+
+
+def administered_namespace(call: Call) -> NamespaceName:
+    """The namespace of the path, for whoever administers it."""
+    namespace = call.namespace_name()
+    call.require_namespace_admin(namespace)
+    return namespace
+
+
+def existing_namespace(
+    call: Call, namespace: NamespaceName, refusal: str = "Namespace does not exist"
+) -> NamespacePolicies:
+    """The namespace's policies; 404 when it does not exist."""
+    policies = call.resources.namespace(namespace)
+    if policies is None:
+        raise AdminError(404, refusal)
+    return policies
+
+
+def namespace_of_topics(call: Call, namespace: NamespaceName) -> NamespacePolicies:
+    """The same, in the words in which Pulsar answers what is done with topics."""
+    return existing_namespace(call, namespace, "Namespace not found")

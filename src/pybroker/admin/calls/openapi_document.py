@@ -1,0 +1,153 @@
+"""The OpenAPI document of the REST interface, made from the routes: methods, paths, docstrings and body types.
+
+What must always hold: every route is in it, once. A route needs nothing for that; `routing.route` takes what a docstring cannot
+say. Decides only: who serves it is `routes/openapi.py`.
+"""
+
+from __future__ import annotations
+
+import html
+import inspect
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+from starlette.routing import BaseRoute, Route
+
+from pybroker.admin.calls.routing import HandlerApp
+
+Json = dict[str, Any]
+
+_PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
+_REASON = "#/components/schemas/Reason"
+_REFERENCE = "#/components/schemas/{name}"
+
+PARAMETERS = {
+    "domain": "persistent or non-persistent",
+    "bundle": "a range of hashes, as 0x00000000_0x40000000",
+    "topic": "the local name of the topic; URL-encoded",
+    "subscription": "the name of the subscription; URL-encoded",
+    "broker": "the id of a broker: host:port of its HTTP address",
+    "timestamp": "milliseconds since 1970",
+    "rest": "any further path",
+}
+
+
+class _Operation(NamedTuple):
+    method: str
+    path: str
+    app: HandlerApp | None
+    endpoint: Any
+
+
+def document(routes: Iterable[BaseRoute], version: str) -> Json:
+    """The whole document, as JSON values."""
+    operations = [_operation(route) for route in routes if isinstance(route, Route)]
+    bodies = [operation.app.body for operation in operations if operation.app is not None and operation.app.body]
+    schemas, components = msgspec.json.schema_components(bodies, ref_template=_REFERENCE)
+    schema_of = iter(schemas)
+    paths: dict[str, Json] = {}
+    for operation in operations:
+        has_body = operation.app is not None and operation.app.body
+        described = _describe(operation, next(schema_of) if has_body else None)
+        # The first route that matches wins, here as when a request comes.
+        paths.setdefault(operation.path, {}).setdefault(operation.method.lower(), described)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "pybroker",
+            "version": version,
+            "description": "Administration, lookup and metrics of one broker; paths and bodies are Apache Pulsar's.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": {**components, "Reason": {"type": "object", "properties": {"reason": {"type": "string"}}}},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "password": {"type": "http", "scheme": "basic"},
+            },
+        },
+    }
+
+
+def page(described: Json) -> str:
+    """The document as one page for people; it needs nothing from elsewhere."""
+    rows: dict[str, list[str]] = {}
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            text = operation["summary"] + (f"\n{operation['description']}" if "description" in operation else "")
+            cells = (method.upper(), path, text)
+            row = "".join(f"<td>{html.escape(cell).replace(chr(10), '<br>')}</td>" for cell in cells)
+            rows.setdefault(operation["tags"][0], []).append(f"<tr>{row}</tr>")
+    tables = "".join(f"<h2>{html.escape(tag)}</h2><table>{''.join(found)}</table>" for tag, found in rows.items())
+    title = html.escape(f"{described['info']['title']} {described['info']['version']}")
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>'
+        "body{font:15px sans-serif;margin:2em auto;max-width:75em}table{border-collapse:collapse;width:100%}"
+        "td{border-bottom:1px solid #ddd;padding:.3em .6em;vertical-align:top}"
+        "td:first-child,td:nth-child(2){font-family:monospace;white-space:nowrap}"
+        f'</style></head><body><h1>{title}</h1><p>The same for programs: <a href="/openapi.json">openapi.json</a></p>'
+        f"{tables}</body></html>"
+    )
+
+
+def _operation(route: Route) -> _Operation:
+    methods = sorted((route.methods or {"GET"}) - {"HEAD"})
+    assert len(methods) == 1, f"{route.path}: a route has one method"
+    app = route.endpoint if isinstance(route.endpoint, HandlerApp) else None
+    return _Operation(methods[0], _PARAMETER.sub(r"{\1}", route.path), app, app.handler if app else route.endpoint)
+
+
+def _describe(operation: _Operation, body_schema: Json | None) -> Json:
+    summary, description = _words(operation.endpoint)
+    if inspect.ismethod(operation.endpoint):
+        # One method serves many paths: what it is about stands in the path.
+        summary = f"{_last_word(operation.path)}: {summary}"
+    described: Json = {
+        "summary": summary,
+        "operationId": re.sub(r"\W+", "_", f"{operation.method.lower()}{operation.path}").strip("_"),
+        "tags": [_tag(operation.path)],
+        "responses": _answers({} if operation.app is None else operation.app.answers),
+    }
+    if description:
+        described["description"] = description
+    parameters = [_parameter(name) for name in _PARAMETER.findall(operation.path)]
+    if parameters:
+        described["parameters"] = parameters
+    if body_schema is not None:
+        described["requestBody"] = {"content": {"application/json": {"schema": body_schema}}}
+    return described
+
+
+def _words(handler: Any) -> tuple[str, str]:
+    """The first sentence of a handler's docstring and the rest; its name when it has none."""
+    name = getattr(handler, "__name__", type(handler).__name__)
+    summary, _, description = (inspect.getdoc(handler) or "").partition("\n")
+    return summary or name.strip("_").replace("_", " ").capitalize(), description.strip()
+
+
+def _tag(path: str) -> str:
+    """The noun that a path is about."""
+    segments = [segment for segment in path.split("/") if segment and segment not in {"admin", "v2", "v3"}]
+    first = segments[0] if segments else "root"
+    return "topics" if first.startswith("{") else first
+
+
+def _last_word(path: str) -> str:
+    return next(segment for segment in reversed(path.split("/")) if not segment.startswith("{"))
+
+
+def _parameter(name: str) -> Json:
+    described: Json = {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+    if name in PARAMETERS:
+        described["description"] = PARAMETERS[name]
+    return described
+
+
+def _answers(known: Any) -> Json:
+    refused = {"application/json": {"schema": {"$ref": _REASON}}}
+    answers: Json = {str(status): {"description": text} for status, text in known.items()}
+    answers.setdefault("2XX", {"description": "Done, or the answer as JSON"})
+    answers.setdefault("4XX", {"description": "Refused, with the reason", "content": refused})
+    return answers

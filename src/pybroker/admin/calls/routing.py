@@ -1,0 +1,55 @@
+"""Routes of the REST API: what turns a handler, which gets a `Call` and returns a response, into an ASGI application of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from pybroker import logs
+from pybroker.admin.calls import unserved
+from pybroker.admin.calls.call import Call
+from pybroker.admin.calls.unserved import Asks
+
+Handler = Callable[[Call], Awaitable[Response]]
+
+
+class HandlerApp:
+    """A handler as the ASGI application of its route, and what its documentation says besides its docstring."""
+
+    def __init__(
+        self, handler: Handler, body: Any, answers: Mapping[int, str], unserved_subjects: tuple[tuple[str, Asks], ...]
+    ) -> None:
+        self.handler = handler
+        self.body = body
+        self.answers = answers
+        self._unserved_subjects = unserved_subjects
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = Call(scope, receive)
+        response = await self.handler(call)
+        if self._unserved_subjects and response.status_code < 300:
+            self._warn(call, response)
+        await response(scope, receive, send)
+
+    def _warn(self, call: Call, response: Response) -> None:
+        """Say what was set, is kept, and is carried out by nobody: in the log, and where HTTP has room for it."""
+        subjects = [subject for subject, asks in self._unserved_subjects if asks(call, call.given)]
+        if subjects:
+            warnings = (f'299 pybroker "kept and shown only: {subject}"' for subject in subjects)
+            response.headers["Warning"] = ", ".join(warnings)
+        for subject in subjects:
+            logs.warning("setting.kept_only", subject=subject, path=call.scope["path"], role=call.role)
+
+
+def route(
+    method: str, path: str, handler: Handler, *, body: Any = None, answers: Mapping[int, str] | None = None
+) -> Route:
+    """A route of one method; handlers are `async def`, none may block the loop.
+
+    `body` (the type that the handler reads) and `answers` (what a status means) are for documentation only.
+    """
+    return Route(path, HandlerApp(handler, body, answers or {}, unserved.of(method, path)), methods=[method])

@@ -1,0 +1,210 @@
+"""Bulk reads: ranges of a ledger's entries as blocks of segment files, which carry their own places and checksums.
+
+Operation: what is in the ledger's file goes out as it lies there, in slices, by threads of their own; what is in memory only is
+made into blocks, a few MiB an answer. An answer says with which entry the next one goes on, so a reader comes as often as it takes.
+What must hold: every answer has a length, so that a reader sees when one was cut; entries that are not durable are never sent.
+Bound: so many answers at once (`Permits`), each with one slice in memory; the rate of a namespace is spent before a slice is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from pybroker.admin.calls.call import STREAMED_KEY, ClientGone
+from pybroker.admin.http.file_sending import FILE_SENDER_KEY
+from pybroker.errors import AdminError, StoreError
+from pybroker.model.position import Position
+from pybroker.model.token_bucket import TokenBucket
+from pybroker.permits import NoPermit, Permits
+from pybroker.storage.layout.segment import MAX_BLOCK_ENTRIES, encode_block, split_into_blocks
+
+if TYPE_CHECKING:
+    from pybroker.admin.http.file_sending import FileSender
+    from pybroker.broker.topic import Topic
+    from pybroker.clock import Clock
+    from pybroker.config import BrokerConfig
+    from pybroker.model.names import NamespaceName
+    from pybroker.storage.disk import DiskFile
+    from pybroker.storage.ledger_store import EntryRun, LedgerStore, StoredBlocks
+
+SLICE_BYTES = 1 << 20
+"""What of a file is in memory for one read over TLS."""
+KERNEL_SLICE_BYTES = 4 << 20
+"""What the kernel sends between two looks at the rate; nothing of it is in this process's memory."""
+MEMORY_ANSWER_BYTES = 4 << 20
+"""Of entries that are in no file, in one answer; one more entry may be among them."""
+RETRY_AFTER_S = 1
+MEDIA_TYPE = "application/vnd.pybroker.blocks"
+NEXT_ENTRY_HEADER = "x-pybroker-next-entry"
+RATE_PERIOD_MS = 1000
+MAX_IDLE_BUCKETS = 1000
+"""Namespaces whose rate is remembered; one that was forgotten has at most one period's worth more."""
+
+
+class BulkReads:
+    """What all bulk reads of a broker share. Owned by the routes."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self.places = Permits(config.max_concurrent_bulk_reads, config.max_pending_bulk_reads)
+        self._buckets: dict[NamespaceName, TokenBucket] = {}
+        self.bytes_sent = 0
+        self.entries_sent = 0  # of answers that went out whole
+        self.throttled = 0
+        self.refused = 0
+
+    def figures(self) -> dict[str, float]:
+        """What is under way, and what was sent, slowed down and refused since the start."""
+        return {
+            "bulk_reads": self.places.taken,
+            "bulk_reads_waiting": self.places.waiting,
+            "bulk_read_bytes": self.bytes_sent,
+            "bulk_read_entries": self.entries_sent,
+            "bulk_read_throttled": self.throttled,
+            "bulk_read_refused": self.refused,
+        }
+
+    @property
+    def write_timeout_s(self) -> float:
+        """How long a client may take nothing of an answer."""
+        return self._config.http_write_timeout_ms / 1000
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """The turn of one read, in order of arrival. Raises AdminError 429."""
+        try:
+            async with self.places.held(1, self._config.bulk_read_pending_timeout_ms / 1000):
+                yield
+        except NoPermit as error:
+            self.refused += 1
+            raise AdminError(
+                429, f"The broker is busy with other bulk reads (maxConcurrentBulkReads): {error}", RETRY_AFTER_S
+            ) from error
+
+    async def pass_bytes(self, namespace: NamespaceName, size_bytes: int) -> None:
+        """Wait until so many bytes of topics of the namespace may go out."""
+        rate = self._config.bulk_read_throttling_rate_per_namespace_in_byte
+        if rate <= 0:
+            return
+        now_ms = self._clock.monotonic_ms()
+        bucket = self._buckets.get(namespace)
+        if bucket is None or bucket.units != rate:
+            if len(self._buckets) >= MAX_IDLE_BUCKETS:
+                self._buckets.pop(next(iter(self._buckets)))
+            bucket = self._buckets[namespace] = TokenBucket(rate, RATE_PERIOD_MS, now_ms)
+        while bucket.available(self._clock.monotonic_ms()) <= 0:
+            self.throttled += 1
+            await asyncio.sleep(bucket.wait_ms() / 1000)
+        bucket.spend(size_bytes)
+
+
+class BlocksResponse(Response):
+    """The blocks with entries `first_entry_id` up to `end_entry_id` of one ledger, or the first of them."""
+
+    def __init__(
+        self,
+        reads: BulkReads,
+        topic: Topic,
+        store: LedgerStore,
+        ledger_id: int,
+        first_entry_id: int,
+        end_entry_id: int,
+    ) -> None:
+        super().__init__(media_type=MEDIA_TYPE)
+        self._reads = reads
+        self._topic = topic
+        self._store = store
+        self._ledger_id = ledger_id
+        self._first_entry_id = first_entry_id
+        self._end_entry_id = end_entry_id
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._reads.turn():
+            stored = await self._store.stored_blocks(self._ledger_id, self._first_entry_id, self._end_entry_id)
+            if stored is not None:
+                await self._begin(send, stored.size_bytes, stored.end_entry_id)
+                if scope["method"] == "HEAD":
+                    await send({"type": "http.response.body", "body": b""})
+                else:
+                    await self._send_stored(scope, send, stored)
+                    self._reads.entries_sent += stored.end_entry_id - stored.first_entry_id
+            else:
+                run = await self._entries_in_memory()
+                body = await asyncio.to_thread(blocks_of, run)
+                await self._reads.pass_bytes(self._topic.name.namespace, len(body))
+                await self._begin(send, len(body), run.first_entry_id + len(run.payloads))
+                await send({"type": "http.response.body", "body": body})
+                self._reads.bytes_sent += len(body)
+                self._reads.entries_sent += len(run.payloads)
+
+    async def _begin(self, send: Send, size_bytes: int, next_entry_id: int) -> None:
+        headers = [
+            (b"content-type", MEDIA_TYPE.encode()),
+            (b"content-length", str(size_bytes).encode()),
+            (NEXT_ENTRY_HEADER.encode(), str(next_entry_id).encode()),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers, STREAMED_KEY: True})
+
+    async def _send_stored(self, scope: Scope, send: Send, stored: StoredBlocks) -> None:
+        sender: FileSender | None = scope["state"].get(FILE_SENDER_KEY)
+        try:
+            if sender is None:
+                await self._send_copies(send, stored)
+            else:
+                await self._send_by_kernel(sender, stored)
+                await send({"type": "http.response.body", "body": b""})
+        except StoreError as error:
+            raise ClientGone from error  # trimmed meanwhile: the reader sees that it was cut, and asks again
+
+    async def _send_by_kernel(self, sender: FileSender, stored: StoredBlocks) -> None:
+        async with sender.sending(self._reads.write_timeout_s) as writer:
+            for offset, length in _slices(stored, KERNEL_SLICE_BYTES):
+                await self._reads.pass_bytes(self._topic.name.namespace, length)
+                await self._store.with_file(self._ledger_id, partial(writer.send, offset, length))
+                sender.sent(length)
+                self._reads.bytes_sent += length
+
+    async def _send_copies(self, send: Send, stored: StoredBlocks) -> None:
+        for offset, length in _slices(stored, SLICE_BYTES):
+            await self._reads.pass_bytes(self._topic.name.namespace, length)
+            data = await self._store.with_file(self._ledger_id, partial(_read, offset, length))
+            has_more = offset + length < stored.end_offset
+            await send({"type": "http.response.body", "body": data, "more_body": has_more})
+            self._reads.bytes_sent += length
+
+    async def _entries_in_memory(self) -> EntryRun:
+        """Raises StoreError."""
+        count = self._end_entry_id - self._first_entry_id
+        position = Position(self._ledger_id, self._first_entry_id)
+        return await self._topic.ledger.read(position, min(count, MAX_MEMORY_ENTRIES), MEMORY_ANSWER_BYTES)
+
+
+MAX_MEMORY_ENTRIES = 8 * MAX_BLOCK_ENTRIES
+
+
+def _slices(stored: StoredBlocks, slice_bytes: int) -> Iterator[tuple[int, int]]:
+    """Offsets and lengths."""
+    for offset in range(stored.offset, stored.end_offset, slice_bytes):
+        yield offset, min(slice_bytes, stored.end_offset - offset)
+
+
+def _read(offset: int, length: int, file: DiskFile) -> bytes:
+    """Zeros take the place of what a file that was cut does not have: readers are told of damage there."""
+    return file.read_at(length, offset).ljust(length, b"\0")
+
+
+def blocks_of(run: EntryRun) -> bytes:
+    """The run as blocks of a segment file."""
+    pieces: list[bytes | memoryview] = []
+    for start, end in split_into_blocks(run.payloads):
+        first_entry_id = run.first_entry_id + start
+        pieces += encode_block(run.ledger_id, first_entry_id, run.payloads[start:end], run.message_counts[start:end])
+    return b"".join(pieces)

@@ -1,0 +1,127 @@
+"""`/admin/v3/entries/persistent/{tenant}/{namespace}/...`: ranges of ledgers in bulk, for analytics and pipelines.
+
+Looking changes nothing: no cursor moves, nothing is counted as delivered, no topic is made. Who may consume a topic may read it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import Call
+from pybroker.admin.calls.existing import existing_topic, while_served
+from pybroker.admin.calls.paths import ENTRIES
+from pybroker.admin.calls.routing import route
+from pybroker.admin.entries.entry_blocks import BlocksResponse, BulkReads
+from pybroker.admin.entries.entry_plan import AskedPlans, AskedTopic, PlanBudget, TopicShown, plan_of
+from pybroker.broker.service import BrokerService
+from pybroker.errors import AdminError, BrokerError, InvalidTopicName, NoSuchLedger
+from pybroker.model.names import PERSISTENT, TopicName
+
+TOPIC = ENTRIES + "/{topic}"
+MAX_TOPICS = 2000
+"""In one request for plans; who wants more asks again."""
+
+
+TOPICS_AT_ONCE = 16
+"""Of one request, that are loaded and looked at together."""
+
+
+class PlansShown(msgspec.Struct):
+    """The answers in the order of the questions."""
+
+    topics: list[TopicShown]
+
+
+class EntryRoutes:
+    """Serves one broker."""
+
+    def __init__(self, broker: BrokerService) -> None:
+        self.reads = BulkReads(broker.surroundings.config, broker.surroundings.clock)
+
+    def routes(self) -> list[Route]:
+        return [
+            route("POST", ENTRIES + "/plan", self.plan, body=AskedPlans),
+            route("GET", TOPIC + "/ledger/{ledger_id}", self.read, answers=_READ_ANSWERS),
+        ]
+
+    async def plan(self, call: Call) -> Response:
+        """What there is of topics of the namespace between two places each.
+
+        The ledgers with the entries, bytes and messages that are covered, points where they can be cut, and what was asked for and
+        is gone. A topic that is not there, or that the caller may not consume, has a status of its own.
+        """
+        asked = await call.json(AskedPlans)
+        if len(asked.topics) > MAX_TOPICS:
+            raise AdminError(413, f"Plans of {len(asked.topics)} topics: ask for {MAX_TOPICS} at once")
+        budget = PlanBudget()
+        shown: list[TopicShown] = []
+        for start in range(0, len(asked.topics), TOPICS_AT_ONCE):
+            part = asked.topics[start : start + TOPICS_AT_ONCE]
+            if budget.is_spent:
+                shown += [TopicShown(each.topic, next=each.start or (-1, -1)) for each in part]
+                continue
+            async with asyncio.TaskGroup() as group:  # most of the time goes to topics that have to be loaded
+                tasks = [
+                    group.create_task(_plan_or_refusal(call, each, budget, with_points=asked.points)) for each in part
+                ]
+            shown += [task.result() for task in tasks]
+        return Response(msgspec.json.encode(PlansShown(shown)), media_type="application/json")
+
+    async def read(self, call: Call) -> Response:
+        """Entries `first` up to but not including `end` (query) of one ledger, as blocks of a segment file.
+
+        The answer holds at least the first of them, perhaps some before and behind; the header `X-Pybroker-Next-Entry` says with
+        which entry the next request goes on. Blocks say where they belong and carry checksums, which the reader has to compare.
+        """
+        name = call.topic_name_of(PERSISTENT)
+        call.require_consume(name, "")
+        topic = await existing_topic(call, name)
+        topic.in_use()
+        ledger_id = call.integer("ledger_id")
+        count = topic.ledger.ledgers.entry_count_of(ledger_id)
+        first, end = call.query_integer("first", 0), call.query_integer("end", count)
+        if not 0 <= first < end:
+            raise AdminError(412, f"No entries between first={first} and end={end}")
+        if not topic.ledger.ledgers.has_ledger(ledger_id):
+            raise AdminError(
+                410, f"{name} has no ledger {ledger_id} any more: trimmed, or of an earlier topic of that name"
+            )
+        if end > count:
+            raise AdminError(416, f"Ledger {ledger_id} of {name} has {count} durable entries, not {end}")
+        return BlocksResponse(self.reads, topic, call.broker.ledgers.store, ledger_id, first, end)
+
+
+_READ_ANSWERS = {
+    410: "The topic has no such ledger any more",
+    412: "The range is empty",
+    416: "Not all of these entries are there and durable",
+    429: "Too many bulk reads wait already; Retry-After says when to come again",
+}
+
+
+def local_topic(call: Call, local_name: str) -> TopicName:
+    """The topic of that local name in the namespace of the path; 412 when invalid."""
+    try:
+        return TopicName.parse(f"{PERSISTENT}://{call.namespace_name()}/{local_name}")
+    except InvalidTopicName as error:
+        raise AdminError(412, f"Topic name is not valid: {error}") from error
+
+
+async def _plan_or_refusal(call: Call, asked: AskedTopic, budget: PlanBudget, *, with_points: bool) -> TopicShown:
+    try:
+        name = local_topic(call, asked.topic)
+        call.require_consume(name, "")
+        topic = await existing_topic(call, name)
+        topic.in_use()
+        with while_served(topic):
+            return await plan_of(topic, call.broker.ledgers.store, asked, budget, with_points=with_points)
+    except AdminError as error:
+        return TopicShown(asked.topic, status=error.status, reason=error.reason)
+    except NoSuchLedger as error:
+        return TopicShown(asked.topic, status=503, reason=f"A ledger was trimmed meanwhile, ask again: {error}")
+    except BrokerError as error:
+        return TopicShown(asked.topic, status=type(error).http_status, reason=str(error))

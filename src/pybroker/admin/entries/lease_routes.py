@@ -1,0 +1,178 @@
+"""`/admin/v3/entries/...`: what readers of ledgers hold, and the directory in which those on the broker's host find them.
+
+A lease keeps ledgers of a topic from being trimmed for a while, from a place on. Who may consume a topic may hold one.
+"""
+
+# ruff: noqa: N815  (the attributes are the JSON properties)
+
+from __future__ import annotations
+
+import ipaddress
+
+import msgspec
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import Call, json_response
+from pybroker.admin.calls.existing import existing_topic
+from pybroker.admin.calls.paths import ENTRIES
+from pybroker.admin.calls.routing import route
+from pybroker.admin.entries.entry_plan import Pair, lost_sentences
+from pybroker.admin.entries.entry_routes import MAX_TOPICS, local_topic
+from pybroker.broker.read_leases import LeaseOwner, TooManyLeases
+from pybroker.errors import AdminError, BrokerError
+from pybroker.model.names import PERSISTENT
+from pybroker.model.position import Position
+
+MAX_READER_LENGTH = 128
+_MS_PER_SECOND = 1000
+
+
+class AskedLease(msgspec.Struct):
+    """One topic of the namespace, by its local name, and from where on it is read: [ledger id, entry id]."""
+
+    topic: str
+    start: Pair
+
+
+class AskedLeases(msgspec.Struct):
+    """`reader` is a name that nobody else has; the same one renews."""
+
+    reader: str
+    topics: list[AskedLease]
+
+
+class LeaseShown(msgspec.Struct, omit_defaults=True):
+    """A lease on a topic, or why there is none. `lost`: what was asked for and is gone already."""
+
+    topic: str
+    reader: str = ""
+    role: str | None = None
+    ledgerId: int = -1
+    endsInMillis: int = 0
+    lost: list[str] = []
+    status: int = 200
+    reason: str = ""
+
+
+class LeasesShown(msgspec.Struct):
+    """The answers in the order of the questions."""
+
+    topics: list[LeaseShown]
+
+
+class DirectoryShown(msgspec.Struct, omit_defaults=True):
+    """`runId` stands in the file `run.id` of the data directory; `path` is told to who asks from the broker's own host."""
+
+    runId: str
+    path: str | None = None
+
+
+def routes() -> list[Route]:
+    return [
+        route("GET", "/admin/v3/entries/directory", directory, answers={404: "Ledgers are no files here"}),
+        route("POST", ENTRIES + "/leases", hold, body=AskedLeases),
+        route("GET", ENTRIES + "/leases", show),
+        route("DELETE", ENTRIES + "/leases/{reader}", give_back),
+    ]
+
+
+async def directory(call: Call) -> Response:
+    """The data directory, for a reader that can open its files."""
+    name = call.broker.data_directory
+    if name is None:
+        raise AdminError(404, "The ledgers of this broker are not kept in files")
+    client = call.scope["client"]
+    is_here = client is not None and _is_loopback(client[0])
+    return json_response(DirectoryShown(name.run_id, name.path if is_here else None))
+
+
+async def hold(call: Call) -> Response:
+    """Make, renew or move leases, all of one reader; they end by themselves when they are not renewed.
+
+    Ask again within half of the time that is answered. After a restart of the broker there are none: asking makes them anew, and
+    says what was trimmed meanwhile.
+    """
+    asked = await call.json(AskedLeases)
+    owner = _owner(call, asked.reader)
+    if len(asked.topics) > MAX_TOPICS:
+        raise AdminError(413, f"Leases on {len(asked.topics)} topics: ask for {MAX_TOPICS} at once")
+    return Response(
+        msgspec.json.encode(LeasesShown([await _hold(call, owner, each) for each in asked.topics])),
+        media_type="application/json",
+    )
+
+
+async def show(call: Call) -> Response:
+    """All leases on topics of the namespace."""
+    namespace = call.namespace_name()
+    call.require_namespace_admin(namespace)
+    broker, now_ms = call.broker, call.broker.surroundings.clock.monotonic_ms()
+    prefix = f"{PERSISTENT}://{namespace}/"
+    return json_response(
+        [
+            LeaseShown(
+                topic.removeprefix(prefix),
+                lease.owner.reader,
+                lease.owner.role,
+                lease.ledger_id,
+                round(lease.ends_ms - now_ms),
+            )
+            for topic in broker.commons.read_leases.topics()
+            if topic.startswith(prefix)
+            for lease in broker.commons.read_leases.on(topic, now_ms)
+        ]
+    )
+
+
+async def give_back(call: Call) -> Response:
+    """End the reader's leases on topics of the namespace; those of another role stay. The topics that it had one on."""
+    prefix = f"{PERSISTENT}://{call.namespace_name()}/"
+    owner = _owner(call, call.name("reader"))
+    leases = call.broker.commons.read_leases
+    ended = leases.give_back(owner, [each for each in leases.topics_of(owner) if each.startswith(prefix)])
+    for name in ended:
+        topic = call.broker.loaded.persistent.get(name)
+        if topic is not None and not topic.is_fenced:
+            topic.ledger.trim_soon()
+    return json_response([name.removeprefix(prefix) for name in ended])
+
+
+async def _hold(call: Call, owner: LeaseOwner, asked: AskedLease) -> LeaseShown:
+    config, broker = call.config, call.broker
+    try:
+        name = local_topic(call, asked.topic)
+        call.require_consume(name, "")
+        if not config.read_lease_max_duration_seconds:
+            raise AdminError(405, "This broker gives no leases (readLeaseMaxDurationSeconds=0)")
+        topic = await existing_topic(call, name)
+        lasts_ms = broker.commons.read_leases.hold(
+            str(name),
+            owner,
+            asked.start[0],
+            config.read_lease_duration_seconds * _MS_PER_SECOND,
+            config.read_lease_max_duration_seconds * _MS_PER_SECOND,
+            broker.surroundings.clock.monotonic_ms(),
+        )
+        # After the lease was made: what is there now stays.
+        lost = lost_sentences(topic, Position(*asked.start), topic.ledger.ledgers.end_position)
+        return LeaseShown(asked.topic, owner.reader, owner.role, asked.start[0], round(lasts_ms), lost)
+    except TooManyLeases as error:
+        return LeaseShown(asked.topic, status=429, reason=str(error))
+    except AdminError as error:
+        return LeaseShown(asked.topic, status=error.status, reason=error.reason)
+    except BrokerError as error:
+        return LeaseShown(asked.topic, status=type(error).http_status, reason=str(error))
+
+
+def _owner(call: Call, reader: str) -> LeaseOwner:
+    if not 0 < len(reader) <= MAX_READER_LENGTH:
+        raise AdminError(412, f"The name of a reader has 1 to {MAX_READER_LENGTH} characters")
+    return LeaseOwner(reader, call.role)
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False

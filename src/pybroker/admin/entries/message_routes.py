@@ -1,0 +1,156 @@
+"""`/admin/v2/persistent/{tenant}/{namespace}/{topic}/...`: messages one by one, and ids of messages.
+
+Looking changes nothing: no cursor moves, nothing is counted as delivered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import Call, json_response
+from pybroker.admin.calls.existing import existing_topic, require_persistent, while_served
+from pybroker.admin.calls.message_id import message_id, message_id_in_batch
+from pybroker.admin.calls.partitions import require_not_partitioned
+from pybroker.admin.calls.paths import TOPIC
+from pybroker.admin.calls.routing import route
+from pybroker.admin.entries.message_view import is_slow_to_view, message_view
+from pybroker.broker.entry_metadata import first_with_index
+from pybroker.broker.topic import Topic
+from pybroker.errors import AdminError
+from pybroker.managed_ledger.cursor_state import CursorState
+from pybroker.model.names import TopicName
+from pybroker.model.position import EARLIEST, Position
+
+
+def routes() -> list[Route]:
+    return [
+        route("GET", TOPIC + "/subscription/{subscription}/position/{number}", peek),
+        route("GET", TOPIC + "/examinemessage", examine),
+        route("GET", TOPIC + "/ledger/{ledger_id}/entry/{entry_id}", get_by_id),
+        route("GET", TOPIC + "/lastMessageId", get_last_message_id),
+        route("GET", TOPIC + "/messageid/{timestamp}", get_id_by_time),
+        route("GET", TOPIC + "/getMessageIdByIndex", get_id_by_index),
+    ]
+
+
+async def peek(call: Call) -> Response:
+    """The n-th entry, from 1, that the subscription has not acknowledged.
+
+    A subscription that does not exist is shown what it would get from the beginning on. (Pulsar makes it for that, and leaves
+    it there to keep everything from then on.)
+    """
+    subscription_name = call.name("subscription")
+    call.require_consume(call.topic_name(), subscription_name)
+    topic = await _single_topic(call, "Peek messages")
+    number = call.integer("number")
+    if number < 1:
+        raise AdminError(412, "The position of a message to peek is 1 or more")
+    subscription = topic.subscriptions.get(subscription_name)
+    state = _nothing_read(topic) if subscription is None else subscription.cursor.state
+    if number > state.backlog_entries:
+        raise AdminError(404, "Message not found")
+    return await _message(call, topic, state.nth_undeleted(number))
+
+
+async def examine(call: Call) -> Response:
+    """The n-th entry of the topic from its `earliest` on, or back from its latest, acknowledged or not."""
+    call.require_consume(call.topic_name(), "")
+    topic = await _single_topic(call, "Examine messages")
+    number = max(1, call.query_integer("messagePosition", 1))
+    count = topic.ledger.ledgers.entry_count
+    if not count:
+        raise AdminError(412, "Could not examine messages due to the total message is zero")
+    if call.query("initialPosition") != "earliest":
+        number = count + 1 - number
+    if number < 1:
+        raise _not_found()
+    return await _message(call, topic, _nothing_read(topic).nth_undeleted(min(number, count)))
+
+
+async def get_by_id(call: Call) -> Response:
+    call.require_consume(call.topic_name(), "")
+    topic = await _single_topic(call, "Get message by id")
+    return await _message(call, topic, Position(call.integer("ledger_id"), call.integer("entry_id")))
+
+
+async def get_last_message_id(call: Call) -> Response:
+    """The last message; entry -1 of the first ledger when there is none."""
+    name = call.topic_name()
+    call.require_consume(name, "")
+    require_persistent(call, "Get last message id")
+    topic = await existing_topic(call)
+    with while_served(topic):
+        position, batch_index = await topic.last_message()
+    if position == EARLIEST:
+        position = topic.ledger.last_confirmed
+    return json_response(message_id_in_batch(position, name.partition_index, batch_index))
+
+
+async def get_id_by_time(call: Call) -> Response:
+    """The first entry that was published at that time or later; where the next one will be when there is none."""
+    name = call.topic_name()
+    call.require_consume(name, "")
+    topic = await _single_topic(call, "Get message id by timestamp")
+    publish_time_ms = call.integer("timestamp")
+    position = EARLIEST
+    if publish_time_ms > 0:
+        with while_served(topic):
+            position = await topic.ledger.find_by_publish_time(publish_time_ms)
+    return json_response(message_id(position, name.partition_index))
+
+
+async def get_id_by_index(call: Call) -> Response:
+    """The entry that holds the message of that index; there are indexes only where the configuration has them added."""
+    name = call.topic_name()
+    call.require_consume(name, "")
+    added = call.broker.commons.added_metadata
+    if added is None or not added.index:
+        raise AdminError(412, "GetMessageIDByIndex is not allowed when broker entry metadata is disabled")
+    topic = await _single_topic(call, "Get message id by index")
+    index = call.query_integer("index", 0)
+    if index < 0:
+        raise AdminError(404, f"Invalid message index: {index}")
+    with while_served(topic):
+        position = await first_with_index(topic.ledger, index)
+    if not topic.ledger.ledgers.has_entry(position):
+        raise AdminError(404, f"Message not found for index {index}")
+    return json_response(message_id(position, name.partition_index))
+
+
+async def _single_topic(call: Call, what: str) -> Topic:
+    name: TopicName = call.topic_name()
+    require_persistent(call, what)
+    require_not_partitioned(call, name)
+    return await existing_topic(call)
+
+
+def _nothing_read(topic: Topic) -> CursorState:
+    """The state of somebody who has read nothing."""
+    ledgers = topic.ledger.ledgers
+    return CursorState(ledgers, ledgers.previous_position(ledgers.first_position))
+
+
+async def _message(call: Call, topic: Topic, position: Position) -> Response:
+    if not topic.ledger.ledgers.has_entry(position):
+        raise _not_found()
+    max_bytes = call.config.max_message_size
+    await call.share.of_views(2 * max_bytes)  # the entry, and what its payload may come to
+    with while_served(topic):
+        run = await topic.ledger.read_if_there(position, 1, 1)
+    if run is None:
+        raise _not_found()
+    entry = run.payloads[0]
+    if is_slow_to_view(entry):
+        view = await asyncio.to_thread(message_view, position, entry, max_bytes)
+    else:
+        view = message_view(position, entry, max_bytes)
+    response = Response(view.body, media_type="application/json")
+    response.raw_headers[:0] = [(name.encode("ascii"), value.encode("latin-1")) for name, value in view.headers]
+    return response
+
+
+def _not_found() -> AdminError:
+    return AdminError(404, "Message id not found")

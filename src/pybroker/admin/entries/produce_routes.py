@@ -1,0 +1,224 @@
+"""`POST /topics/{domain}/{tenant}/{namespace}/{topic}`: messages over HTTP, for who has no client at hand.
+
+Each message is an entry of its own. The answer names for each, in the order of the body, where it is durable or why it is not
+stored; what is wrong with the request as a whole (its names, rights, body, schema) is answered as a status, and nothing is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, TypeVar
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import Call, json_response
+from pybroker.admin.calls.existing_namespaces import namespace_of_topics
+from pybroker.admin.calls.routing import route
+from pybroker.admin.entries.rest_message import (
+    Encoder,
+    PublishResult,
+    PublishResults,
+    RestMessage,
+    RestMessages,
+    encoded,
+    encoded_key,
+    encoder,
+    key_value_schema,
+    partition_of_key,
+    schema_of,
+    whole_number,
+)
+from pybroker.broker.backlog_quota import require_within_quota
+from pybroker.broker.internal_producer import EntryPublish
+from pybroker.broker.producer_access import AccessMode
+from pybroker.broker.topic import Topic
+from pybroker.broker.topic_schemas import producer_schema_version
+from pybroker.errors import (
+    AdminError,
+    BrokerError,
+    PersistenceError,
+    ProducerBusy,
+    ServiceNotReady,
+    TooManyRequests,
+    TopicNotFound,
+)
+from pybroker.model.names import TopicName
+from pybroker.model.position import Position
+from pybroker.schema.history import version_from_bytes, version_to_bytes
+from pybroker.schema.key_value import split_key_value
+from pybroker.schema.schema_data import SchemaData, SchemaType
+from pybroker.wire.entry_builder import build_entry
+
+if TYPE_CHECKING:
+    from pybroker.broker.topic_base import TopicBase
+
+T = TypeVar("T")
+
+TOPIC = "/topics/{domain}/{tenant}/{namespace}/{topic}"
+MESSAGES_PER_TURN = 64
+"""How many messages are made ready before others have their turn."""
+
+MAY_BE_TRIED_AGAIN = 1
+REFUSED = 2
+"""Codes of a message's error."""
+
+DEFAULT_PRODUCER = "RestProducer"
+MAX_DELAY_MS = 1 << 62
+_PASSING = (PersistenceError, ServiceNotReady, TooManyRequests)
+
+Answer = Position | BrokerError
+
+
+class RestProduceRoutes:
+    """Remembers which partition is next."""
+
+    def __init__(self) -> None:
+        self._turns = count()
+
+    def routes(self) -> list[Route]:
+        answers = {401: "The role may not produce there", 404: "No such topic", 400: "Not a body of messages"}
+        return [
+            route("POST", TOPIC, self.publish, body=RestMessages, answers=answers),
+            route(
+                "POST", TOPIC + "/partitions/{partition}", self.publish_to_partition, body=RestMessages, answers=answers
+            ),
+        ]
+
+    async def publish(self, call: Call) -> Response:
+        """Publish messages; those of a partitioned topic by their keys, those without a key to one partition after the other."""
+        name = call.topic_name()
+        call.require_produce(name)
+        partitioned = call.broker.partitioned.get(name)
+        if partitioned is None:
+            return await _published(call, lambda _: name)
+        turns, partitions = self._turns, partitioned.partitions
+        return await _published(
+            call,
+            lambda message: name.partition(
+                partition_of_key(message.key, partitions) if message.key else next(turns) % partitions
+            ),
+        )
+
+    async def publish_to_partition(self, call: Call) -> Response:
+        """Publish messages to one partition."""
+        name = call.topic_name()
+        call.require_produce(name)
+        namespace_of_topics(call, name.namespace)
+        partition = call.integer("partition")
+        partitioned = call.broker.partitioned.get(name)
+        if partitioned is None or not 0 <= partition < partitioned.partitions:
+            raise TopicNotFound(f"Topic {name} has no partition {partition}")
+        return await _published(call, lambda _: name.partition(partition))
+
+
+async def _published(call: Call, topic_of: Callable[[RestMessage], TopicName]) -> Response:
+    namespace_of_topics(call, call.topic_name().namespace)
+    request = await call.json(RestMessages, is_content=True)
+    limit = call.config.max_http_messages_per_request
+    if len(request.messages) > limit:
+        raise AdminError(413, f"More than maxHttpMessagesPerRequest ({limit}) messages in one request")
+    names = [topic_of(message) async for message in _in_turns(request.messages)]
+    topics = {name: await _topic(call, name) for name in dict.fromkeys(names)}
+    making = await _making(call, request, list(topics.values()))
+    entries: dict[TopicName, list[bytes]] = {name: [] for name in topics}
+    async for name, message in _in_turns(zip(names, request.messages, strict=True)):
+        entries[name].append(making.entry(message, call.surroundings.clock.wall_ms()))
+    answers: dict[TopicName, Iterator[Answer]] = {}
+
+    async def publish(name: TopicName) -> None:
+        answers[name] = iter(await EntryPublish(topics[name], entries[name]).run())
+
+    async with asyncio.TaskGroup() as group:
+        for name in topics:
+            group.create_task(publish(name))
+    results = [
+        _result(next(answers[name]), name.partition_index, making.shown_version) async for name in _in_turns(names)
+    ]
+    return json_response(PublishResults(results, making.shown_version))
+
+
+async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+    """Let the loop turn to others now and then."""
+    for index, item in enumerate(items):
+        if index % MESSAGES_PER_TURN == MESSAGES_PER_TURN - 1:
+            await asyncio.sleep(0)
+        yield item
+
+
+async def _topic(call: Call, name: TopicName) -> TopicBase:
+    """A topic that takes messages now. A partition that is missing is made; anything else must exist."""
+    is_partition = name.partition_index >= 0 and call.broker.partitioned.get(name.partitioned_name) is not None
+    topic = await call.broker.topics.any(name, may_create=is_partition)
+    if any(producer.access_mode is not AccessMode.SHARED for producer in topic.producers.values()):
+        raise ProducerBusy(f"Topic {name} has a producer with exclusive access")
+    if isinstance(topic, Topic):
+        await require_within_quota(topic)
+    return topic
+
+
+async def _making(call: Call, request: RestMessages, topics: Sequence[TopicBase]) -> _Making:
+    """How to make entries of these messages. Their schema is registered as that of a producer; raises what that raises."""
+    producer_name = request.producerName or DEFAULT_PRODUCER
+    name = call.topic_name()
+    if request.schemaVersion is not None and not request.valueSchema:
+        stored = (await call.broker.commons.schemas.history(name)).version(request.schemaVersion)
+        if stored is None:
+            raise AdminError(404, f"Topic {name} has no schema version {request.schemaVersion}")
+        return _Making(producer_name, stored.schema, version_to_bytes(stored.version))
+    schema = schema_of(request.valueSchema)
+    if request.keySchema:
+        schema = key_value_schema(schema_of(request.keySchema), schema)
+    version = b""
+    for topic in topics:  # All of one partitioned topic, which has one schema.
+        version = await producer_schema_version(topic, schema if schema.type is not SchemaType.NONE else None)
+    return _Making(producer_name, schema, version)
+
+
+class _Making:
+    """Makes entries of the messages of one request."""
+
+    def __init__(self, producer_name: str, schema: SchemaData, version: bytes) -> None:
+        self._producer_name = producer_name
+        self._version = version
+        self._encode_key: Encoder | None = None
+        if schema.type is SchemaType.KEY_VALUE:
+            sides = split_key_value(schema)
+            self._encode_key, schema = encoder(sides.key), sides.value
+        self._encode = encoder(schema)
+
+    @property
+    def shown_version(self) -> int:
+        return version_from_bytes(self._version) if self._version else 0
+
+    def entry(self, message: RestMessage, now_ms: int) -> bytes:
+        """Raises AdminError 400 for values that cannot be stored."""
+        sequence_id = whole_number(message.sequenceId, "sequenceId")
+        event_time_ms = whole_number(message.eventTime, "eventTime")
+        deliver_at_ms = whole_number(message.deliverAt, "deliverAt")
+        delay_ms = whole_number(message.deliverAfterMs, "deliverAfterMs")
+        key, payload = message.key, encoded(self._encode, message.payload, "payload")
+        if self._encode_key is not None:
+            key = encoded_key(self._encode_key, key)
+        return build_entry(
+            self._producer_name,
+            sequence_id,
+            now_ms,
+            payload,
+            key=key,
+            is_key_encoded=self._encode_key is not None,
+            properties=message.properties,
+            event_time_ms=event_time_ms,
+            deliver_at_ms=deliver_at_ms or (now_ms + min(delay_ms, MAX_DELAY_MS) if delay_ms else 0),
+            replicate_to=message.replicationClusters,
+            schema_version=self._version,
+        )
+
+
+def _result(answer: Answer, partition: int, version: int) -> PublishResult:
+    if isinstance(answer, Position):
+        return PublishResult(f"{answer}:{partition}", 0, version)
+    code = MAY_BE_TRIED_AGAIN if isinstance(answer, _PASSING) else REFUSED
+    return PublishResult(str(partition), code, version, str(answer))

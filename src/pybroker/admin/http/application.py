@@ -1,0 +1,225 @@
+"""The life of a request: header limit, credentials, route, answer; and the fault boundary around it.
+
+What must always hold: whatever a handler raises, the caller gets one answer with Pulsar's status and `{"reason":
+...}`, or a closed connection when the answer had begun; a bug is logged once with its stack and shows none of it to
+the caller; only `/metrics` and what probes ask is served without credentials. Sockets and connections are `server.py`'s matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import Callable, Sequence
+from email.utils import formatdate
+from typing import TYPE_CHECKING
+
+import msgspec
+from starlette.datastructures import Headers, QueryParams
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import Message, Receive, Scope, Send
+
+from pybroker import logs
+from pybroker.admin.calls.call import BROKER_KEY, IDENTITY_KEY, SHARE_KEY, STREAMED_KEY, BadBody, ClientGone
+from pybroker.admin.calls.http_limits import SMALL_BYTES, HttpLimits, Share
+from pybroker.admin.http.request_limit import RequestLimit
+from pybroker.admin.http.route_table import RouteTable
+from pybroker.auth.authentication import Identity
+from pybroker.errors import AdminError, BrokerError, StoreError
+
+if TYPE_CHECKING:
+    from pybroker.broker.service import BrokerService
+    from pybroker.config import BrokerConfig
+
+WRITE_BYTES = 64 * 1024
+"""What of an answer goes to the connection at once; it waits for the client in between."""
+METRICS_PATH = "/metrics"
+PROBE_PATHS = frozenset({"/live", "/ready", "/status.html"})
+"""A probe that a balancer or a container's runner sends has no credentials, and Pulsar asks for none at `/status.html`."""
+
+# Keys of `scope["state"]`, which `protocol.py` fills for each connection.
+PEER_CERTIFICATE_KEY = "peer_certificate"
+TRANSPORT_KEY = "transport"
+ANSWERED_KEY = "answered"  # called with the status of each answer
+
+# The rest of such a request would still have to be read: the connection goes instead.
+CLOSING_STATUSES = frozenset({408, 413, 431})
+
+ANONYMOUS = Identity(None, "none", None)
+
+# A request may name the server before the path; one that came by a proxy often does.
+_ABSOLUTE = re.compile(r"^https?://[^/]*", re.IGNORECASE)
+
+
+class Application:
+    """The ASGI application of the HTTP edge."""
+
+    def __init__(self, broker: BrokerService, routes: Sequence[BaseRoute]) -> None:
+        self._broker = broker
+        self._surroundings = broker.surroundings
+        self._table = RouteTable(routes, _unknown_path)
+        config = broker.surroundings.config
+        self.limits = HttpLimits(config)
+        is_limited = config.http_requests_limit_enabled
+        self._limit = RequestLimit(config.http_requests_max_per_second) if is_limited else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http", "neither lifespan nor WebSocket is switched on"
+        share = Share(self.limits)
+        answer = _Answer(scope, receive, send, share, self._surroundings.config)
+        try:
+            scope[SHARE_KEY] = share
+            try:
+                # Routes match the path as it was sent: `%2F` in a name is no separator. A slash at the end says nothing.
+                path = _ABSOLUTE.sub("", scope["raw_path"].decode("ascii"))
+                scope["path"] = path.removesuffix("/") or "/"
+                scope["app"] = self  # Tells the router to raise 405 instead of answering it.
+                if self._limit is not None:
+                    self._limit.take(_client_address(scope), self._surroundings.clock.monotonic_ms())
+                self._check_header_size(scope)
+                scope[BROKER_KEY] = self._broker
+                scope[IDENTITY_KEY] = await self._authenticate(scope)
+                await self._table.router(scope["path"])(scope, answer.receive, answer.send)
+            except ClientGone:
+                raise
+            except Exception as error:  # noqa: BLE001  (the fault boundary of a request)
+                response = self._error_response(error, scope)
+                if answer.started:
+                    answer.abort()
+                else:
+                    await response(scope, answer.receive, answer.send)
+        except ClientGone:
+            answer.abort()
+        finally:
+            await share.close()
+
+    def _check_header_size(self, scope: Scope) -> None:
+        limit = self._surroundings.config.http_max_request_header_size
+        size = len(scope["raw_path"]) + len(scope["query_string"])
+        size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+        if size > limit:
+            raise AdminError(431, f"The headers are larger than httpMaxRequestHeaderSize ({limit})")
+
+    async def _authenticate(self, scope: Scope) -> Identity:
+        config = self._surroundings.config
+        path = scope["path"]
+        if path in PROBE_PATHS or (path == METRICS_PATH and not config.authenticate_metrics_endpoint):
+            return ANONYMOUS
+        certificate = scope["state"][PEER_CERTIFICATE_KEY]
+        # Who cannot set headers, as a browser that opens a WebSocket, names the token in the address.
+        query_token = QueryParams(scope["query_string"]).get("token", "")
+        authentication = self._broker.authentication
+        method, data = authentication.http_credentials(Headers(scope=scope), certificate, query_token)
+        return await authentication.authenticate_in_turn(method, data, certificate, time.time(), _client_address(scope))
+
+    def _error_response(self, error: Exception, scope: Scope) -> Response:
+        """The answer to what a handler raised; logs what nobody expected."""
+        match error:
+            case AdminError():
+                return _reason(error.status, error.reason, error.retry_after_s)
+            case BrokerError():
+                return _reason(type(error).http_status, str(error))
+            case BadBody():
+                return Response(str(error), status_code=400, media_type="text/plain")
+            case StoreError():
+                logs.error("http.store_failed", method=scope["method"], path=scope["path"], error=str(error))
+                return _reason(500, f"The broker's store failed: {error}")
+            case HTTPException():
+                return Response(status_code=error.status_code, headers=error.headers)
+            case _:
+                self._surroundings.stats.bugs += 1
+                logs.error("http.failed", method=scope["method"], path=scope["path"], exc_info=error)
+                return _reason(500, f"Internal error: {type(error).__name__}; the broker's log has the details")
+
+
+class _Answer:
+    """What goes back for one request: whether it began, and the deadline of each write.
+
+    What must hold: no answer begins while a body within the limit is still coming, as the connection may close behind the
+    answer: bytes that come then reset it, and the client never sees why it was refused.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, share: Share, config: BrokerConfig) -> None:
+        self.started = False
+        self._has_body_left = True
+        self._is_head = scope["method"] == "HEAD"
+        self._waits_to_be_asked = any(name == b"expect" for name, _ in scope["headers"])
+        self._max_body_bytes = config.max_http_request_body_bytes
+        self._body_timeout_s = config.http_body_timeout_ms / 1000
+        self._write_timeout_s = config.http_write_timeout_ms / 1000
+        self._share = share
+        self._receive = receive
+        self._send = send
+        self._transport: asyncio.Transport = scope["state"][TRANSPORT_KEY]
+        self._answered: Callable[[int], None] = scope["state"][ANSWERED_KEY]
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._has_body_left = message["type"] == "http.request" and message.get("more_body", False)
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            if not self._waits_to_be_asked and message["status"] not in CLOSING_STATUSES:
+                await self._pass_over_body()
+            is_in_memory = not (self._is_head or message.get(STREAMED_KEY))
+            size_bytes = _content_length(message) if is_in_memory else 0
+            if size_bytes > SMALL_BYTES:
+                await self._share.of_responses(size_bytes)
+            self.started = True
+            self._answered(message["status"])
+            date = (b"date", formatdate(time.time(), usegmt=True).encode())
+            await self._write({**message, "headers": [date, *message["headers"]]})
+            return
+        body, has_more = message.get("body", b""), message.get("more_body", False)
+        if self._is_head or len(body) <= WRITE_BYTES:
+            await self._write(message)
+            return
+        for start in range(0, len(body), WRITE_BYTES):
+            end = start + WRITE_BYTES
+            await self._write({**message, "body": body[start:end], "more_body": has_more or end < len(body)})
+
+    async def _write(self, message: Message) -> None:
+        if self._transport.is_closing():
+            raise ClientGone
+        try:
+            # A write waits for as long as the peer does not read.
+            async with asyncio.timeout(self._write_timeout_s):
+                await self._send(message)
+        except TimeoutError as error:
+            raise ClientGone from error
+
+    async def _pass_over_body(self) -> None:
+        passed_bytes = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._body_timeout_s):
+                while self._has_body_left and passed_bytes <= self._max_body_bytes:
+                    passed_bytes += len((await self.receive()).get("body", b""))
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+
+def _client_address(scope: Scope) -> str:
+    client = scope["client"]
+    return client[0] if client else ""
+
+
+def _content_length(start: Message) -> int:
+    """What an answer says of its size; 0 for one that is made as it goes."""
+    return next((int(value) for name, value in start["headers"] if name == b"content-length"), 0)
+
+
+def _reason(status: int, reason: str, retry_after_s: int | None = None) -> Response:
+    headers = {"connection": "close"} if status in CLOSING_STATUSES else {}
+    if retry_after_s is not None:
+        headers["retry-after"] = str(retry_after_s)
+    body = msgspec.json.encode({"reason": reason})
+    return Response(body, status_code=status, headers=headers, media_type="application/json")
+
+
+async def _unknown_path(scope: Scope, *_: object) -> None:
+    raise AdminError(404, f"No such path: {scope['path']}")

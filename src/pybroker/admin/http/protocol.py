@@ -1,0 +1,194 @@
+"""One HTTP connection: uvicorn's HTTP/1.1 protocol with our limits around it.
+
+Adds what uvicorn leaves open: limits on connections, in all and for each address; a deadline for the head of a request (uvicorn's
+only timer runs while nothing at all arrives); an end for who does not read; a share of each turn of the loop; the client's
+certificate in the scope; and logs of our own. Bytes in, requests to the application.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import logging
+import sys
+from typing import Any
+
+from h11 import RemoteProtocolError
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from pybroker.admin.http.application import ANSWERED_KEY, PEER_CERTIFICATE_KEY, TRANSPORT_KEY
+from pybroker.admin.http.file_sending import FILE_SENDER_KEY, FileSender
+from pybroker.admin.http.strict_head import StrictBuffer
+from pybroker.auth.tls import peer_certificate
+from pybroker.model.places import Places
+
+READ_BYTES = 16 * 1024
+"""What one connection is read in a turn of the loop."""
+WRITE_BUFFER_BYTES = 64 * 1024
+"""What is kept for a client that does not read, before whoever writes has to wait."""
+
+# uvicorn reports what clients do wrong; each client is told itself, the operator's log is not the place for it.
+_silent = logging.getLogger("pybroker.uvicorn")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False
+
+
+class Connections(ServerState):
+    """The open connections and the requests in progress.
+
+    Invariant: `all_closed` is set exactly when no connection is open.
+    """
+
+    def __init__(self, limit: int, limit_per_address: int, head_timeout_s: float) -> None:
+        super().__init__()
+        self.places: Places[HttpProtocol] = Places(limit, limit_per_address)
+        self.head_timeout_s = head_timeout_s
+        self.is_closing = False
+        self.all_closed = asyncio.Event()
+        self.all_closed.set()
+        self.refused = 0
+        self.receive_buffer = memoryview(bytearray(READ_BYTES))
+
+    def close_stalled(self, longest_s: float) -> None:
+        """Cut those that are owed an answer and have taken nothing of it for so long."""
+        now_s = asyncio.get_running_loop().time()
+        for connection in list(self.connections):
+            if isinstance(connection, HttpProtocol):
+                connection.close_if_stalled(now_s, longest_s)
+
+
+class HttpProtocol(H11Protocol):
+    """A connection. Owned by `Connections` while it is open."""
+
+    def __init__(self, config: Config, connections: Connections) -> None:
+        super().__init__(config, connections, {}, asyncio.get_running_loop())
+        self.logger = _silent
+        self.access_log = False
+        self.conn._receive_buffer = StrictBuffer()  # noqa: SLF001  (h11 offers no other way to be strict)
+        self._all = connections
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._owed_bytes = 0  # of answers that are written, when that was looked at last
+        self._owed_since_s = 0.0
+        self._is_served = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._all.all_closed.clear()
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        # uvicorn copies this state into the scope of each request.
+        ssl_object = transport.get_extra_info("ssl_object")
+        certificate = peer_certificate(ssl_object) if ssl_object is not None else None
+        self.app_state: dict[str, Any] = {
+            PEER_CERTIFICATE_KEY: certificate,
+            TRANSPORT_KEY: transport,
+            ANSWERED_KEY: self._answered,
+        }
+        if ssl_object is None:
+            self.app_state[FILE_SENDER_KEY] = FileSender(transport, self.conn)
+        admission = self._all.places.admit(self, self.client[0] if self.client else "")
+        if self._all.is_closing or not admission.is_admitted:
+            self.refuse()
+            return
+        if admission.displaced is not None:
+            admission.displaced.refuse()
+        self._start_head_timer()
+
+    def refuse(self) -> None:
+        """There is no place for it, or none any more."""
+        self._all.refused += 1
+        if not self.transport.is_closing():
+            self.transport.write(
+                b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+            )
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._all.places.leave(self)
+        self._unset_keepalive_if_required()
+        self._stop_head_timer()
+        if not self._all.connections:
+            self._all.all_closed.set()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # Bytes outside a request in progress are the head of the next one, or a body that nobody reads any more: both
+        # have to come to an end.
+        if self.cycle is None or self.cycle.response_complete:
+            self._start_head_timer()
+        else:
+            self._all.places.settle(self)
+            self._stop_head_timer()
+
+    def _answered(self, status: int) -> None:
+        self._is_served = status < http.HTTPStatus.BAD_REQUEST
+
+    def on_response_complete(self) -> None:
+        if not self._is_served:
+            self._all.places.unsettle(self)
+        super().on_response_complete()
+
+    def close_if_stalled(self, now_s: float, longest_s: float) -> None:
+        """While an answer is being made, whoever makes it sees to that."""
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        owed_bytes = self.transport.get_write_buffer_size()
+        if not owed_bytes or is_answering or owed_bytes != self._owed_bytes:
+            self._owed_bytes, self._owed_since_s = owed_bytes, now_s
+        elif now_s - self._owed_since_s >= longest_s:
+            self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer bytes that are no HTTP request, and close."""
+        error = sys.exception()
+        status = error.error_status_hint if isinstance(error, RemoteProtocolError) else 400
+        if self.transport.is_closing():
+            return
+        reason = http.HTTPStatus(status).phrase
+        # Written by hand: h11 refuses to build an answer when a request was malformed in the middle of another answer.
+        self.transport.write(f"HTTP/1.1 {status} {reason}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode())
+        self.transport.close()
+
+    def _start_head_timer(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self._all.head_timeout_s, self.transport.abort)
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
+class Reader(asyncio.BufferedProtocol):
+    """Between the transport and a connection: reads a share of each turn of the loop for it.
+
+    A class of its own since uvicorn's is one of those that a loop gives as much at a time as it likes.
+    """
+
+    def __init__(self, config: Config, connections: Connections) -> None:
+        self._connection = HttpProtocol(config, connections)
+        self._buffer = connections.receive_buffer
+        self._transport: asyncio.Transport
+        self.connection_lost = self._connection.connection_lost  # type: ignore[method-assign]
+        self.pause_writing = self._connection.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = self._connection.resume_writing  # type: ignore[method-assign]
+        self.eof_received = self._connection.eof_received  # type: ignore[method-assign]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._transport = transport
+        self._connection.connection_made(transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if nbytes == READ_BYTES and not self._transport.is_closing():
+            # The loop would go on reading this one: others come first.
+            self._transport.pause_reading()
+            self._connection.loop.call_soon(self._read_on)
+        self._connection.data_received(bytes(self._buffer[:nbytes]))
+
+    def _read_on(self) -> None:
+        if not self._connection.flow.read_paused and not self._transport.is_closing():
+            self._transport.resume_reading()

@@ -1,0 +1,131 @@
+"""`/metrics`: the Prometheus page, one for all who ask within an interval, sent to few at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
+
+from pybroker import logs
+from pybroker.admin.calls.call import Call, ClientGone
+from pybroker.admin.calls.routing import route
+from pybroker.admin.metrics.shared_page import PageNotWritten, SharedPage
+from pybroker.admin.metrics.text import CONTENT_TYPE
+from pybroker.errors import AdminError
+from pybroker.permits import NoPermit, Permits
+
+if TYPE_CHECKING:
+    from pybroker.config import BrokerConfig
+
+SEND_BYTES = 65536
+"""What goes to the connection at once: less costs a turn of the loop more often."""
+RETRY_AFTER_S = 1
+IMPATIENCE = 10
+"""Who does not read is cut that much sooner while others wait for its place."""
+
+
+class MetricsRoutes:
+    """Serves one page object."""
+
+    def __init__(self, page: SharedPage, config: BrokerConfig) -> None:
+        self._page = page
+        self._deadline_s = config.metrics_servlet_timeout_ms / 1000
+        self._stall_s = config.http_write_timeout_ms / 1000
+        self.places = Permits(config.metrics_max_concurrent_requests, config.metrics_max_pending_requests)
+
+    def routes(self) -> list[Route]:
+        return [route("GET", "/metrics", self.get)]
+
+    async def get(self, call: Call) -> Response:
+        return _PageResponse(self, compress=_accepts_gzip(call))
+
+    async def send(self, send: Send, start: Message, *, compress: bool) -> None:
+        """Send the page when it is this reader's turn. Raises AdminError 503 when that does not come."""
+        try:
+            async with asyncio.timeout(self._deadline_s), self.places.held(1, self._deadline_s):
+                await send(start)
+                page = self._page.current()
+                async for part in page.compressed() if compress else page.plain():
+                    await self._send_part(send, {"type": "http.response.body", "body": part, "more_body": True})
+                await self._send_part(send, {"type": "http.response.body", "body": b"", "more_body": False})
+        except NoPermit as error:
+            raise AdminError(503, f"Too many are being sent the metrics: {error}", RETRY_AFTER_S) from error
+        except (TimeoutError, PageNotWritten) as error:
+            # Whoever reads must see that the page is not whole.
+            raise ClientGone from error
+
+    async def _send_part(self, send: Send, part: Message) -> None:
+        step_s = self._stall_s / IMPATIENCE
+        for _ in range(IMPATIENCE):
+            try:
+                # Cut short, it has written nothing: it waits before it writes.
+                async with asyncio.timeout(step_s):
+                    await send(part)
+                    return
+            except TimeoutError as error:
+                if self.places.waiting:
+                    raise ClientGone from error
+        raise ClientGone
+
+
+def _accepts_gzip(call: Call) -> bool:
+    for coding in call.headers.get("accept-encoding", "").split(","):
+        name, _, weight = coding.partition(";")
+        if name.strip().lower() == "gzip":
+            return weight.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}
+    return False
+
+
+class _PageResponse(Response):
+    """Sent by the routes' object, which knows the others."""
+
+    def __init__(self, owner: MetricsRoutes, *, compress: bool) -> None:
+        super().__init__(media_type=CONTENT_TYPE)
+        del self.headers["content-length"]
+        self.headers["vary"] = "Accept-Encoding"
+        if compress:
+            self.headers["content-encoding"] = "gzip"
+        self._owner = owner
+        self._compress = compress
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start: Message = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        if scope["method"] == "HEAD":
+            await send(start)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        else:
+            await self._owner.send(send, start, compress=self._compress)
+
+
+class TextStream(Response):
+    """Sends pieces of text as they are made, and lets the loop turn to others after each."""
+
+    def __init__(self, pieces: Iterator[str], deadline_s: float, *, media_type: str) -> None:
+        super().__init__(media_type=media_type)
+        del self.headers["content-length"]
+        self._pieces = pieces
+        self._deadline_s = deadline_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                await self._stream(send)
+        except TimeoutError as error:
+            # Whoever reads must see that the answer is not whole.
+            logs.warning("answer.timed_out", path=scope["path"], deadline_s=self._deadline_s)
+            raise ClientGone from error
+
+    async def _stream(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        held = bytearray()
+        for piece in self._pieces:
+            held += piece.encode()
+            if len(held) >= SEND_BYTES:
+                await send({"type": "http.response.body", "body": bytes(held), "more_body": True})
+                held.clear()
+            await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": bytes(held), "more_body": False})

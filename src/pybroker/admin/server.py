@@ -1,0 +1,296 @@
+"""The HTTP server: binds the plain and the TLS port, serves on the broker's own event loop, closes within a deadline.
+
+Owns sockets and connections; signals and the loop stay with the application, which is why uvicorn contributes its
+protocol and not its server. What must always hold: after `close` returned, no connection is open and no request runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from starlette.routing import BaseRoute
+from uvicorn.config import Config
+
+from pybroker import logs
+from pybroker.admin.brokers import absent, brokers, cluster_documents, clusters, lookup, status
+from pybroker.admin.brokers.openapi_routes import OpenApiRoutes
+from pybroker.admin.entries import lease_routes, message_routes
+from pybroker.admin.entries.entry_routes import EntryRoutes
+from pybroker.admin.entries.produce_routes import RestProduceRoutes
+from pybroker.admin.http.application import Application
+from pybroker.admin.http.protocol import Connections, HttpProtocol, Reader
+from pybroker.admin.metrics.broker_stats_routes import BrokerStatsRoutes
+from pybroker.admin.metrics.health_metric import measure_health
+from pybroker.admin.metrics.metrics_routes import MetricsRoutes
+from pybroker.admin.metrics.page import MetricsPage
+from pybroker.admin.metrics.shared_page import SharedPage, WrittenPage
+from pybroker.admin.namespaces import (
+    bundles,
+    namespace_settings,
+    namespace_subscriptions,
+    namespaces,
+    resource_groups,
+    resource_quotas,
+    tenants,
+)
+from pybroker.admin.policies import namespace_offload, namespace_policies, plain_policies, topic_policies
+from pybroker.admin.stats.rate_sampler import RateSampler
+from pybroker.admin.stats.topic_stats_routes import TopicStatsRoutes
+from pybroker.admin.topics import (
+    cursors,
+    partitioned_topics,
+    permissions,
+    schemas,
+    subscriptions,
+    topic_operations,
+    topics,
+)
+from pybroker.auth.tls import server_context
+from pybroker.errors import CannotListen
+from pybroker.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from pybroker.admin.metrics.text import Number
+    from pybroker.broker.service import BrokerService
+    from pybroker.clock import Clock
+
+TLS_HANDSHAKE_TIMEOUT_S = 10.0
+CLOSE_DEADLINE_S = 5.0
+LOOKS_PER_TIMEOUT = 4
+
+
+# The first route that matches wins: nouns with fixed paths stand before those with a name in the same place.
+NOUNS = (
+    status,
+    absent,
+    clusters,
+    cluster_documents,
+    brokers,
+    tenants,
+    namespace_policies,
+    namespace_offload,
+    namespace_settings,
+    namespace_subscriptions,
+    plain_policies,
+    permissions,
+    namespaces,
+    bundles,
+    resource_groups,
+    resource_quotas,
+    schemas,
+    lease_routes,
+    topic_policies,
+    topic_operations,
+    message_routes,
+    cursors,
+    subscriptions,
+    partitioned_topics,
+    topics,
+    lookup,
+)
+
+
+class HttpServer:
+    """HTTP on `webServicePort` and HTTPS on `webServicePortTls`; a port that is not configured is not served.
+
+    Concurrency: all of it runs on the loop that called `start`.
+    """
+
+    def __init__(self, broker: BrokerService, tls_context: ssl.SSLContext | None, clock: Clock) -> None:
+        """`tls_context` may be shared with other listeners, for one refresher to serve; made here when absent."""
+        self._broker = broker
+        self._surroundings = broker.surroundings
+        self._config = broker.surroundings.config
+        self.rates = RateSampler(broker, clock)
+        broker.consumer_rates = self.rates.consumer
+        self._tasks = TaskOwner("http")
+        config = broker.surroundings.config
+        page = self._page = SharedPage(
+            MetricsPage(broker, self.rates, self._figures),
+            self._tasks,
+            config.metrics_page_interval_ms / 1000,
+            config.metrics_servlet_timeout_ms / 1000,
+        )
+        metrics, stats = MetricsRoutes(page, config), TopicStatsRoutes(self.rates)
+        nouns = [route for noun in NOUNS for route in noun.routes()]
+        broker_stats = BrokerStatsRoutes(self.rates)
+        self.entries = EntryRoutes(broker)
+        own = [*metrics.routes(), *stats.routes(), *broker_stats.routes(), *RestProduceRoutes().routes()]
+        routes = [*own, *self.entries.routes(), *nouns]
+        self.routes: Sequence[BaseRoute] = [*OpenApiRoutes(routes).routes(), *routes]
+        """Everything that is served."""
+        self._application = Application(broker, self.routes)
+        self.limits = self._application.limits
+        self._tls_context = tls_context
+        self._plain_socket: socket.socket | None = None
+        self._tls_socket: socket.socket | None = None
+        self._servers: list[asyncio.Server] = []
+        self._connections: Connections | None = None
+
+    @property
+    def port(self) -> int | None:
+        """The bound port of HTTP, None when it is off or not bound."""
+        return _port_of(self._plain_socket)
+
+    @property
+    def port_tls(self) -> int | None:
+        """The bound port of HTTPS, None when it is off or not bound."""
+        return _port_of(self._tls_socket)
+
+    def _figures(self) -> dict[str, Number]:
+        """What is open, what waits, what is held, and how many have been turned away."""
+        limits, connections = self.limits, self._connections
+        return {
+            "connections": 0 if connections is None else len(connections.connections),
+            "refused_connections": 0 if connections is None else connections.refused,
+            "waiting_requests": limits.requests.waiting + limits.views.waiting + limits.documents.waiting,
+            "request_bytes": limits.requests.taken,
+            "response_bytes": limits.responses.taken,
+            "viewed_bytes": limits.views.taken,
+            **self.entries.reads.figures(),
+            "read_leases": len(self._broker.commons.read_leases),
+        }
+
+    @property
+    def metrics_page(self) -> WrittenPage | None:
+        """The page of metrics that is kept at the moment."""
+        return self._page.kept
+
+    def bind(self) -> None:
+        """Bind the ports without serving them, so that addresses can be advertised first.
+
+        Raises CannotListen, which names all that cannot be bound.
+        """
+        address, config = self._config.bind_address, self._config
+        problems: list[str] = []
+        if config.web_service_port is not None:
+            try:
+                self._plain_socket = _bind(address, config.web_service_port, config.http_server_accept_queue_size)
+            except OSError as error:
+                problems += CannotListen.on(address, config.web_service_port, "webServicePort", error).problems
+        if config.web_service_port_tls is not None:
+            try:
+                self._tls_socket = _bind(address, config.web_service_port_tls, config.http_server_accept_queue_size)
+            except OSError as error:
+                problems += CannotListen.on(address, config.web_service_port_tls, "webServicePortTls", error).problems
+        if problems:
+            self._close_sockets()
+            raise CannotListen(*problems)
+
+    async def start(self) -> None:
+        """Serve; binds the ports first unless `bind` has."""
+        assert self._connections is None, "started twice"
+        if self._plain_socket is None and self._tls_socket is None:
+            self.bind()
+        config = self._config
+        self._connections = Connections(
+            self._broker.descriptors.max_http,
+            config.max_http_server_connections_per_ip,
+            config.http_header_timeout_ms / 1000,
+        )
+        if self._plain_socket is not None:
+            await self._serve(self._plain_socket, None)
+        if self._tls_socket is not None:
+            await self._serve(self._tls_socket, self._tls_context or server_context(self._config))
+        self._tasks.start(self._close_stalled(self._connections), "stalled")
+        self._tasks.start(
+            self.rates.run(config.stats_update_initial_delay_in_secs, config.stats_update_frequency_in_secs), "rates"
+        )
+        if config.health_check_metrics_update_time_in_seconds > 0:
+            self._tasks.start(
+                measure_health(self._broker, config.health_check_metrics_update_time_in_seconds), "health metric"
+            )
+        logs.info("http.started", port=self.port, port_tls=self.port_tls)
+
+    async def close(self, deadline_s: float = CLOSE_DEADLINE_S) -> None:
+        """Accept nothing more, let requests in progress end until the deadline, then cut what is left. Idempotent."""
+        await self._tasks.close()
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        self._close_sockets()
+        connections, self._connections = self._connections, None
+        if connections is None:
+            return
+        connections.is_closing = True  # A TLS handshake under way may still end in a connection.
+        for connection in list(connections.connections):
+            if not connection.transport.is_closing():
+                connection.shutdown()
+        try:
+            async with asyncio.timeout(deadline_s):
+                await connections.all_closed.wait()
+        except TimeoutError:
+            logs.warning("http.cut", connections=len(connections.connections), deadline_s=deadline_s)
+        tasks = list(connections.tasks)
+        for task in tasks:
+            task.cancel()
+        for connection in list(connections.connections):
+            connection.transport.abort()
+        if tasks:
+            await asyncio.wait(tasks)
+        await connections.all_closed.wait()
+
+    async def _close_stalled(self, connections: Connections) -> None:
+        longest_s = self._config.http_write_timeout_ms / 1000
+        while True:
+            await asyncio.sleep(longest_s / LOOKS_PER_TIMEOUT)
+            connections.close_stalled(longest_s)
+
+    async def _serve(self, bound: socket.socket, tls_context: ssl.SSLContext | None) -> None:
+        connections = self._connections
+        assert connections is not None
+        config = Config(
+            self._application,
+            http=HttpProtocol,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            proxy_headers=False,
+            server_header=False,
+            log_config=None,
+            timeout_keep_alive=self._config.http_idle_timeout_ms / 1000,  # type: ignore[arg-type]
+            h11_max_incomplete_event_size=self._config.http_max_request_header_size,
+        )
+        config.load()
+        server = await asyncio.get_running_loop().create_server(
+            lambda: Reader(config, connections),
+            sock=bound,
+            ssl=tls_context,
+            backlog=self._config.http_server_accept_queue_size,
+            ssl_handshake_timeout=None if tls_context is None else TLS_HANDSHAKE_TIMEOUT_S,
+        )
+        self._servers.append(server)
+
+    def _close_sockets(self) -> None:
+        for bound in (self._plain_socket, self._tls_socket):
+            if bound is not None:
+                bound.close()
+        self._plain_socket = self._tls_socket = None
+
+
+def _bind(address: str, port: int, accept_queue_size: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        bound = socket.create_server((address.strip("[]"), port), family=family, backlog=accept_queue_size)
+    except OSError as error:
+        # Without what `create_server` adds to the system's words: the address, which whoever tells of it names anyway.
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else error.strerror
+        raise OSError(number, reason) from error
+    bound.setblocking(False)
+    # For the connections that are accepted: asyncio's own loop leaves Nagle's algorithm on for sockets it did not make,
+    # and an answer of two writes would wait 40 ms for the client's delayed acknowledgement.
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return bound
+
+
+def _port_of(bound: socket.socket | None) -> int | None:
+    if bound is None:
+        return None
+    port: int = bound.getsockname()[1]
+    return port

@@ -1,0 +1,54 @@
+"""What goes on in each bundle with loaded topics: for load reports and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pybroker.cluster.bundles import bundles_of, find_bundle
+
+if TYPE_CHECKING:
+    from pybroker.admin.stats.rate_sampler import RateSampler
+    from pybroker.broker.service import BrokerService
+    from pybroker.broker.topic_base import TopicBase
+
+
+class BundleLoad:
+    """Sums over the loaded topics of one bundle."""
+
+    def __init__(self) -> None:
+        self.topic_count = 0
+        self.producer_count = 0
+        self.consumer_count = 0
+        self.message_rate_in = 0.0
+        self.message_rate_out = 0.0
+        self.byte_rate_in = 0.0
+        self.byte_rate_out = 0.0
+
+    def add(self, topic: TopicBase, rates: RateSampler) -> None:
+        incoming = rates.topic(topic)
+        self.topic_count += 1
+        self.producer_count += len(topic.producers)
+        self.message_rate_in += incoming.messages_in.per_second
+        self.byte_rate_in += incoming.bytes_in.per_second
+        for subscription in topic.subscriptions.values():
+            outgoing = rates.subscription(subscription)
+            self.consumer_count += len(subscription.consumers)
+            self.message_rate_out += outgoing.messages_out.per_second
+            self.byte_rate_out += outgoing.bytes_out.per_second
+
+
+def bundle_of(broker: BrokerService, topic: TopicBase) -> str:
+    """The range that the topic's name is in; the whole one for a namespace that is being deleted."""
+    policies = broker.resources.namespace(topic.name.namespace)
+    if policies is None:
+        return str(bundles_of(("0x00000000", "0xffffffff"))[0])
+    return str(find_bundle(topic.name, policies.bundles.boundaries))
+
+
+def bundle_loads(broker: BrokerService, rates: RateSampler, loads: dict[str, BundleLoad]) -> Iterator[None]:
+    """Fill `loads`, by `tenant/namespace/bundle`; one topic a step, so that the caller may give way in between."""
+    for topic in broker.loaded.all():
+        key = f"{topic.name.namespace}/{bundle_of(broker, topic)}"
+        loads.setdefault(key, BundleLoad()).add(topic, rates)
+        yield

@@ -1,0 +1,148 @@
+"""Reads the counters of topics and their clients once a `statsUpdateFrequencyInSecs` and keeps the rates of that window.
+
+Owns the windows; the live objects keep nothing but counters. An object that is unloaded is forgotten with its windows
+at the next sample, and one that is younger than the last sample is measured from there: its counters began at 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pybroker.admin.stats.group_usage import DISPATCH, PUBLISH, GroupUsage
+from pybroker.admin.stats.resource_usage import ResourceMeter
+from pybroker.model.rates import BucketsWindow, DeliveryRates, ProducerRates, Rate, TopicRates
+from pybroker.model.stats import TopicCounters
+
+if TYPE_CHECKING:
+    from pybroker.broker.consumer import Consumer
+    from pybroker.broker.producer import Producer
+    from pybroker.broker.service import BrokerService
+    from pybroker.broker.subscription_base import SubscriptionBase
+    from pybroker.broker.topic_base import TopicBase
+    from pybroker.clock import Clock
+
+SLICE_MS = 1.0
+"""How long the loop is held between two times that it may turn to others."""
+OBJECTS_PER_LOOK_AT_THE_CLOCK = 20
+
+
+class RateSampler:
+    """The rates of the last window, by live object."""
+
+    def __init__(self, broker: BrokerService, clock: Clock) -> None:
+        self._broker = broker
+        self._surroundings = broker.surroundings
+        self._clock = clock
+        self._sampled_ms = clock.monotonic_ms()
+        self._windows = _Windows()
+        # Of what no window has seen yet; nobody changes them.
+        self._new_topic = TopicRates(self._sampled_ms, TopicCounters())
+        self._new_producer = ProducerRates(self._sampled_ms)
+        self._new_receiver = DeliveryRates(self._sampled_ms)
+        self.broker = BrokerRates(broker, self._sampled_ms)
+        self.groups = GroupUsage()
+        self.resources = ResourceMeter(broker)
+        self.started_wall_ms = broker.surroundings.clock.wall_ms()
+
+    def topic(self, topic: TopicBase) -> TopicRates:
+        """The topic's rates; zeros for one that no window has seen yet, and so it is with the others."""
+        return self._windows.topics.get(topic, self._new_topic)
+
+    def producer(self, producer: Producer) -> ProducerRates:
+        return self._windows.producers.get(producer, self._new_producer)
+
+    def subscription(self, subscription: SubscriptionBase) -> DeliveryRates:
+        return self._windows.deliveries.get(subscription, self._new_receiver)
+
+    def consumer(self, consumer: Consumer) -> DeliveryRates:
+        return self._windows.deliveries.get(consumer, self._new_receiver)
+
+    async def run(self, initial_delay_s: float, frequency_s: float) -> None:
+        """Sample for ever."""
+        self.resources.sample(self._surroundings.clock.wall_ms(), self._clock.monotonic_ms())
+        await asyncio.sleep(initial_delay_s)
+        while True:
+            await self.sample()
+            await asyncio.sleep(frequency_s)
+
+    async def sample(self) -> None:
+        """End the window of everything that is loaded and attached."""
+        ended = _Windows()
+        clock = self._clock
+        window_began_ms, self._sampled_ms = self._sampled_ms, clock.monotonic_ms()
+        slice_ends_ms = self._sampled_ms + SLICE_MS
+        for index, _ in enumerate(self._end_windows(window_began_ms, ended)):
+            if index % OBJECTS_PER_LOOK_AT_THE_CLOCK == 0 and clock.monotonic_ms() >= slice_ends_ms:
+                await asyncio.sleep(0)
+                slice_ends_ms = clock.monotonic_ms() + SLICE_MS
+        self._windows = ended
+        self.broker.update(self._broker, self._sampled_ms)
+        self.groups.look_at_namespaces(self._broker.resources)
+        self.resources.sample(self._surroundings.clock.wall_ms(), self._sampled_ms)
+
+    def _end_windows(self, began_ms: float, ended: _Windows) -> Iterator[None]:
+        """Move the windows that are wanted further to `ended`, one object a step; what is new has one since `began_ms`."""
+        clock, windows = self._clock, self._windows
+        for topic in self._broker.loaded.all():
+            rates = windows.topics.get(topic) or TopicRates(began_ms, topic.counters)
+            rates.update(topic.counters, topic.ledger_counters, clock.monotonic_ms())
+            ended.topics[topic] = rates
+            group = topic.policies.resource_group
+            self.groups.add(group, PUBLISH, rates.messages_in.count, rates.bytes_in.count)
+            yield
+            for producer in list(topic.producers.values()):
+                sent = windows.producers.get(producer) or ProducerRates(began_ms)
+                sent.update(producer.counters, clock.monotonic_ms())
+                ended.producers[producer] = sent
+                yield
+            for subscription in list(topic.subscriptions.values()):
+                receivers: list[SubscriptionBase | Consumer] = [subscription, *subscription.consumers]
+                for receiver in receivers:
+                    delivered = windows.deliveries.get(receiver) or DeliveryRates(began_ms)
+                    delivered.update(receiver.counters, clock.monotonic_ms())
+                    ended.deliveries[receiver] = delivered
+                    yield
+                sent_out = ended.deliveries[subscription]
+                self.groups.add(group, DISPATCH, sent_out.messages_out.count, sent_out.bytes_out.count)
+
+
+class BrokerRates:
+    """What the whole broker did during the last window."""
+
+    def __init__(self, broker: BrokerService, now_ms: float) -> None:
+        stats = broker.surroundings.stats
+        self.publish_latency_ms = BucketsWindow(len(stats.publish_latency_ms.counts))
+        self.lookup_ms = BucketsWindow(len(stats.lookup_ms.counts))
+        self.topic_load_ms = BucketsWindow(len(stats.topic_load_ms.counts))
+        self.topic_loads = Rate(now_ms)
+        self.topic_load_failures = Rate(now_ms)
+        # Entries and bytes that readers wanted: found in memory, or read from the store.
+        self.cache_hits = Rate(now_ms)
+        self.cache_hit_bytes = Rate(now_ms)
+        self.cache_misses = Rate(now_ms)
+        self.cache_miss_bytes = Rate(now_ms)
+        self.cache_evictions = Rate(now_ms)
+
+    def update(self, broker: BrokerService, now_ms: float) -> None:
+        stats, reads = broker.surroundings.stats, broker.ledgers.counters
+        self.publish_latency_ms.update(stats.publish_latency_ms)
+        self.lookup_ms.update(stats.lookup_ms)
+        self.topic_load_ms.update(stats.topic_load_ms)
+        self.topic_loads.update(stats.topic_loads, now_ms)
+        self.topic_load_failures.update(stats.topic_load_failures, now_ms)
+        self.cache_hits.update(reads.entries_read - reads.store_entries_read, now_ms)
+        self.cache_hit_bytes.update(reads.bytes_read - reads.store_bytes_read, now_ms)
+        self.cache_misses.update(reads.store_entries_read, now_ms)
+        self.cache_miss_bytes.update(reads.store_bytes_read, now_ms)
+        self.cache_evictions.update(broker.ledgers.cache.evictions_total, now_ms)
+
+
+class _Windows:
+    """The windows of live objects."""
+
+    def __init__(self) -> None:
+        self.topics: dict[TopicBase, TopicRates] = {}
+        self.producers: dict[Producer, ProducerRates] = {}
+        self.deliveries: dict[SubscriptionBase | Consumer, DeliveryRates] = {}

@@ -1,0 +1,157 @@
+"""`/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/stats`: what happens on a topic, or on its partitions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import msgspec
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import Call
+from pybroker.admin.calls.existing import existing_any_topic
+from pybroker.admin.calls.existing_namespaces import namespace_of_topics
+from pybroker.admin.calls.own_address import broker_id
+from pybroker.admin.calls.partitions import topics_of
+from pybroker.admin.calls.paths import TOPIC
+from pybroker.admin.calls.routing import route
+from pybroker.admin.stats.non_persistent_stats import NonPersistentRequest, any_internal_stats, non_persistent_stats
+from pybroker.admin.stats.partitioned_stats import partitioned_stats
+from pybroker.admin.stats.topic_stats import Document, Measured, StatsRequest, Steps, topic_stats
+from pybroker.broker.backlog import estimated_bytes_behind
+from pybroker.broker.backlog_quota import estimated_backlog_bytes, slowest_subscription
+from pybroker.broker.non_persistent.topic import NonPersistentTopic
+from pybroker.broker.topic import Topic
+from pybroker.errors import AdminError, StoreError, TopicNotFound
+from pybroker.model.names import TopicName
+
+if TYPE_CHECKING:
+    from pybroker.admin.stats.rate_sampler import RateSampler
+    from pybroker.broker.subscription import Subscription
+    from pybroker.broker.topic_base import TopicBase
+
+NOT_ASKED_FOR = -1
+PARTITION_MARK = "-partition-"
+
+
+class TopicStatsRoutes:
+    """Shows what the topic counts, and the rates that one sampler keeps for all."""
+
+    def __init__(self, rates: RateSampler) -> None:
+        self._rates = rates
+
+    def routes(self) -> list[Route]:
+        return [
+            route("GET", TOPIC + "/stats", self.get),
+            route("GET", TOPIC + "/partitioned-stats", self.get_partitioned),
+            route("GET", TOPIC + "/partitioned-internalStats", self.get_partitioned_internal),
+        ]
+
+    async def get(self, call: Call) -> Response:
+        """`getPreciseBacklog` changes nothing: the backlog is counted exactly in any case."""
+        call.require_lookup(call.topic_name())
+        return _json(await self._document(call, await existing_any_topic(call)))
+
+    async def get_partitioned(self, call: Call) -> Response:
+        """The sums, and unless `perPartition=false` what they are made of. Partitions that do not exist are left out."""
+        name, metadata = _partitioned(call)
+        documents = {str(topic.name): await self._document(call, topic) async for topic in _partitions(call, name)}
+        by_name = call.config.aggregate_publisher_stats_by_producer_name
+        merged = await _made(partitioned_stats(list(documents.values()), merges_publishers_by_name=by_name))
+        if not documents:
+            documents[str(name)] = dict(merged)  # So does Pulsar: no partition was made yet.
+        is_detailed = call.query("perPartition") is None or call.flag("perPartition")
+        return _json({**merged, "metadata": metadata, "partitions": documents if is_detailed else {}})
+
+    async def get_partitioned_internal(self, call: Call) -> Response:
+        name, metadata = _partitioned(call)
+        partitions = {str(topic.name): any_internal_stats(topic) async for topic in _partitions(call, name)}
+        if not partitions:
+            raise AdminError(404, "Internal topics have not been generated yet")
+        return _json({"metadata": metadata, "partitions": partitions})
+
+    async def _document(self, call: Call, topic: TopicBase) -> Document:
+        with_publishers = call.config.expose_publisher_stats and not call.flag("excludePublishers")
+        if isinstance(topic, NonPersistentTopic):
+            shown = NonPersistentRequest(broker_id(call), with_publishers, not call.flag("excludeConsumers"))
+            return await _made(non_persistent_stats(topic, self._rates, shown))
+        assert isinstance(topic, Topic)
+        request = StatsRequest(
+            measured=await _measure(call, topic),
+            backlog_bytes=await _topic_backlog_bytes(topic),
+            broker_id=broker_id(call),
+            with_publishers=with_publishers,
+            with_consumers=not call.flag("excludeConsumers"),
+        )
+        return await _made(topic_stats(topic, self._rates, request))
+
+
+def _json(document: Document) -> Response:
+    return Response(msgspec.json.encode(document), media_type="application/json")
+
+
+def _partitioned(call: Call) -> tuple[TopicName, Document]:
+    """The partitioned topic of the path, and what is said of it; 404 when it is none."""
+    name = call.topic_name()
+    call.require_lookup(name)
+    namespace_of_topics(call, name.namespace)
+    if PARTITION_MARK in name.local_name:
+        raise AdminError(412, f"Partitioned Topic Name should not contain '{PARTITION_MARK}'")
+    metadata = call.broker.partitioned.get(name)
+    if metadata is None:
+        raise AdminError(404, f"Partitioned Topic {name} not found")
+    shown: Document = {"partitions": metadata.partitions, "deleted": metadata.deleted}
+    return name, shown if metadata.properties is None else shown | {"properties": metadata.properties}
+
+
+async def _partitions(call: Call, name: TopicName) -> AsyncIterator[TopicBase]:
+    """Those that exist, loaded one after the other."""
+    for partition in topics_of(call, name):
+        with contextlib.suppress(TopicNotFound):
+            yield await call.broker.topics.any(partition, may_create=False)
+
+
+async def _made(steps: Steps) -> Document:
+    """Let the loop turn to others at each pause."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            document: Document = done.value
+            return document
+        await asyncio.sleep(0)
+
+
+async def _measure(call: Call, topic: Topic) -> dict[Subscription, Measured]:
+    with_size = call.query("subscriptionBacklogSize") is None or call.flag("subscriptionBacklogSize")
+    with_time = call.flag("getEarliestTimeInBacklog")
+    measured: dict[Subscription, Measured] = {}
+    for subscription in list(topic.subscriptions.values()):
+        size_bytes = await _backlog_bytes(subscription) if with_size else NOT_ASKED_FOR
+        earliest_ms = await _earliest_publish_ms(subscription) if with_time else 0
+        measured[subscription] = Measured(size_bytes, earliest_ms)
+    return measured
+
+
+async def _backlog_bytes(subscription: Subscription) -> int:
+    """Exact; an estimate when the store cannot tell, since the rest of the figures is wanted then more than ever."""
+    try:
+        return (await subscription.cursor.backlog()).size_bytes
+    except StoreError:
+        cursor = subscription.cursor
+        return estimated_bytes_behind(cursor.ledger.ledgers, cursor.mark_delete_position)
+
+
+async def _topic_backlog_bytes(topic: Topic) -> int:
+    slowest = slowest_subscription(topic)
+    return estimated_backlog_bytes(topic) if slowest is None else await _backlog_bytes(slowest)
+
+
+async def _earliest_publish_ms(subscription: Subscription) -> int:
+    try:
+        return await subscription.cursor.oldest_publish_time() or 0
+    except StoreError:
+        return 0
