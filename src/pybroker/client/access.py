@@ -107,6 +107,27 @@ class Access:
         return b""
 
 
+def access_by_parameters(
+    service_url: str, admin_url: str | None, auth_parameters: str, tls_trust_certs_file: str | None
+) -> Access:
+    """Where the form of `auth_parameters` says how one authenticates: JSON with `userId` is basic authentication, anything
+    else a token as `token_secret` takes it, and nothing means nobody in particular. Raises AccessRefused.
+    """
+    token = user = password = None
+    if auth_parameters.lstrip().startswith("{") and "userId" in _json_parameters(auth_parameters):
+        user, password = basic_secret(auth_parameters)
+    elif auth_parameters:
+        token = token_secret(auth_parameters)
+    return Access(
+        service_url,
+        admin_url or None,
+        token=token,
+        basic_user=user,
+        basic_password=password,
+        tls_trust_certs_file=tls_trust_certs_file or None,
+    )
+
+
 def token_secret(parameters: str) -> Secret:
     """The token that the clients' `authParams` mean: `token:...`, `file:...`, `env:NAME`, JSON with `token`, or itself."""
     text = parameters.strip()

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from pybroker.client.access import Access, AccessRefused, basic_secret, token_secret
+from pybroker.client.access import AccessRefused, access_by_parameters
 from pybroker.errors import InvalidTopicName
 from pybroker.lake.maintenance import MaintenanceOptions
 from pybroker.lake.pipeline import LakeOptions
 from pybroker.lake.planning import TopicSelection
 from pybroker.lake.settings import LakeSettings, SettingsRefused
 from pybroker.lake.table import LakeTable
-from pybroker.model.names import NamespaceName, TopicName
-from pybroker.model.topic_patterns import InvalidPattern, TopicsPattern, UnsupportedPattern
+from pybroker.model.names import TopicName
+from pybroker.model.topic_patterns import InvalidPattern, UnsupportedPattern, pattern_in_namespace
 from pybroker.reading.options import SourceOptions
 
 KEEP_WITHOUT_NUMBER_MS = 3_600_000
@@ -63,18 +62,8 @@ def catalog_properties(settings: LakeSettings) -> dict[str, str]:
 def source_options(settings: LakeSettings) -> SourceOptions:
     """Raises SettingsRefused; shows no secret."""
     try:
-        token = user = password = None
-        if settings.auth_params.lstrip().startswith("{") and "userId" in settings.auth_params:
-            user, password = basic_secret(settings.auth_params)
-        elif settings.auth_params:
-            token = token_secret(settings.auth_params)
-        access = Access(
-            service_url=settings.service_url,
-            admin_url=settings.admin_url,
-            token=token,
-            basic_user=user,
-            basic_password=password,
-            tls_trust_certs_file=settings.tls_trust_certs_file or None,
+        access = access_by_parameters(
+            settings.service_url, settings.admin_url, settings.auth_params, settings.tls_trust_certs_file
         )
     except AccessRefused as error:
         raise SettingsRefused([f"--auth-params: {error}"]) from None
@@ -88,12 +77,7 @@ def selection(settings: LakeSettings) -> TopicSelection:
         if settings.topics:
             names = tuple(str(TopicName.parse(name)) for name in settings.topics)
             return TopicSelection(names, start=settings.start_place, skips_loss=skips_loss)
-        parts = settings.topics_pattern.removeprefix("persistent://").split("/", 2)
-        if len(parts) != 3:
-            raise InvalidTopicName("tenant or namespace is missing")
-        namespace = NamespaceName.parse(f"{parts[0]}/{parts[1]}")
-        pattern = re.escape(f"{namespace}/") + f"(?:{parts[2]})"
-        TopicsPattern.parse(pattern)
+        namespace, pattern = pattern_in_namespace(settings.topics_pattern)
     except (InvalidTopicName, InvalidPattern, UnsupportedPattern) as error:
         raise SettingsRefused(
             [

@@ -19,13 +19,13 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from pybroker.lake.partitioning import Partitioning, parse_partitioning
 from pybroker.lake.progress import check_pipeline_name
+from pybroker.reading.time_text import time_ms
 
 FORMATS = ("iceberg", "delta", "parquet")
 READ_MODES = ("auto", "segment", "bulk", "binary")
@@ -221,12 +221,9 @@ def _contradictions(settings: LakeSettings) -> list[str]:
 def _start(text: str) -> str | int:
     if text in ("earliest", "latest"):
         return text
-    if text.isdecimal():
-        return int(text)
     try:
-        moment = datetime.fromisoformat(text)
+        return time_ms(text)
     except ValueError:
         raise ValueError(
             f"--start {text!r}: earliest, latest, 2026-11-23T04:00:00Z or milliseconds since 1970"
         ) from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -16,7 +16,8 @@ from functools import lru_cache
 import re2
 from crc32c import crc32c
 
-from pybroker.model.names import DOMAINS
+from pybroker.errors import InvalidTopicName
+from pybroker.model.names import DOMAINS, NamespaceName
 
 SCHEME_END = "://"
 NO_TOPICS_HASH = "00000000"
@@ -50,6 +51,21 @@ class TopicsPattern:
         """Whether the full name `topic` is meant. Works on text: lists are long, and parsed names worth keeping are few."""
         name = _PARTITION.sub("", topic.partition(SCHEME_END)[2])
         return self._expression.fullmatch(name) is not None
+
+
+def pattern_in_namespace(text: str) -> tuple[NamespaceName, str]:
+    """The namespace that `text` names, and the pattern of what it means there: tenant and namespace are as they are, only the
+    rest is an expression, as in `persistent://public/default/orders-.*`.
+
+    Raises InvalidTopicName for the first two, InvalidPattern or UnsupportedPattern for the rest.
+    """
+    parts = text.removeprefix("persistent://").split("/", 2)
+    if len(parts) != 3:
+        raise InvalidTopicName("tenant or namespace is missing")
+    namespace = NamespaceName.parse(f"{parts[0]}/{parts[1]}")
+    pattern = re.escape(f"{namespace}/") + f"(?:{parts[2]})"
+    TopicsPattern.parse(pattern)
+    return namespace, pattern
 
 
 def topics_hash(topics: Sequence[str]) -> str:

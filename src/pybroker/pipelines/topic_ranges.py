@@ -7,13 +7,13 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from rich.console import Console
 from rich.progress import track
 
-from pybroker.client.access import Access, AccessRefused, Secret
+from pybroker.client.access import Access, AccessRefused, access_by_parameters
 from pybroker.columns.bad_records import BadEntry
 from pybroker.columns.values.unreadable import UnreadableSchema
 from pybroker.errors import ProtocolViolation
@@ -22,6 +22,7 @@ from pybroker.reading.cutting import cut
 from pybroker.reading.entry_source import EntrySource, ReadingFailed
 from pybroker.reading.options import MODES, SourceOptions
 from pybroker.reading.places import EntryRange, Place, TopicPlan
+from pybroker.reading.time_text import time_ms
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_FINDINGS = 0, 1, 2, 3
 SPLIT_BYTES = 64 << 20
@@ -82,37 +83,16 @@ def source_options(options: argparse.Namespace) -> SourceOptions:
     try:
         return SourceOptions(access_of(options), options.read_mode)
     except AccessRefused as error:
-        raise WrongOptions(str(error)) from None
+        raise WrongOptions(f"--auth-params: {error}") from None
 
 
 def access_of(options: argparse.Namespace) -> Access:
-    """Raises AccessRefused, WrongOptions."""
-    token = user = password = None
+    """Raises AccessRefused, WrongOptions. A token says where it stands: one that stands there alone is more likely a slip."""
     text = options.auth_params.strip()
-    if text.startswith("{"):
-        try:
-            given = json.loads(text)
-            user, password = str(given["userId"]), Secret(text=str(given["password"]))
-        except (ValueError, KeyError, TypeError):
-            raise WrongOptions('--auth-params: JSON must be {"userId": ..., "password": ...}') from None
-    elif text:
-        kind, separator, rest = text.partition(":")
-        secrets = {
-            "token": lambda: Secret(text=rest),
-            "file": lambda: Secret(in_file=rest.removeprefix("//")),
-            "env": lambda: Secret(in_environment=rest),
-        }
-        if not separator or kind not in secrets:
-            raise WrongOptions("--auth-params: token:..., file:/path, env:NAME, or JSON with userId and password")
-        token = secrets[kind]()
-    return Access(
-        options.service_url,
-        options.admin_url or None,
-        token=token,
-        basic_user=user,
-        basic_password=password,
-        tls_trust_certs_file=options.tls_trust_certs_file,
-    )
+    access = access_by_parameters(options.service_url, options.admin_url, text, options.tls_trust_certs_file)
+    if access.token is not None and not text.startswith(("token:", "file:", "env:")):
+        raise WrongOptions("--auth-params: token:..., file:/path, env:NAME, or JSON with userId and password")
+    return access
 
 
 def part_of(options: argparse.Namespace) -> Part:
@@ -123,16 +103,13 @@ def part_of(options: argparse.Namespace) -> Part:
 
 
 def _place_or_time(option: str, text: str) -> int | Place:
-    if text.isascii() and text.isdigit():
-        return int(text)
     ledger, _, entry = text.partition(":")
     if ledger.isascii() and ledger.isdigit() and entry.isascii() and entry.isdigit():
         return Place(int(ledger), int(entry))
     try:
-        moment = datetime.fromisoformat(text)
+        return time_ms(text)
     except ValueError:
         raise WrongOptions(f"{option} {text}: a time as 2026-11-23T04:00:00Z or in ms, or LEDGER:ENTRY") from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def plans_of(source: EntrySource, topic: str, part: Part) -> list[TopicPlan]:

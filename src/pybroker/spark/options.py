@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pybroker.client.access import Access
 from pybroker.errors import InvalidTopicName
-from pybroker.model.names import NamespaceName, TopicName
-from pybroker.model.topic_patterns import InvalidPattern, TopicsPattern, UnsupportedPattern
+from pybroker.model.names import TopicName
+from pybroker.model.topic_patterns import InvalidPattern, TopicsPattern, UnsupportedPattern, pattern_in_namespace
 from pybroker.spark import connection_options
 from pybroker.spark.admission import UNLIMITED, Limits
 from pybroker.spark.offsets import EARLIEST, LATEST, Bounds, InvalidOffsets, parse_offsets, parse_times
@@ -189,19 +188,12 @@ def _topic_name(option: str, name: str) -> str:
 
 
 def _pattern(text: str) -> TopicChoice:
-    """Tenant and namespace as they are, the rest as an expression: `persistent://public/default/orders-.*`."""
-    rest = text.removeprefix("persistent://")
-    parts = rest.split("/", 2)
-    if len(parts) == 1:
-        parts = ["public", "default", text]
-    expected = "persistent://TENANT/NAMESPACE/EXPRESSION, where only the topic's own name is a pattern"
+    """Tenant and namespace as they are, the rest as an expression; `public/default` where there is an expression alone."""
+    name = text.removeprefix("persistent://")
     try:
-        if len(parts) != 3:
-            raise InvalidTopicName("tenant or namespace is missing")
-        namespace = NamespaceName.parse(f"{parts[0]}/{parts[1]}")
-        pattern = re.escape(f"{namespace}/") + f"(?:{parts[2]})"
-        TopicsPattern.parse(pattern)
+        namespace, pattern = pattern_in_namespace(name if "/" in name else f"public/default/{name}")
     except (InvalidTopicName, InvalidPattern, UnsupportedPattern) as error:
+        expected = "persistent://TENANT/NAMESPACE/EXPRESSION, where only the topic's own name is a pattern"
         raise InvalidOptions(f"option topicsPattern: {error}; expected {expected}") from error
     return TopicChoice(namespace=str(namespace), pattern=pattern)
 

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.client.access import Access, AccessRefused, Secret, basic_secret, tls_files, token_secret
+from pybroker.client.access import (
+    Access,
+    AccessRefused,
+    Secret,
+    access_by_parameters,
+    basic_secret,
+    tls_files,
+    token_secret,
+)
 
 URL = "pulsar://localhost:6650"
 
@@ -82,3 +90,26 @@ def test_certificate_and_key_come_together() -> None:
 def test_one_authenticates_in_one_way() -> None:
     with pytest.raises(AccessRefused):
         Access(URL, token=Secret(text="a"), basic_user="b", basic_password=Secret(text="c"))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "method", "data"),
+    [
+        ("", "none", b""),
+        ("token:abc", "token", b"abc"),
+        ("abc", "token", b"abc"),
+        ('{"token": "abc"}', "token", b"abc"),
+        (' {"userId": "joe", "password": "hush"}', "basic", b"joe:hush"),
+    ],
+)
+def test_the_form_of_the_parameters_says_how_one_authenticates(parameters: str, method: str, data: bytes) -> None:
+    access = access_by_parameters(URL, "", parameters, "")
+    assert (access.method, access.auth_data()) == (method, data)
+    assert (access.service_url, access.admin_url, access.tls_trust_certs_file) == (URL, None, None)
+
+
+@pytest.mark.parametrize("parameters", ["  ", "token:", "{hush}", '{"userId": "joe"}', '{"password": "hush"}', "{"])
+def test_parameters_without_a_secret_are_refused_without_their_text(parameters: str) -> None:
+    with pytest.raises(AccessRefused) as refused:
+        access_by_parameters(URL, None, parameters, None)
+    assert "hush" not in str(refused.value)

@@ -2,7 +2,14 @@ import time
 
 import pytest
 
-from pybroker.model.topic_patterns import InvalidPattern, TopicsPattern, UnsupportedPattern, topics_hash
+from pybroker.errors import InvalidTopicName
+from pybroker.model.topic_patterns import (
+    InvalidPattern,
+    TopicsPattern,
+    UnsupportedPattern,
+    pattern_in_namespace,
+    topics_hash,
+)
 
 TOPICS = [
     "non-persistent://t/ns/foo-x",
@@ -87,3 +94,30 @@ def test_equal_patterns_are_one_object() -> None:
 )
 def test_the_hash_is_the_one_that_clients_reckon(topics: list[str], expected: str) -> None:
     assert topics_hash(topics) == expected
+
+
+@pytest.mark.parametrize("text", ["persistent://t/n.s/foo-[ab]|bar/x", "t/n.s/foo-[ab]|bar/x"])
+def test_only_the_own_name_of_a_topic_is_an_expression(text: str) -> None:
+    namespace, pattern = pattern_in_namespace(text)
+    matches = TopicsPattern.parse(pattern).matches
+    assert str(namespace) == "t/n.s"
+    assert matches("persistent://t/n.s/foo-a")
+    assert matches("persistent://t/n.s/bar/x")
+    assert not matches("persistent://t/nXs/foo-a")
+    assert not matches("bar/x")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", InvalidTopicName),
+        ("foo", InvalidTopicName),
+        ("t/ns", InvalidTopicName),
+        ("t*/ns/foo", InvalidTopicName),
+        ("t/ns/(", InvalidPattern),
+        ("t/ns/(?=x)y", UnsupportedPattern),
+    ],
+)
+def test_a_pattern_in_no_namespace_is_refused(text: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        pattern_in_namespace(text)
