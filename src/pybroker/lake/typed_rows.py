@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -18,9 +15,9 @@ from pybroker.columns.values.value_schema import SchemaInfo
 from pybroker.lake.settings import LakeSettings, SettingsRefused
 from pybroker.model.names import TopicName
 from pybroker.reading.entry_source import EntrySource
+from pybroker.reading.idle_sources import IdleSources
 from pybroker.reading.options import SourceOptions
 from pybroker.reading.places import EntryRange
-from pybroker.reading.sources import open_source
 from pybroker.reading.typed import TypedReader, TypedReading, typed_reading, union_of_topics
 from pybroker.reading.what_is_left import WhatIsLeft
 
@@ -39,9 +36,8 @@ METADATA_COLUMNS = (
 """Of a table where nothing else was said: what identifies a message is among them."""
 ALL_OF_THE_SCHEMA = "*"
 MAX_IDLE_SOURCES = 8
-
-_lock = threading.Lock()
-_idle: list[tuple[int, SourceOptions, EntrySource]] = []
+"""Of one process; the one idle for longest is closed."""
+_idle = IdleSources(MAX_IDLE_SOURCES)
 
 
 @dataclass(frozen=True)
@@ -58,43 +54,16 @@ class TypedRows:
         return self.reading.columns
 
     def rows(self, entries: Sequence[EntryRange]) -> Iterator[pa.RecordBatch]:
-        with _source(self.where) as own:
+        with _idle.opened(self.where) as own:
             source = WhatIsLeft(own) if self.skips_loss else own
             reader = TypedReader(source, self.reading)
             for part in entries:
                 yield from reader.read(part)
 
 
-@contextmanager
-def _source(where: SourceOptions) -> Iterator[EntrySource]:
-    """A source that nobody else uses; kept for the next one of this process unless something went wrong."""
-    found = None
-    with _lock:
-        for index, (process_id, options, source) in enumerate(_idle):
-            if process_id == os.getpid() and options == where:
-                found = source
-                del _idle[index]
-                break
-    source = found if found is not None else open_source(where)
-    try:
-        yield source
-    except BaseException:
-        source.close()
-        raise
-    with _lock:
-        if len(_idle) < MAX_IDLE_SOURCES:
-            _idle.append((os.getpid(), where, source))
-            return
-    source.close()
-
-
 def close_idle_sources() -> None:
     """Give back connections and leases of this process."""
-    with _lock:
-        own = [source for process_id, _, source in _idle if process_id == os.getpid()]
-        _idle.clear()
-    for source in own:
-        source.close()
+    _idle.close()
 
 
 def reading_maker(
