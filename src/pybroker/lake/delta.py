@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import Schema as DeltaSchema
@@ -234,15 +233,7 @@ class DeltaLakeTable(LakeTable):
         return found
 
     def read_file(self, state: TableState, file: TableFile) -> pa.Table:
-        with self._storage.open(self._storage.location(file.location)) as opened:
-            rows = pq.read_table(opened, partitioning=None)
-        columns = [
-            rows.column(field.name).cast(field.type)
-            if field.name in rows.schema.names
-            else pa.nulls(rows.num_rows, field.type)
-            for field in state.schema
-        ]
-        return pa.Table.from_arrays(columns, schema=state.schema)
+        return self._storage.read_rows(file.location, state.schema)
 
     def expire(self, state: TableState, keep_versions: int, older_than_ms: int) -> int:
         """By age alone: Delta keeps what a reader of an older version may still read. Its log is cleaned by its checkpoints."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from pybroker.columns.arrow_types import usual_type
+
 MAX_TYPE_LENGTH = 40
 """Of a type in a column's name; the type of a struct can be pages long."""
 
@@ -153,22 +155,7 @@ def _part_changes(path: str, old: pa.DataType, new: pa.DataType, problems: list[
 
 def same_type(old: pa.DataType, new: pa.DataType) -> bool:
     """Whether two types are stored alike: large and small variants are, and names and metadata inside do not matter."""
-    return bool(_plain(old) == _plain(new))
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    simple = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary(), pa.string_view(): pa.string()}
-    if kind in simple:
-        return simple[kind]
-    if pa.types.is_fixed_size_binary(kind):
-        return kind
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(kind.field(i).name, _plain(kind.field(i).type)) for i in range(kind.num_fields)])
-    if pa.types.is_map(kind):
-        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(pa.field("element", _plain(kind.value_type)))
-    return kind
+    return bool(usual_type(old) == usual_type(new))
 
 
 def evolved(present: pa.Schema, steps: list[Step]) -> pa.Schema:

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pybroker.lake import steps
 from pybroker.lake.evolution import ChangeInside, EvolutionRefused, RenameColumn, Step, evolved, steps_between
@@ -141,15 +140,7 @@ class ParquetTable(LakeTable):
         return [TableFile(path, size, rows, partition) for path, (size, rows, partition) in log.files.items()]
 
     def read_file(self, state: TableState, file: TableFile) -> pa.Table:
-        with self._storage.open(self._storage.location(file.location)) as opened:
-            rows = pq.read_table(opened, partitioning=None)
-        columns = [
-            rows.column(column.name).cast(column.type)
-            if column.name in rows.schema.names
-            else pa.nulls(rows.num_rows, column.type)
-            for column in state.schema
-        ]
-        return pa.Table.from_arrays(columns, schema=state.schema)
+        return self._storage.read_rows(file.location, state.schema)
 
     def expire(self, state: TableState, keep_versions: int, older_than_ms: int) -> int:
         """Delete files whose rows are elsewhere by now, and log entries that a whole state has made needless."""

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -76,6 +78,18 @@ class Storage:
         """Raises FileNotFoundError."""
         content: bytes = self._fs.cat_file(f"{self._root}/{path}")
         return content
+
+    def read_rows(self, path: str, schema: pa.Schema) -> pa.Table:
+        """A Parquet file as the present columns: null where the file has none of that name, since it is older than them."""
+        with self.open(self.location(path)) as opened:
+            rows = pq.read_table(opened, partitioning=None)
+        columns = [
+            rows.column(field.name).cast(field.type)
+            if field.name in rows.schema.names
+            else pa.nulls(rows.num_rows, field.type)
+            for field in schema
+        ]
+        return pa.Table.from_arrays(columns, schema=schema)
 
     def exists(self, path: str) -> bool:
         self._fs.invalidate_cache()

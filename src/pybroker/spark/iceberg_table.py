@@ -20,6 +20,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from pybroker.columns.arrow_types import usual_type
+
 NAME = "pulsar-lake"
 KEYS = ("table", "target", "catalogname", "snapshotid")
 
@@ -122,18 +124,4 @@ def arrow_schema(schema: Any) -> pa.Schema:
     """Of an Iceberg schema, with 32-bit offsets as Spark takes them, everything nullable as Spark is told."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow  # noqa: PLC0415
 
-    return pa.schema([pa.field(f.name, _small(f.type)) for f in schema_to_pyarrow(schema, include_field_ids=False)])
-
-
-def _small(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_large_string(kind):
-        return pa.string()
-    if pa.types.is_large_binary(kind):
-        return pa.binary()
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(kind.field(i).name, _small(kind.field(i).type)) for i in range(kind.num_fields)])
-    if pa.types.is_map(kind):
-        return pa.map_(_small(kind.key_type), _small(kind.item_type))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(pa.field("element", _small(kind.value_type)))
-    return kind
+    return pa.schema([pa.field(f.name, usual_type(f.type)) for f in schema_to_pyarrow(schema, include_field_ids=False)])

@@ -1,0 +1,23 @@
+"""Arrow types that differ in their layout only."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+_USUAL = {pa.large_string(): pa.string(), pa.string_view(): pa.string(), pa.large_binary(): pa.binary()}
+
+
+def usual_type(kind: pa.DataType) -> pa.DataType:
+    """The type with 32-bit offsets; everything in it may be null, and an item of a list is called `element`, as in files.
+
+    Lists of a fixed size and dictionaries stay what they are.
+    """
+    if kind in _USUAL:
+        return _USUAL[kind]
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(each.name, usual_type(each.type)) for each in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(usual_type(kind.key_type), usual_type(kind.item_type))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(pa.field("element", usual_type(kind.value_type)))
+    return kind
