@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-from crc32c import crc32c
 
 from pybroker.columns import python_packer
 from pybroker.columns.packed_columns import MessageColumns, PackedColumns, key_bytes, packed_columns
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.compression import NOT_COMPRESSED, compress
-from pybroker.wire.entry_metadata import MAGIC_CRC32C
+from pybroker.wire.entry_builder import framed
 
 METADATA_ALLOWANCE_BYTES = 4096
 """Of an entry, for what stands in front of its payload; names and schema versions are shorter."""
@@ -93,10 +91,7 @@ class EntryMaker:
             metadata.partition_key = batch.key
             if batch.key_is_base64:
                 metadata.partition_key_b64_encoded = True
-        header = metadata.SerializeToString()
-        front = len(header).to_bytes(4, "big") + header
-        checksum = crc32c(payload, crc32c(front))
-        return b"".join((MAGIC_CRC32C.to_bytes(2, "big"), checksum.to_bytes(4, "big"), front, payload))
+        return framed(metadata, payload)
 
 
 def row_batches(rows: MessageColumns, limits: BatchLimits, first_sequence_id: int) -> Iterator[RowBatch]:
@@ -142,8 +137,3 @@ def _key_of(columns: PackedColumns, row: int) -> tuple[str | None, bool]:
         return None, False
     text = bytes(memoryview(data)[offsets[row] : offsets[row + 1]]).decode()
     return text, bool(is_base64 is not None and is_base64[row])
-
-
-def no_columns() -> MessageColumns:
-    """No rows at all."""
-    return MessageColumns(pa.array([], pa.binary()))

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
 from pybroker.errors import ProtocolViolation
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.batch_limits import LEAST_MESSAGE_BYTES, uncompressed_bytes
 from pybroker.wire.compression import DamagedPayload, compress, decompress
+from pybroker.wire.entry_builder import framed
 from pybroker.wire.entry_metadata import (
     MAGIC_CRC32C,
     NUM_MESSAGES_BYTE,
@@ -197,9 +197,6 @@ def with_messages(entry: bytes, batch: Batch, kept: Sequence[bool]) -> bytes:
     metadata = pb.MessageMetadata()
     metadata.CopyFrom(batch.metadata)
     metadata.uncompressed_size = len(payload)
-    header = metadata.SerializeToString()
-    body = len(header).to_bytes(_SIZE_BYTES, "big") + header + compress(metadata.compression, bytes(payload))
     start = message_start(entry)  # what the broker has put in front of it stays
-    if entry[start : start + 2] == _MAGIC:
-        body = _MAGIC + crc32c(body).to_bytes(4, "big") + body
-    return entry[:start] + body
+    compressed = compress(metadata.compression, bytes(payload))
+    return entry[:start] + framed(metadata, compressed, has_checksum=entry[start : start + 2] == _MAGIC)

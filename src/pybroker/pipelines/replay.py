@@ -18,9 +18,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from crc32c import crc32c
-
-from pybroker.client.client import Client, TopicSchema
+from pybroker.client.client import Client
 from pybroker.client.failures import ClientError
 from pybroker.client.producer import MessageId, Producer, ProducerSettings, open_producer
 from pybroker.errors import BrokerError, InvalidTopicName
@@ -44,8 +42,10 @@ from pybroker.reading.entry_source import DataLoss, ReadingFailed
 from pybroker.reading.rest import Refused, RestClient
 from pybroker.reading.rest_topics import segments_of
 from pybroker.reading.sources import open_source
+from pybroker.reading.wire_schemas import topic_schema
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.entry_metadata import MAGIC_CRC32C, metadata_span
+from pybroker.wire.entry_builder import framed
+from pybroker.wire.entry_metadata import metadata_span
 
 if TYPE_CHECKING:
     from pybroker.columns.entry_run import EntryRun
@@ -104,9 +104,7 @@ def rewritten(
         metadata.schema_version = schema_version
     if publish_time_ms:
         metadata.publish_time = publish_time_ms
-    header = metadata.SerializeToString()
-    checked = len(header).to_bytes(4, "big") + header + payload
-    return MAGIC_CRC32C.to_bytes(2, "big") + crc32c(checked).to_bytes(4, "big") + checked
+    return framed(metadata, payload)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -304,20 +302,18 @@ class _Replay:
 
 
 async def _registered(client: Client, target: TopicName, info: SchemaInfo) -> bytes:
-    kind = pb.Schema.Type.Value({"BOOLEAN": "Bool"}.get(info.type, _wire_name(info.type)))
+    """The target's version of this schema; plain bytes have none."""
+    schema = topic_schema(info, "")
+    if schema is None:
+        return b""
     command = pb.BaseCommand(type=pb.BaseCommand.GET_OR_CREATE_SCHEMA)
     command.getOrCreateSchema.topic = str(target)
-    command.getOrCreateSchema.schema.CopyFrom(TopicSchema(kind, info.data, info.properties, info.name).to_wire())
+    command.getOrCreateSchema.schema.CopyFrom(schema.to_wire())
 
     async def ask() -> pb.BaseCommand:
         return await (await client.connection_for(target)).request(command)
 
     return (await client.retried(ask)).getOrCreateSchemaResponse.schema_version
-
-
-def _wire_name(schema_type: str) -> str:
-    """KEY_VALUE is KeyValue on the wire."""
-    return "".join(part.capitalize() for part in schema_type.split("_"))
 
 
 def _entries(run: EntryRun) -> Iterator[tuple[int, bytes]]:

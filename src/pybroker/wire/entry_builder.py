@@ -1,4 +1,4 @@
-"""Entries that the broker writes itself, byte for byte as a client would send them."""
+"""Entries as clients send them, byte for byte: those that the broker writes itself, and those that tools write or change."""
 
 from __future__ import annotations
 
@@ -9,6 +9,16 @@ from crc32c import crc32c
 
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.entry_metadata import MAGIC_CRC32C
+
+
+def framed(metadata: pb.MessageMetadata, payload: bytes, *, has_checksum: bool = True) -> bytes:
+    """`[0x0e01 crc32c(4)] metadata_size(4) MessageMetadata payload`, where the payload is as `metadata` says."""
+    header = metadata.SerializeToString()
+    front = len(header).to_bytes(4, "big") + header
+    if not has_checksum:
+        return front + payload
+    checksum = crc32c(payload, crc32c(front))  # in two steps, and joined once: payloads are large
+    return b"".join((MAGIC_CRC32C.to_bytes(2, "big"), checksum.to_bytes(4, "big"), front, payload))
 
 
 def build_entry(
@@ -49,6 +59,4 @@ def build_entry(
         metadata.schema_version = schema_version
     if payload is None:
         metadata.null_value = True
-    header = metadata.SerializeToString()
-    checked = len(header).to_bytes(4, "big") + header + (payload or b"")
-    return MAGIC_CRC32C.to_bytes(2, "big") + crc32c(checked).to_bytes(4, "big") + checked
+    return framed(metadata, payload or b"")

@@ -1,6 +1,8 @@
 import crc32c
+import pytest
 
-from pybroker.wire.entry_builder import build_entry
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.entry_builder import build_entry, framed
 from pybroker.wire.entry_metadata import is_batch, message_metadata, metadata_span
 
 
@@ -36,3 +38,13 @@ def test_what_a_producer_says_of_its_message_is_in_the_metadata() -> None:
     assert (metadata.partition_key, metadata.partition_key_b64_encoded) == ("a2V5", True)
     assert [(each.key, each.value) for each in metadata.properties] == [("a", "b")]
     assert (metadata.event_time, metadata.deliver_at_time) == (5, 9)
+
+
+@pytest.mark.parametrize("payload", [b"", b"value", bytes(100_000)])
+def test_a_frame_with_and_without_checksum_holds_the_same(payload: bytes) -> None:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2)
+    checked, plain = framed(metadata, payload), framed(metadata, payload, has_checksum=False)
+    assert checked == b"\x0e\x01" + crc32c.crc32c(plain).to_bytes(4, "big") + plain
+    for entry in (checked, plain):
+        assert message_metadata(entry) == metadata
+        assert entry[metadata_span(entry)[1] :] == payload
