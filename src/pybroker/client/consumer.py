@@ -82,14 +82,7 @@ class Consumer(ConnectionUser):
                 raise self._failure
             if (permits := self._window.due()) > 0:
                 self._flow(permits)
-            self._arrived.clear()
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._arrived.wait()
-            except TimeoutError:
-                raise RequestTimedOut(
-                    f"{self.topic} did not send an entry within {timeout_s:g} s: the broker is slow or cannot be reached"
-                ) from None
+            await self._arrival(timeout_s)
         entries = [*self._received]
         self._received.clear()
         self._received_bytes = 0
@@ -107,15 +100,19 @@ class Consumer(ConnectionUser):
         while not self._received:
             if self._failure is not None:
                 raise self._failure
-            self._arrived.clear()
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._arrived.wait()
-            except TimeoutError:
-                raise RequestTimedOut(
-                    f"{self.topic} did not send an entry within {timeout_s:g} s: the broker is slow or cannot be reached"
-                ) from None
+            await self._arrival(timeout_s)
         return self._received.popleft()
+
+    async def _arrival(self, timeout_s: float) -> None:
+        """Wait until something came. Raises RequestTimedOut."""
+        self._arrived.clear()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._arrived.wait()
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"{self.topic} did not send an entry within {timeout_s:g} s: the broker is slow or cannot be reached"
+            ) from None
 
     def _flow(self, permits: int) -> None:
         command = Command(type=Command.FLOW)

@@ -34,12 +34,10 @@ METADATA_TYPES: dict[str, pa.DataType] = {
 DEFAULT_COLUMNS = ("__key", "__topic", "__messageId", "__publishTime", "__eventTime", "__messageProperties")
 ERROR_COLUMN = "__error"
 """Why a record could not be decoded, with `badRecords=column`; null for a good one."""
-NEVER_NULL = frozenset(
-    {"__topic", "__messageId", "__publishTime", "__ledgerId", "__entryId", "__batchIndex", "__partition"}
-)
-"""What every message has. Spark is told all the same that any column may be null, as the Scala connector tells it."""
 
 
 def metadata_field(name: str) -> pa.Field:
-    """The Arrow field of a metadata column; KeyError for a name that is none."""
+    """The Arrow field of a metadata column; KeyError for a name that is none. Any may be null, as the Scala connector tells
+    Spark, although every message has a place and a publish time.
+    """
     return pa.field(name, METADATA_TYPES[name], nullable=True)

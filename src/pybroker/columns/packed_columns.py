@@ -20,7 +20,6 @@ ordering key; event time (int64 ms) with validity; properties: offsets into item
 A column that there is none of is None throughout. `python_packer` unpacks them.
 """
 _NOTHING = np.zeros(0, np.uint8)
-MICROS_IN_MS = 1000
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,26 +43,26 @@ class LeaseLost(LakeError):
     """Another process has taken over; this one must not go on."""
 
 
-class Planner:
+class Planner(ABC):
     """What there is to read; implemented over an EntrySource."""
 
+    @abstractmethod
     def topics(self) -> list[str]:
         """Full names of all partitions that the pipeline reads now, sorted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def first_places(self, topics: Sequence[str]) -> dict[str, Place]:
         """Where topics begin that the table has no position of."""
-        raise NotImplementedError
 
+    @abstractmethod
     def plan(self, positions: Mapping[str, Place]) -> list[TopicPlan]:
         """What there is from these places on, with `lost` already judged. Raises DataLoss, ReadingFailed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reading(self, topics: Sequence[str]) -> RowReading:
         """How entries of these topics become rows, by their newest schemas; asked after `plan`, so that no entry of the plan
         is of a newer one.
         """
-        raise NotImplementedError
 
     def renames(self) -> dict[str, str]:
         """New column names to old ones, as of the last `reading`."""

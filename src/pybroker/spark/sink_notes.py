@@ -68,7 +68,6 @@ class SinkState:
     query: str = ""
     runs: list[str] = field(default_factory=list)
     completed: int = -1
-    completed_tasks: int = 0
     shares: dict[Share, list[NotedEntry]] = field(default_factory=dict)
 
     def fold(self, note: bytes) -> None:
@@ -84,7 +83,6 @@ class SinkState:
                 self.query, self.runs = query, list(content["runs"])
             if query == self.query:
                 self.completed = max(self.completed, content["batch"])
-                self.completed_tasks = content["tasks"]
                 self.shares = {share: noted for share, noted in self.shares.items() if share.batch > self.completed}
         elif kind == "sent" and query == self.query:
             share = Share(content["batch"], content["task"], content["topic"])

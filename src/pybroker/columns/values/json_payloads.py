@@ -24,7 +24,7 @@ from pybroker.columns.values.avro_columns import AvroColumns, UnionColumn, logic
 from pybroker.columns.values.avro_values import AvroDefinition
 from pybroker.columns.values.json_values import Convert, Unfit, converter, field_value
 from pybroker.columns.values.lanes import Failures, Numbers, placed
-from pybroker.columns.values.payload_reader import PayloadReader, Programs, chosen_fields, read_by_version
+from pybroker.columns.values.payload_reader import ReaderOfOneType, chosen_fields
 from pybroker.columns.values.value_schema import SchemaInfo, SchemaOfVersion
 from pybroker.schema.avro import AvroType
 
@@ -34,29 +34,16 @@ _SPACE = " \t\r\n"
 _READ_AS_THEY_ARE = frozenset({"boolean", "int", "long", "float", "double", "string", "enum"})
 
 
-class JsonReader(PayloadReader):
+class JsonReader(ReaderOfOneType):
     """JSON as Pulsar's JSON schemas have it: the definition is an Avro one."""
 
     def __init__(self, info: SchemaInfo, versions: SchemaOfVersion, wanted: Collection[str] | None = None) -> None:
+        super().__init__("JSON", versions)
         definition = AvroDefinition(info.data)
         self.fields = chosen_fields(definition.fields, wanted)
         self.is_record = definition.is_record
         self._rows = RowsOfJson(definition, self.fields)
         self._fast = _fast_types(definition, self.fields) if definition.is_record and self.fields else None
-        # The versions are asked only for whether they are JSON at all.
-        self._programs: Programs[bool] = Programs(True, versions, self._program, needs_writer=False)
-
-    @staticmethod
-    def _program(info: SchemaInfo) -> bool:
-        if info.type != "JSON":
-            raise ValueError(f"its type is {info.type}, and not JSON")
-        return True
-
-    def read(self, values: pa.BinaryArray, versions: pa.BinaryArray, failures: Failures) -> list[pa.Array]:
-        def run(_: bool, part: pa.BinaryArray, rows: Numbers) -> list[pa.Array]:
-            return self._run(part, rows, failures)
-
-        return read_by_version(self._programs, self.fields, values, versions, failures, run)
 
     def _run(self, part: pa.BinaryArray, rows: Numbers, failures: Failures) -> list[pa.Array]:
         pieces: list[tuple[Any, list[pa.Array]]] = []

@@ -161,6 +161,29 @@ def read_by_version(
     ]
 
 
+class ReaderOfOneType(PayloadReader):
+    """Reads payloads that say themselves what is where, so that of a version it matters only whether it is of this type."""
+
+    def __init__(self, schema_type: str, versions: SchemaOfVersion) -> None:
+        self._type = schema_type
+        self._programs: Programs[bool] = Programs(True, versions, self._program, needs_writer=False)
+
+    def _program(self, info: SchemaInfo) -> bool:
+        if info.type != self._type:
+            raise ValueError(f"its type is {info.type}, and not {self._type}")
+        return True
+
+    def read(self, values: pa.BinaryArray, versions: pa.BinaryArray, failures: Failures) -> list[pa.Array]:
+        def run(_: bool, part: pa.BinaryArray, rows: Numbers) -> list[pa.Array]:
+            return self._run(part, rows, failures)
+
+        return read_by_version(self._programs, self.fields, values, versions, failures, run)
+
+    @abstractmethod
+    def _run(self, part: pa.BinaryArray, rows: Numbers, failures: Failures) -> list[pa.Array]:
+        """A column for each field of payloads that are all there; `rows` are their rows in what is read."""
+
+
 def checked_names(fields: list[pa.Field]) -> list[pa.Field]:
     """Refuse names that a table cannot tell apart from each other (Spark's do not mind case) or from the metadata columns."""
     taken = {name.lower(): f"the metadata column {name}" for name in (*METADATA_TYPES, ERROR_COLUMN)}

@@ -18,7 +18,7 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from google.protobuf.message import DecodeError, Message
 
 from pybroker.columns.values.lanes import Failures, Numbers
-from pybroker.columns.values.payload_reader import PayloadReader, Programs, read_by_version
+from pybroker.columns.values.payload_reader import ReaderOfOneType
 from pybroker.columns.values.protobuf_columns import MessageColumns
 from pybroker.columns.values.unreadable import UnreadableSchema
 from pybroker.columns.values.value_schema import SchemaInfo, SchemaOfVersion
@@ -33,7 +33,7 @@ _PLAIN = {
 }
 
 
-class ProtobufReader(PayloadReader):
+class ProtobufReader(ReaderOfOneType):
     """Serialised Protobuf messages of one type."""
 
     is_record = True
@@ -41,24 +41,11 @@ class ProtobufReader(PayloadReader):
     def __init__(
         self, info: SchemaInfo, descriptor: Descriptor, versions: SchemaOfVersion, wanted: Collection[str] | None
     ) -> None:
+        super().__init__(info.type, versions)
         message = MessageColumns(descriptor)
         self._columns = [each for each in message.columns if wanted is None or each.name in wanted]
         self.fields = [pa.field(each.name, each.type) for each in self._columns]
-        self._type = info.type
         self._class: type[Message] = message_factory.GetMessageClass(descriptor)
-        # The versions are asked only for whether they are Protobuf at all.
-        self._programs: Programs[bool] = Programs(True, versions, self._program, needs_writer=False)
-
-    def _program(self, info: SchemaInfo) -> bool:
-        if info.type != self._type:
-            raise ValueError(f"its type is {info.type}, and not {self._type}")
-        return True
-
-    def read(self, values: pa.BinaryArray, versions: pa.BinaryArray, failures: Failures) -> list[pa.Array]:
-        def run(_: bool, part: pa.BinaryArray, rows: Numbers) -> list[pa.Array]:
-            return self._run(part, rows, failures)
-
-        return read_by_version(self._programs, self.fields, values, versions, failures, run)
 
     def _run(self, part: pa.BinaryArray, rows: Numbers, failures: Failures) -> list[pa.Array]:
         messages: list[Message | None] = []

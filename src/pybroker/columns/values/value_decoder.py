@@ -19,7 +19,6 @@ from pybroker.columns.values.value_schema import SchemaInfo, SchemaOfVersion, Va
 from pybroker.schema.schema_data import PRIMITIVE_TYPES, InvalidSchema, SchemaType, schema_type_named
 
 ValueMode = Literal["auto", "raw"]
-BYTES = SchemaInfo("BYTES")
 
 
 def value_decoder(
