@@ -19,10 +19,10 @@ from tests.support.memory_broker import START_MS, RecordingPeer, SetClock
 from tests.support.recorded_disk import Event, Note, RecordedDisk
 
 from pybroker import app
-from pybroker.broker.consumer import Consumer
-from pybroker.broker.producer import Producer
-from pybroker.broker.topic import Topic
-from pybroker.broker.topic_compaction import CompactionStatus
+from pybroker.broker.delivery.consumer import Consumer
+from pybroker.broker.publishing.producer import Producer
+from pybroker.broker.topic.topic import Topic
+from pybroker.broker.topic.topic_compaction import CompactionStatus
 from pybroker.config import BrokerConfig
 from pybroker.errors import BrokerError, TopicNotFound
 from pybroker.model.events import Ack, SendRun

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from pybroker.broker.deduplication import Accepted, Deduplication, Part, Verdict
+from pybroker.broker.publishing.deduplication import Accepted, Deduplication, Part, Verdict
 from pybroker.model.events import SendRun
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.entry_metadata import stored_sequence_id

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzz.deduplication_model import walk
 
-from pybroker.broker import deduplication
-from pybroker.broker.deduplication import Accepted, Deduplication
+from pybroker.broker.publishing import deduplication
+from pybroker.broker.publishing.deduplication import Accepted, Deduplication
 from pybroker.model.events import SendRun
 
 SEEDS, STEPS = 60, 120

@@ -20,7 +20,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from pybroker.broker.producer_access import AccessMode, Joined, Left, ProducerAccess, Standing
+from pybroker.broker.publishing.producer_access import AccessMode, Joined, Left, ProducerAccess, Standing
 from pybroker.errors import ProducerBusy, ProducerFenced
 
 FUZZ_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "2000"))

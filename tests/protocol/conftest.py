@@ -11,7 +11,7 @@ from tests.support.memory_broker import MemoryBroker, memory_broker
 from tests.support.raw_client import RawClient, connected
 from tests.unit.admin.fake_broker import Served, served
 
-from pybroker.broker.topic import Topic
+from pybroker.broker.topic.topic import Topic
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from tests.support.async_client import AsyncClient, Type, binary_port, waiting
 from tests.support.memory_broker import MemoryBroker, memory_broker
 
-from pybroker.broker.topic import Topic
+from pybroker.broker.topic.topic import Topic
 
 TOPIC = "persistent://public/default/t"
 

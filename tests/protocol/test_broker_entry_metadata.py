@@ -16,7 +16,7 @@ from tests.support.memory_broker import START_MS, MemoryBroker, RecordingPeer, m
 from tests.support.raw_client import NOTHING, RawClient, Type
 from tests.support.rest import call
 
-from pybroker.broker.entry_metadata import added_metadata
+from pybroker.broker.publishing.entry_metadata import added_metadata
 from pybroker.config import ConfigError
 from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.model.position import Position

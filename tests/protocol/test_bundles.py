@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
 
-from pybroker.broker.topic import Topic
+from pybroker.broker.topic.topic import Topic
 from pybroker.model.names import TopicName
 
 NAMESPACE = "/namespaces/public/default"

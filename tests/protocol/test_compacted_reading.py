@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
 
-from pybroker.broker.consumer import Consumer
-from pybroker.broker.subscription import Subscription
-from pybroker.broker.topic import Topic
-from pybroker.broker.topic_compaction import COMPACTION_SUBSCRIPTION
+from pybroker.broker.delivery.consumer import Consumer
+from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.topic.topic import Topic
+from pybroker.broker.topic.topic_compaction import COMPACTION_SUBSCRIPTION
 from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.model.position import EARLIEST, Position
 from pybroker.storage.ledger_store import EntryRun

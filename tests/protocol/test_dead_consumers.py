@@ -10,7 +10,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.memory_broker import MemoryBroker
 from tests.support.raw_client import Type, connected
 
-from pybroker.broker.topic import Topic
+from pybroker.broker.topic.topic import Topic
 
 TOPIC = "persistent://public/default/t"
 MESSAGES, MESSAGE_BYTES = 20, 1 << 20  # more than the sockets of both sides hold

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
 
-from pybroker.broker.producer import Producer
-from pybroker.broker.topic import Topic
-from pybroker.broker.topic_deduplication import DEDUPLICATION_CURSOR, DeduplicationStatus
+from pybroker.broker.publishing.producer import Producer
+from pybroker.broker.topic.topic import Topic
+from pybroker.broker.topic.topic_deduplication import DEDUPLICATION_CURSOR, DeduplicationStatus
 from pybroker.errors import (
     DamagedEntries,
     PersistenceError,

@@ -15,9 +15,9 @@ from tests.support.memory_broker import (
     memory_broker,
 )
 
-from pybroker.broker import cursor_moves
-from pybroker.broker.consumer import Consumer
-from pybroker.broker.topic import Topic
+from pybroker.broker.delivery import cursor_moves
+from pybroker.broker.delivery.consumer import Consumer
+from pybroker.broker.topic.topic import Topic
 from pybroker.dispatch import delayed
 from pybroker.errors import NotAllowedError
 from pybroker.model.events import SendRun

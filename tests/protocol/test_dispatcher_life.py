@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
 
-from pybroker.broker.consumer import Consumer
-from pybroker.broker.subscription import Subscription
+from pybroker.broker.delivery.consumer import Consumer
+from pybroker.broker.delivery.subscription import Subscription
 from pybroker.dispatch.consumer_state import KeySharedOptions
 from pybroker.dispatch.key_shared_classic import ClassicKeySharedDispatcher
 from pybroker.errors import ConsumerAssignError

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
 
-from pybroker.broker.topic import Topic
+from pybroker.broker.topic.topic import Topic
 from pybroker.model.position import Position
 
 NAME = "persistent://public/default/t"

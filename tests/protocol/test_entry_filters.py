@@ -7,9 +7,10 @@ from typing import ClassVar
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
 
-from pybroker.broker import entry_filters, filter_chain
+from pybroker.broker import entry_filters
+from pybroker.broker.delivery import filter_chain
 from pybroker.broker.entry_filters import AvailableFilters, EntryFilter, FilteredEntry, Verdict
-from pybroker.broker.topic import Topic
+from pybroker.broker.topic.topic import Topic
 from pybroker.config import ConfigError
 from pybroker.model.position import Position
 

@@ -10,7 +10,7 @@ from email.message import Message
 import pytest
 from tests.support.memory_broker import PAYLOAD, START_MS, MemoryBroker, RecordingPeer, acknowledge, memory_broker
 
-from pybroker.broker.topic import Topic
+from pybroker.broker.topic.topic import Topic
 from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.model.position import Position
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer
 
-from pybroker.broker import cursor_moves
-from pybroker.broker.topic import Topic
+from pybroker.broker.delivery import cursor_moves
+from pybroker.broker.topic.topic import Topic
 from pybroker.model.position import Position
 
 NAMESPACE = "/namespaces/public/default"

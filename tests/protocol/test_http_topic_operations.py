@@ -9,7 +9,7 @@ import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
 
 from pybroker.broker.entry_filters import EntryFilter, FilteredEntry, Verdict
-from pybroker.broker.topic import Topic
+from pybroker.broker.topic.topic import Topic
 from pybroker.cluster.bundles import find_bundle
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.surroundings import LedgerLimits

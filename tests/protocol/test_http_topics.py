@@ -9,8 +9,8 @@ import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
 from tests.support.rest import Answer, call
 
-from pybroker.broker import topic_directory
-from pybroker.broker.topic_directory import TopicListener
+from pybroker.broker.lifecycle import topic_directory
+from pybroker.broker.lifecycle.topic_directory import TopicListener
 from pybroker.errors import NotAllowedError, StoreError, TopicNotFound
 from pybroker.metadata.partitioned_topics import PartitionedTopicMetadata
 from pybroker.metadata.store import ANY_VERSION

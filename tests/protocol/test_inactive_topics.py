@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
 
-from pybroker.broker.topic import Topic
+from pybroker.broker.topic.topic import Topic
 from pybroker.errors import ServiceNotReady
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.support.memory_broker import MemoryBroker
 
-from pybroker.broker.internal_producer import InternalProducer
+from pybroker.broker.publishing.internal_producer import InternalProducer
 from pybroker.errors import MetadataError, PersistenceError, ServiceNotReady, StoreError
 from pybroker.model.names import TopicName
 from pybroker.model.policies import TopicPolicies

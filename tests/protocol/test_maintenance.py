@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
 
-from pybroker.broker import cursor_moves
-from pybroker.broker.backlog_quota import require_within_quota
-from pybroker.broker.topic import Topic
+from pybroker.broker.delivery import cursor_moves
+from pybroker.broker.topic.backlog_quota import require_within_quota
+from pybroker.broker.topic.topic import Topic
 from pybroker.errors import (
     ProducerBlockedQuotaExceededError,
     ProducerBlockedQuotaExceededException,

@@ -13,10 +13,10 @@ from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_brok
 from tests.support.raw_client import RawClient, Type, connected
 from tests.support.rest import call
 
-from pybroker.broker.consumer import Consumer
+from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.entry_filters import EntryFilter, FilteredEntry, Verdict
 from pybroker.broker.non_persistent.topic import NonPersistentTopic
-from pybroker.broker.producer import Producer
+from pybroker.broker.publishing.producer import Producer
 from pybroker.errors import NotAllowedError, TopicNotFound
 from pybroker.model.events import SendRun
 from pybroker.model.names import TopicName

@@ -16,11 +16,11 @@ from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_brok
 from tests.support.raw_client import CLOSED, DeadClient, RawClient, Type, connected
 from tests.support.rest import call
 
-from pybroker.broker.internal_producer import InternalProducer
-from pybroker.broker.producer import Producer
-from pybroker.broker.producer_access import AccessMode
-from pybroker.broker.producer_places import LARGEST_EPOCH, TOPIC_EPOCH_PROPERTY, stored_epoch
-from pybroker.broker.topic import Topic
+from pybroker.broker.publishing.internal_producer import InternalProducer
+from pybroker.broker.publishing.producer import Producer
+from pybroker.broker.publishing.producer_access import AccessMode
+from pybroker.broker.publishing.producer_places import LARGEST_EPOCH, TOPIC_EPOCH_PROPERTY, stored_epoch
+from pybroker.broker.topic.topic import Topic
 from pybroker.errors import (
     MetadataError,
     PersistenceError,

@@ -6,8 +6,8 @@ import heapq
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from pybroker.broker.publish_gate import PublishGate, PublishWaiter, renewed_gate
-from pybroker.broker.publish_throttle import PublishThrottle
+from pybroker.broker.limits.publish_gate import PublishGate, PublishWaiter, renewed_gate
+from pybroker.broker.limits.publish_throttle import PublishThrottle
 from pybroker.model.events import SendRun
 from pybroker.model.policies import PublishRate
 from pybroker.model.stats import TopicCounters

@@ -10,9 +10,9 @@ import pytest
 from tests.support.memory_broker import START_MS, MemoryBroker, RecordingPeer, memory_broker
 from tests.support.rest import Answer, call
 
-from pybroker.broker.producer import Producer
-from pybroker.broker.producer_access import AccessMode
-from pybroker.broker.topic import Topic
+from pybroker.broker.publishing.producer import Producer
+from pybroker.broker.publishing.producer_access import AccessMode
+from pybroker.broker.topic.topic import Topic
 from pybroker.model.names import TopicName
 from pybroker.wire.entry_metadata import message_metadata, metadata_span
 from pybroker.wire.pulsar_api_pb2 import MessageMetadata
@@ -169,7 +169,7 @@ async def test_messages_wait_for_a_publish_rate(broker: MemoryBroker) -> None:
 async def test_what_the_rate_does_not_let_pass_in_time_may_be_tried_again(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pybroker.broker.internal_producer.RATE_DEADLINE_S", 0.05)
+    monkeypatch.setattr("pybroker.broker.publishing.internal_producer.RATE_DEADLINE_S", 0.05)
     topic = await kept(broker)
     await broker.rest("POST", "/persistent/public/default/t/publishRate", {"publishThrottlingRateInMsg": 1})
     await broker.until(lambda: topic.publish_throttle is not None)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
 
-from pybroker.broker.producer import Producer
-from pybroker.broker.producer_access import AccessMode
+from pybroker.broker.publishing.producer import Producer
+from pybroker.broker.publishing.producer_access import AccessMode
 from pybroker.errors import AuthorizationError
 from pybroker.model.names import NamespaceName
 from pybroker.model.policies import AuthAction, NamespacePolicies, SubscriptionAuthMode

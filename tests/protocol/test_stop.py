@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
 
-from pybroker.broker import topic_closing
-from pybroker.broker.topic import Topic
-from pybroker.broker.topic_closing import TopicClosing
+from pybroker.broker.lifecycle import topic_closing
+from pybroker.broker.lifecycle.topic_closing import TopicClosing
+from pybroker.broker.topic.topic import Topic
 from pybroker.model.names import TopicName
 from pybroker.model.policies import TopicPolicies
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
 
-from pybroker.broker import cursor_moves
-from pybroker.broker.topic import Topic
+from pybroker.broker.delivery import cursor_moves
+from pybroker.broker.topic.topic import Topic
 from pybroker.model.position import EARLIEST, LATEST, Position
 
 TOPIC = "persistent://public/default/t"

@@ -10,7 +10,7 @@ import pytest
 from tests.support.async_client import AsyncClient, HeldSaves, Type, binary_port, waiting
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
 
-from pybroker.broker.topic import Topic
+from pybroker.broker.topic.topic import Topic
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.surroundings import LedgerLimits

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
 
-from pybroker.broker.consumer import Consumer
-from pybroker.broker.topic import Topic
+from pybroker.broker.delivery.consumer import Consumer
+from pybroker.broker.topic.topic import Topic
 from pybroker.dispatch.consumer_state import AUTO_SPLIT, KeySharedOptions
 from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.model.events import SendRun

@@ -13,8 +13,8 @@ from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_brok
 from tests.support.raw_client import Type, connected, encode, frame
 from tests.support.rest import call
 
-from pybroker.broker.internal_producer import InternalProducer
-from pybroker.broker.topic import Topic
+from pybroker.broker.publishing.internal_producer import InternalProducer
+from pybroker.broker.topic.topic import Topic
 from pybroker.errors import (
     AdminError,
     BrokerError,

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from tests.support.memory_broker import MemoryBroker
 
-from pybroker.broker import topic_watchers
-from pybroker.broker.topic_directory import TopicListener
-from pybroker.broker.topic_watchers import TopicWatchers
-from pybroker.broker.watched_topics import TopicChanges, TopicWatcher, WatchedTopics
+from pybroker.broker.lifecycle import topic_watchers
+from pybroker.broker.lifecycle.topic_directory import TopicListener
+from pybroker.broker.lifecycle.topic_watchers import TopicWatchers
+from pybroker.broker.lifecycle.watched_topics import TopicChanges, TopicWatcher, WatchedTopics
 from pybroker.errors import NotAllowedError
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.model.topic_patterns import TopicsPattern, topics_hash

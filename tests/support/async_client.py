@@ -14,7 +14,7 @@ import pytest
 from tests.support.memory_broker import MemoryBroker
 from tests.support.raw_client import encode, frame, to_dict
 
-from pybroker.broker.topic import Topic
+from pybroker.broker.topic.topic import Topic
 from pybroker.managed_ledger.stored_document import StoredDocument
 from pybroker.server.command_table import command_table
 from pybroker.server.context import ServerContext

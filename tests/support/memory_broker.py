@@ -16,13 +16,13 @@ from tests.support.rest import Answer, call
 
 from pybroker.admin.calls.http_limits import HttpLimits
 from pybroker.admin.server import HttpServer
-from pybroker.broker.consumer import Consumer
+from pybroker.broker.delivery.consumer import Consumer
+from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.peer import Peer
-from pybroker.broker.producer import Producer
+from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.service import BrokerService
-from pybroker.broker.subscription import Subscription
-from pybroker.broker.topic import Topic
-from pybroker.broker.topic_base import TopicBase
+from pybroker.broker.topic.topic import Topic
+from pybroker.broker.topic.topic_base import TopicBase
 from pybroker.build import Stores, build
 from pybroker.clock import Clock
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts

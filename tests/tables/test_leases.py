@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from tests.support.memory_broker import MemoryBroker, memory_broker
 from tests.support.rest import Answer, call
 
-from pybroker.broker.topic import Topic
+from pybroker.broker.topic.topic import Topic
 from pybroker.client.access import Access
 from pybroker.managed_ledger.retention import RetentionLimits
 from pybroker.managed_ledger.surroundings import LedgerLimits

@@ -14,7 +14,7 @@ from pybroker.errors import BrokerError
 from pybroker.model.events import SendRun
 
 if TYPE_CHECKING:
-    from pybroker.broker.producer import Producer
+    from pybroker.broker.publishing.producer import Producer
 
 
 class Peer(ABC):

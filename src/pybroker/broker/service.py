@@ -10,24 +10,24 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker.auth.authentication import AuthenticationService
-from pybroker.broker.change_events import ChangeEvents
-from pybroker.broker.changing import Changing
-from pybroker.broker.commons import Commons
-from pybroker.broker.health_check import HealthCheck
-from pybroker.broker.inactive_topics import InactiveTopics
-from pybroker.broker.live_settings import LiveSettings
-from pybroker.broker.loaded_topics import LoadedTopics
-from pybroker.broker.maintenance import Maintenance
-from pybroker.broker.namespace_deletion import NamespaceDeletion
-from pybroker.broker.partitioned_topics import PartitionedTopicOperations
-from pybroker.broker.policy_changes import PolicyChanges
+from pybroker.broker.lifecycle.changing import Changing
+from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
+from pybroker.broker.lifecycle.namespace_deletion import NamespaceDeletion
+from pybroker.broker.lifecycle.partitioned_topics import PartitionedTopicOperations
+from pybroker.broker.lifecycle.topic_closing import TopicClosing
+from pybroker.broker.lifecycle.topic_creation import TopicCreation
+from pybroker.broker.lifecycle.topic_directory import TopicDirectory
+from pybroker.broker.lifecycle.topic_making import TopicMaking
+from pybroker.broker.lifecycle.topic_watchers import TopicWatchers
+from pybroker.broker.lifecycle.topics import Topics
+from pybroker.broker.policies.change_events import ChangeEvents
+from pybroker.broker.policies.live_settings import LiveSettings
+from pybroker.broker.policies.policy_changes import PolicyChanges
 from pybroker.broker.presence import Presence
-from pybroker.broker.topic_closing import TopicClosing
-from pybroker.broker.topic_creation import TopicCreation
-from pybroker.broker.topic_directory import TopicDirectory
-from pybroker.broker.topic_making import TopicMaking
-from pybroker.broker.topic_watchers import TopicWatchers
-from pybroker.broker.topics import Topics
+from pybroker.broker.topic.commons import Commons
+from pybroker.broker.upkeep.health_check import HealthCheck
+from pybroker.broker.upkeep.inactive_topics import InactiveTopics
+from pybroker.broker.upkeep.maintenance import Maintenance
 from pybroker.cluster.cluster_documents import ClusterDocuments
 from pybroker.cluster.dynamic_configuration import DynamicConfiguration
 from pybroker.cluster.lookup import LookupResult
@@ -41,7 +41,7 @@ from pybroker.model.names import NamespaceName, TopicName
 from pybroker.surroundings import Surroundings
 
 if TYPE_CHECKING:
-    from pybroker.broker.consumer import Consumer
+    from pybroker.broker.delivery.consumer import Consumer
     from pybroker.model.rates import DeliveryRates
 
 

@@ -1,7 +1,8 @@
 """Which topics belong to the broker itself: their names, and how to tell them from topics of users.
 
 A name alone says what a topic is, so that a listing, a limit or a refused creation needs no look-up. Partitions count as what their
-partitioned topic is. What such a topic holds is written elsewhere (`broker/change_events.py`, `broker/health_check.py`).
+partitioned topic is. What such a topic holds is written elsewhere (`broker/policies/change_events.py`,
+`broker/upkeep/health_check.py`).
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, cast
 from pybroker import logs
 from pybroker.auth.authentication import Identity, PeerCertificate
 from pybroker.auth.tls import peer_certificate
-from pybroker.broker.consumer import Consumer
+from pybroker.broker.delivery.consumer import Consumer
+from pybroker.broker.limits.publish_gate import PublishWaiter, WaitingRow
+from pybroker.broker.limits.publish_throttle import PublishThrottle
 from pybroker.broker.peer import Peer
-from pybroker.broker.producer import Producer
-from pybroker.broker.publish_checks import rows
-from pybroker.broker.publish_gate import PublishWaiter, WaitingRow
-from pybroker.broker.publish_throttle import PublishThrottle
+from pybroker.broker.publishing.producer import Producer
+from pybroker.broker.publishing.publish_checks import rows
 from pybroker.dispatch.dispatcher import Delivery
 from pybroker.errors import (
     BrokerError,
@@ -41,7 +41,7 @@ from pybroker.wire.many_ids import NO_MORE, ManyIds, Slice
 from pybroker.wire.session import KeepAlive, Session, SessionState
 
 if TYPE_CHECKING:
-    from pybroker.broker.watched_topics import TopicWatcher
+    from pybroker.broker.lifecycle.watched_topics import TopicWatcher
     from pybroker.server.context import ServerContext
 
 MAX_RECENTLY_CLOSED_PRODUCERS = 1000

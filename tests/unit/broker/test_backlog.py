@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pybroker.broker import backlog
+from pybroker.broker.topic import backlog
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.retention import RetentionLimits
 from pybroker.model.policies import BacklogQuota, RetentionPolicies

@@ -6,7 +6,7 @@ from typing import Any, cast
 import fastavro
 import pytest
 
-from pybroker.broker.change_events import encode_event
+from pybroker.broker.policies.change_events import encode_event
 from pybroker.model.names import TopicName
 from pybroker.model.policies import (
     AutoSubscriptionCreationOverride,
@@ -24,7 +24,7 @@ from pybroker.model.policies import (
 )
 
 SCHEMA = fastavro.parse_schema(
-    json.loads(resources.files("pybroker.broker").joinpath("change_events.avsc").read_text(encoding="utf-8"))
+    json.loads(resources.files("pybroker.broker.policies").joinpath("change_events.avsc").read_text(encoding="utf-8"))
 )
 RETENTION = RetentionPolicies(5, 7)
 RATE = DispatchRate(10, 20, True, 2)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pybroker.broker.deduplication import NO_SEQUENCE_ID, Accepted, Deduplication, Verdict
+from pybroker.broker.publishing.deduplication import NO_SEQUENCE_ID, Accepted, Deduplication, Verdict
 from pybroker.model.events import SendRun
 from pybroker.wire import pulsar_api_pb2 as pb
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from pybroker.broker.dispatch_limit import DispatchLimit, is_limited
+from pybroker.broker.limits.dispatch_limit import DispatchLimit, is_limited
 from pybroker.model.policies import DispatchRate
 
 

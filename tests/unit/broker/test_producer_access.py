@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pybroker.broker.producer_access import AccessMode, Joined, Left, ProducerAccess, Standing
+from pybroker.broker.publishing.producer_access import AccessMode, Joined, Left, ProducerAccess, Standing
 from pybroker.errors import ProducerBusy, ProducerFenced
 
 SHARED, EXCLUSIVE = AccessMode.SHARED, AccessMode.EXCLUSIVE

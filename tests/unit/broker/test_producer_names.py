@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.support.memory_broker import START_MS, SetClock
 
-from pybroker.broker.producer_names import ProducerNames
+from pybroker.broker.publishing.producer_names import ProducerNames
 from pybroker.errors import StoreError
 from pybroker.metadata.memory import MemoryMetadataStore
 from pybroker.metadata.sqlite import SqliteMetadataStore

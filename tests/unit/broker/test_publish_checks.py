@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pybroker.broker.publish_checks import PublishChecks, rows
+from pybroker.broker.publishing.publish_checks import PublishChecks, rows
 from pybroker.errors import BrokerError, MetadataError, NotAllowedError
 from pybroker.model.events import SendRun
 from pybroker.wire import pulsar_api_pb2 as pb

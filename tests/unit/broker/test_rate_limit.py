@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from pybroker.broker.rate_limit import RateLimit
+from pybroker.broker.limits.rate_limit import RateLimit
 
 SECOND_MS = 1000
 

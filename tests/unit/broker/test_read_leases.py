@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pybroker.broker.read_leases import LeaseOwner, ReadLeases, TooManyLeases
+from pybroker.broker.topic.read_leases import LeaseOwner, ReadLeases, TooManyLeases
 
 ONE, TWO = LeaseOwner("one", None), LeaseOwner("two", "role")
 TOPIC = "persistent://a/b/c"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pybroker.broker.subscribe_limit import MAX_CONSUMERS, SubscribeLimit
+from pybroker.broker.limits.subscribe_limit import MAX_CONSUMERS, SubscribeLimit
 from pybroker.model.policies import SubscribeRate
 
 

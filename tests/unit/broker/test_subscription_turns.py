@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pybroker.broker.subscription_turns import SubscriptionTurns, WaitingRoom
+from pybroker.broker.delivery.subscription_turns import SubscriptionTurns, WaitingRoom
 
 
 def test_a_turn_that_nobody_has_is_taken_at_once_and_the_next_one_waits() -> None:

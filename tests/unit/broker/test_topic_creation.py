@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pybroker.broker.changing import Changing
-from pybroker.broker.loaded_topics import LoadedTopics
+from pybroker.broker.lifecycle.changing import Changing
+from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
+from pybroker.broker.lifecycle.topic_creation import TopicCreation
+from pybroker.broker.lifecycle.topic_directory import TopicDirectory
+from pybroker.broker.lifecycle.waiting import WaitingRequests
 from pybroker.broker.presence import Presence
-from pybroker.broker.topic_creation import TopicCreation
-from pybroker.broker.topic_directory import TopicDirectory
-from pybroker.broker.waiting import WaitingRequests
 from pybroker.build import ledger_limits
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pybroker.broker.unacked_budget import UnackedBudget
+from pybroker.broker.limits.unacked_budget import UnackedBudget
 
 
 def test_at_the_limit_those_above_their_share_stop() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from pybroker.broker.watched_topics import TopicChanges, TopicWatcher, WatchedTopics
+from pybroker.broker.lifecycle.watched_topics import TopicChanges, TopicWatcher, WatchedTopics
 from pybroker.model.names import NamespaceName
 from pybroker.model.topic_patterns import TopicsPattern, topics_hash
 

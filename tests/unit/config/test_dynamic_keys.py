@@ -8,11 +8,11 @@ from pybroker.config.dynamic import dynamic_keys
 
 SOURCE = Path(__file__).resolve().parents[3] / "src" / "pybroker"
 
-# Who reads dynamic keys once and is told of changes (`broker/live_settings.py`), or has objects that live shortly.
+# Who reads dynamic keys once and is told of changes (`broker/policies/live_settings.py`), or has objects that live shortly.
 TOLD = {
     ("app.py", "_start"): "makes the store and its limits, which follow",
     ("app.py", "run"): "sets the level of the log, which follows",
-    ("broker/commons.py", "__init__"): "makes entry filters and limits, which follow",
+    ("broker/topic/commons.py", "__init__"): "makes entry filters and limits, which follow",
 }
 
 
@@ -40,7 +40,7 @@ def kept_dynamic_fields() -> set[tuple[str, str, str]]:
 
 
 def test_no_constructor_keeps_the_value_of_a_dynamic_key() -> None:
-    assert kept_dynamic_fields() == set(), "read it when it is needed, or listen in broker/live_settings.py"
+    assert kept_dynamic_fields() == set(), "read it when it is needed, or listen in broker/policies/live_settings.py"
 
 
 def test_a_constructor_that_keeps_a_dynamic_key_is_found() -> None:

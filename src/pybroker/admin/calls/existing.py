@@ -14,12 +14,12 @@ from functools import partial
 from pybroker.admin.calls.call import Call
 from pybroker.admin.calls.existing_namespaces import namespace_of_topics
 from pybroker.admin.calls.partitions import topics_of
-from pybroker.broker.open_topic import on_open_topic
-from pybroker.broker.subscription import Subscription
-from pybroker.broker.subscription_base import SubscriptionBase
-from pybroker.broker.subscription_registry import BEING_CHANGED
-from pybroker.broker.topic import Topic
-from pybroker.broker.topic_base import TopicBase
+from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.delivery.subscription_base import SubscriptionBase
+from pybroker.broker.delivery.subscription_registry import BEING_CHANGED
+from pybroker.broker.lifecycle.open_topic import on_open_topic
+from pybroker.broker.topic.topic import Topic
+from pybroker.broker.topic.topic_base import TopicBase
 from pybroker.errors import AdminError, BrokerError, ServiceNotReady, StoreError, SubscriptionNotFound, TopicNotFound
 from pybroker.model.names import TopicName
 

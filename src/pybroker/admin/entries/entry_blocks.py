@@ -27,7 +27,7 @@ from pybroker.storage.layout.segment import MAX_BLOCK_ENTRIES, encode_block, spl
 
 if TYPE_CHECKING:
     from pybroker.admin.http.file_sending import FileSender
-    from pybroker.broker.topic import Topic
+    from pybroker.broker.topic.topic import Topic
     from pybroker.clock import Clock
     from pybroker.config import BrokerConfig
     from pybroker.model.names import NamespaceName

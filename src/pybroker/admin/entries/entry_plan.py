@@ -17,7 +17,7 @@ import msgspec
 from pybroker.model.position import Position
 
 if TYPE_CHECKING:
-    from pybroker.broker.topic import Topic
+    from pybroker.broker.topic.topic import Topic
     from pybroker.managed_ledger.ledger_list import LedgerRow
     from pybroker.storage.ledger_store import LedgerPoint, LedgerStore
 

@@ -19,7 +19,7 @@ from pybroker.admin.calls.paths import ENTRIES
 from pybroker.admin.calls.routing import route
 from pybroker.admin.entries.entry_plan import Pair, lost_sentences
 from pybroker.admin.entries.entry_routes import MAX_TOPICS, local_topic
-from pybroker.broker.read_leases import LeaseOwner, TooManyLeases
+from pybroker.broker.topic.read_leases import LeaseOwner, TooManyLeases
 from pybroker.errors import AdminError, BrokerError
 from pybroker.model.names import PERSISTENT
 from pybroker.model.position import Position

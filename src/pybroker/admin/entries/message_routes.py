@@ -17,8 +17,8 @@ from pybroker.admin.calls.partitions import require_not_partitioned
 from pybroker.admin.calls.paths import TOPIC
 from pybroker.admin.calls.routing import route
 from pybroker.admin.entries.message_view import is_slow_to_view, message_view
-from pybroker.broker.entry_metadata import first_with_index
-from pybroker.broker.topic import Topic
+from pybroker.broker.publishing.entry_metadata import first_with_index
+from pybroker.broker.topic.topic import Topic
 from pybroker.errors import AdminError
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.model.names import TopicName

@@ -31,11 +31,11 @@ from pybroker.admin.entries.rest_message import (
     schema_of,
     whole_number,
 )
-from pybroker.broker.backlog_quota import require_within_quota
-from pybroker.broker.internal_producer import EntryPublish
-from pybroker.broker.producer_access import AccessMode
-from pybroker.broker.topic import Topic
-from pybroker.broker.topic_schemas import producer_schema_version
+from pybroker.broker.publishing.internal_producer import EntryPublish
+from pybroker.broker.publishing.producer_access import AccessMode
+from pybroker.broker.topic.backlog_quota import require_within_quota
+from pybroker.broker.topic.topic import Topic
+from pybroker.broker.topic.topic_schemas import producer_schema_version
 from pybroker.errors import (
     AdminError,
     BrokerError,
@@ -53,7 +53,7 @@ from pybroker.schema.schema_data import SchemaData, SchemaType
 from pybroker.wire.entry_builder import build_entry
 
 if TYPE_CHECKING:
-    from pybroker.broker.topic_base import TopicBase
+    from pybroker.broker.topic.topic_base import TopicBase
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pybroker.admin.metrics.text import Number
     from pybroker.admin.stats.rate_sampler import RateSampler
     from pybroker.broker.service import BrokerService
-    from pybroker.broker.topic_base import TopicBase
+    from pybroker.broker.topic.topic_base import TopicBase
 
 BASE = "/admin/v2/broker-stats"
 JSON = "application/json"

@@ -9,7 +9,7 @@ from pybroker.admin.metrics.text import Number
 from pybroker.admin.metrics.values import LATENCY_SUFFIXES
 
 if TYPE_CHECKING:
-    from pybroker.broker.topic import Topic
+    from pybroker.broker.topic.topic import Topic
 
 _MS_PER_S = 1000
 _US_PER_MS = 1000

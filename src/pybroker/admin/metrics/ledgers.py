@@ -15,8 +15,8 @@ from pybroker.model.rates import TopicRates
 from pybroker.model.stats import ENTRY_SIZE_BOUNDS_BYTES, LATENCY_BOUNDS_MS
 
 if TYPE_CHECKING:
-    from pybroker.broker.subscription import Subscription
-    from pybroker.broker.topic import Topic
+    from pybroker.broker.delivery.subscription import Subscription
+    from pybroker.broker.topic.topic import Topic
 
 LEDGER_NAMES = (
     "AddEntryBytesRate",

@@ -13,16 +13,16 @@ from pybroker.admin.metrics import values
 from pybroker.admin.metrics.compactions import COMPACTION_NAMES, compaction_values
 from pybroker.admin.metrics.ledgers import CURSOR_NAMES, LedgerSums, cursor_labels, cursor_values
 from pybroker.admin.metrics.text import Number, Samples, Table, escape, is_free_label
-from pybroker.broker.backlog import estimated_bytes_behind
-from pybroker.broker.subscription import Subscription
-from pybroker.broker.topic import Topic
+from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.topic.backlog import estimated_bytes_behind
+from pybroker.broker.topic.topic import Topic
 from pybroker.model.system_topics import is_system_topic
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
+    from pybroker.broker.delivery.subscription_base import SubscriptionBase
     from pybroker.broker.service import BrokerService
-    from pybroker.broker.subscription_base import SubscriptionBase
-    from pybroker.broker.topic_base import TopicBase
+    from pybroker.broker.topic.topic_base import TopicBase
     from pybroker.config import BrokerConfig
     from pybroker.model.names import NamespaceName
 

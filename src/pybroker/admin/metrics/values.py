@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pybroker.broker.backlog_quota import estimated_backlog_bytes
-from pybroker.broker.subscription import Subscription
-from pybroker.broker.topic import Topic
+from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.topic.backlog_quota import estimated_backlog_bytes
+from pybroker.broker.topic.topic import Topic
 from pybroker.model.rates import BucketsWindow, DeliveryRates, ProducerRates, TopicRates
 
 if TYPE_CHECKING:
-    from pybroker.broker.consumer import Consumer
-    from pybroker.broker.subscription_base import SubscriptionBase
-    from pybroker.broker.topic_base import TopicBase
+    from pybroker.broker.delivery.consumer import Consumer
+    from pybroker.broker.delivery.subscription_base import SubscriptionBase
+    from pybroker.broker.topic.topic_base import TopicBase
     from pybroker.model.stats import DeliveryCounters
 
 LATENCY_SUFFIXES = ("le_0_5", "le_1", "le_5", "le_10", "le_20", "le_50", "le_100", "le_200", "le_1000", "overflow")

@@ -19,11 +19,11 @@ from pybroker.admin.calls.existing_namespaces import administered_namespace, nam
 from pybroker.admin.calls.paths import NAMESPACE
 from pybroker.admin.calls.routing import route
 from pybroker.admin.namespaces.bundles import positions_in
-from pybroker.broker import cursor_moves
-from pybroker.broker.open_topic import on_open_topic
-from pybroker.broker.subscription_registry import BEING_CHANGED, BEING_DELETED
-from pybroker.broker.topic import Topic
-from pybroker.broker.topic_base import TopicBase
+from pybroker.broker.delivery import cursor_moves
+from pybroker.broker.delivery.subscription_registry import BEING_CHANGED, BEING_DELETED
+from pybroker.broker.lifecycle.open_topic import on_open_topic
+from pybroker.broker.topic.topic import Topic
+from pybroker.broker.topic.topic_base import TopicBase
 from pybroker.cluster.bundles import checked_bundle
 from pybroker.errors import AdminError, TopicNotFound
 from pybroker.model.names import PERSISTENT, TopicName

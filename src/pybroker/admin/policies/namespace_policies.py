@@ -10,7 +10,7 @@ from pybroker.admin.calls.existing_namespaces import administered_namespace, exi
 from pybroker.admin.calls.paths import NAMESPACE
 from pybroker.admin.calls.routing import route
 from pybroker.admin.policies.policy_values import checked_quota, checked_retention, quota_type
-from pybroker.broker.backlog import is_quota_above_retention
+from pybroker.broker.topic.backlog import is_quota_above_retention
 from pybroker.errors import AdminError
 from pybroker.model.policies import (
     BacklogQuota,

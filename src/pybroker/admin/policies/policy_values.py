@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from msgspec import Meta
 
-from pybroker.broker.backlog import retention_refusal
+from pybroker.broker.topic.backlog import retention_refusal
 from pybroker.errors import AdminError
 from pybroker.model.effective_policies import split_names
 from pybroker.model.offload_policies import OffloadPolicies, offload_refusal

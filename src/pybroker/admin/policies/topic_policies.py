@@ -14,7 +14,7 @@ from pybroker.admin.calls.existing_namespaces import namespace_of_topics
 from pybroker.admin.calls.paths import TOPIC
 from pybroker.admin.calls.routing import route
 from pybroker.admin.policies.policy_values import check_clusters, checked_quota, checked_retention, quota_type
-from pybroker.broker.backlog import is_quota_above_retention
+from pybroker.broker.topic.backlog import is_quota_above_retention
 from pybroker.errors import AdminError, InvalidTopicName, TopicNotFound
 from pybroker.model.effective_policies import EffectivePolicies
 from pybroker.model.names import TopicName

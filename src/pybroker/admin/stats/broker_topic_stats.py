@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pybroker.admin.time_text import iso_text
-from pybroker.broker.backlog_quota import estimated_backlog_bytes
-from pybroker.broker.subscription import Subscription
-from pybroker.broker.topic import Topic
+from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.topic.backlog_quota import estimated_backlog_bytes
+from pybroker.broker.topic.topic import Topic
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
-    from pybroker.broker.consumer import Consumer
-    from pybroker.broker.producer import Producer
-    from pybroker.broker.subscription_base import SubscriptionBase
-    from pybroker.broker.topic_base import TopicBase
+    from pybroker.broker.delivery.consumer import Consumer
+    from pybroker.broker.delivery.subscription_base import SubscriptionBase
+    from pybroker.broker.publishing.producer import Producer
+    from pybroker.broker.topic.topic_base import TopicBase
     from pybroker.model.rates import DeliveryRates
 
 Document = dict[str, Any]

@@ -10,7 +10,7 @@ from pybroker.cluster.bundles import bundles_of, find_bundle
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
     from pybroker.broker.service import BrokerService
-    from pybroker.broker.topic_base import TopicBase
+    from pybroker.broker.topic.topic_base import TopicBase
 
 
 class BundleLoad:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pybroker.admin.time_text import iso_text
 
 if TYPE_CHECKING:
-    from pybroker.broker.topic import Topic
+    from pybroker.broker.topic.topic import Topic
     from pybroker.model.names import TopicName
     from pybroker.model.position import Position
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pybroker.admin.time_text import iso_text
-from pybroker.broker.topic_compaction import COMPACTION_SUBSCRIPTION
+from pybroker.broker.topic.topic_compaction import COMPACTION_SUBSCRIPTION
 
 if TYPE_CHECKING:
-    from pybroker.broker.subscription import Subscription
-    from pybroker.broker.topic import Topic
+    from pybroker.broker.delivery.subscription import Subscription
+    from pybroker.broker.topic.topic import Topic
     from pybroker.managed_ledger.info import CompactedInfo
     from pybroker.managed_ledger.ledger_list import LedgerRow
     from pybroker.managed_ledger.managed_cursor import ManagedCursor

@@ -23,13 +23,13 @@ from pybroker.admin.stats.topic_stats import (
     traffic_stats,
 )
 from pybroker.broker.non_persistent.topic import NonPersistentTopic
-from pybroker.broker.topic import Topic
+from pybroker.broker.topic.topic import Topic
 from pybroker.dispatch.non_persistent import KeySharedNonPersistentDispatcher
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
     from pybroker.broker.non_persistent.subscription import NonPersistentSubscription
-    from pybroker.broker.topic_base import TopicBase
+    from pybroker.broker.topic.topic_base import TopicBase
 
 _NOTHING_STORED = (
     "bytesOutInternalCounter",

@@ -16,11 +16,11 @@ from pybroker.model.rates import BucketsWindow, DeliveryRates, ProducerRates, Ra
 from pybroker.model.stats import TopicCounters
 
 if TYPE_CHECKING:
-    from pybroker.broker.consumer import Consumer
-    from pybroker.broker.producer import Producer
+    from pybroker.broker.delivery.consumer import Consumer
+    from pybroker.broker.delivery.subscription_base import SubscriptionBase
+    from pybroker.broker.publishing.producer import Producer
     from pybroker.broker.service import BrokerService
-    from pybroker.broker.subscription_base import SubscriptionBase
-    from pybroker.broker.topic_base import TopicBase
+    from pybroker.broker.topic.topic_base import TopicBase
     from pybroker.clock import Clock
 
 SLICE_MS = 1.0

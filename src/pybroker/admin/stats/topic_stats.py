@@ -22,12 +22,12 @@ from pybroker.model.system_topics import is_system_topic
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
-    from pybroker.broker.consumer import Consumer
-    from pybroker.broker.producer import Producer
-    from pybroker.broker.subscription import Subscription
-    from pybroker.broker.subscription_base import SubscriptionBase
-    from pybroker.broker.topic import Topic
-    from pybroker.broker.topic_base import TopicBase
+    from pybroker.broker.delivery.consumer import Consumer
+    from pybroker.broker.delivery.subscription import Subscription
+    from pybroker.broker.delivery.subscription_base import SubscriptionBase
+    from pybroker.broker.publishing.producer import Producer
+    from pybroker.broker.topic.topic import Topic
+    from pybroker.broker.topic.topic_base import TopicBase
     from pybroker.dispatch.consumer_state import ConsumerState
     from pybroker.dispatch.draining_hashes import DrainingHash
     from pybroker.model.rates import DeliveryRates, TopicRates

@@ -21,17 +21,17 @@ from pybroker.admin.calls.routing import route
 from pybroker.admin.stats.non_persistent_stats import NonPersistentRequest, any_internal_stats, non_persistent_stats
 from pybroker.admin.stats.partitioned_stats import partitioned_stats
 from pybroker.admin.stats.topic_stats import Document, Measured, StatsRequest, Steps, topic_stats
-from pybroker.broker.backlog import estimated_bytes_behind
-from pybroker.broker.backlog_quota import estimated_backlog_bytes, slowest_subscription
 from pybroker.broker.non_persistent.topic import NonPersistentTopic
-from pybroker.broker.topic import Topic
+from pybroker.broker.topic.backlog import estimated_bytes_behind
+from pybroker.broker.topic.backlog_quota import estimated_backlog_bytes, slowest_subscription
+from pybroker.broker.topic.topic import Topic
 from pybroker.errors import AdminError, StoreError, TopicNotFound
 from pybroker.model.names import TopicName
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
-    from pybroker.broker.subscription import Subscription
-    from pybroker.broker.topic_base import TopicBase
+    from pybroker.broker.delivery.subscription import Subscription
+    from pybroker.broker.topic.topic_base import TopicBase
 
 NOT_ASKED_FOR = -1
 PARTITION_MARK = "-partition-"

@@ -21,10 +21,10 @@ from pybroker.admin.calls.existing import (
 from pybroker.admin.calls.partitions import require_not_partitioned
 from pybroker.admin.calls.paths import SUBSCRIPTION, TOPIC
 from pybroker.admin.calls.routing import route
-from pybroker.broker import cursor_moves
-from pybroker.broker.subscription import Subscription
-from pybroker.broker.subscription_registry import BEING_CHANGED
-from pybroker.broker.topic import Topic
+from pybroker.broker.delivery import cursor_moves
+from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.delivery.subscription_registry import BEING_CHANGED
+from pybroker.broker.topic.topic import Topic
 from pybroker.errors import AdminError
 
 

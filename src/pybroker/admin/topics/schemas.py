@@ -15,7 +15,7 @@ from starlette.routing import Route
 from pybroker.admin.calls.call import Call, empty_ok, json_response
 from pybroker.admin.calls.existing_namespaces import existing_namespace
 from pybroker.admin.calls.routing import route
-from pybroker.broker.topic_schemas import schema_strategy
+from pybroker.broker.topic.topic_schemas import schema_strategy
 from pybroker.errors import AdminError, InvalidTopicName
 from pybroker.model.names import PERSISTENT, TopicName
 from pybroker.schema.history import StoredSchema

@@ -23,13 +23,13 @@ from pybroker.admin.calls.message_id import ResetCursorData
 from pybroker.admin.calls.partitions import require_not_partitioned, topics_of
 from pybroker.admin.calls.paths import SUBSCRIPTION, TOPIC
 from pybroker.admin.calls.routing import route
-from pybroker.broker.backlog_analysis import analyze_backlog
-from pybroker.broker.open_topic import on_open_topic
-from pybroker.broker.subscription import Subscription
-from pybroker.broker.subscription_base import SubscriptionBase
-from pybroker.broker.subscription_registry import BEING_MADE
-from pybroker.broker.topic import Topic
-from pybroker.broker.topic_base import TopicBase
+from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.delivery.subscription_base import SubscriptionBase
+from pybroker.broker.delivery.subscription_registry import BEING_MADE
+from pybroker.broker.lifecycle.open_topic import on_open_topic
+from pybroker.broker.topic.topic import Topic
+from pybroker.broker.topic.topic_base import TopicBase
+from pybroker.broker.upkeep.backlog_analysis import analyze_backlog
 from pybroker.errors import AdminError, NotAllowedError
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, LATEST, Position

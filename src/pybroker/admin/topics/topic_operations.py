@@ -23,7 +23,7 @@ from pybroker.admin.calls.paths import TOPIC
 from pybroker.admin.calls.routing import route
 from pybroker.admin.stats.internal_info import backlog_summary, internal_info
 from pybroker.admin.stats.non_persistent_stats import any_internal_stats
-from pybroker.broker.topic import Topic
+from pybroker.broker.topic.topic import Topic
 from pybroker.errors import AdminError, TopicNotFound
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pybroker.broker.consumer import Consumer
-from pybroker.broker.dispatchers import new_non_persistent_dispatcher
-from pybroker.broker.filter_chain import FilterJury
-from pybroker.broker.subscription_base import SubscriptionBase
-from pybroker.broker.topic_limits import require_room_on_subscription
+from pybroker.broker.delivery.consumer import Consumer
+from pybroker.broker.delivery.dispatchers import new_non_persistent_dispatcher
+from pybroker.broker.delivery.filter_chain import FilterJury
+from pybroker.broker.delivery.subscription_base import SubscriptionBase
+from pybroker.broker.topic.topic_limits import require_room_on_subscription
 from pybroker.dispatch.non_persistent import NonPersistentDispatcher
 from pybroker.errors import ConsumerBusy
 from pybroker.model.events import Ack, SendRun

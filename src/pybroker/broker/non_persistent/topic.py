@@ -14,20 +14,20 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from pybroker import logs
-from pybroker.broker import topic_limits
 from pybroker.broker.non_persistent.subscription import NonPersistentSubscription
-from pybroker.broker.producer import Producer
-from pybroker.broker.publish_checks import rows
-from pybroker.broker.topic_base import TopicBase
+from pybroker.broker.publishing.producer import Producer
+from pybroker.broker.publishing.publish_checks import rows
+from pybroker.broker.topic import topic_limits
+from pybroker.broker.topic.topic_base import TopicBase
 from pybroker.dispatch.non_persistent import ENTRY_ID
 from pybroker.errors import ServiceNotReady
 from pybroker.model.events import SendRun
 from pybroker.model.stats import LedgerCounters
 
 if TYPE_CHECKING:
-    from pybroker.broker.commons import Commons
-    from pybroker.broker.consumer import Consumer
-    from pybroker.broker.subscription_base import SubscriptionBase
+    from pybroker.broker.delivery.consumer import Consumer
+    from pybroker.broker.delivery.subscription_base import SubscriptionBase
+    from pybroker.broker.topic.commons import Commons
     from pybroker.model.names import TopicName
     from pybroker.model.policies import TopicPolicies
 

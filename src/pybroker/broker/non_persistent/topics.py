@@ -13,11 +13,11 @@ from pybroker.broker.non_persistent.topic import NonPersistentTopic
 from pybroker.errors import NotAllowedError, TopicNotFound
 
 if TYPE_CHECKING:
-    from pybroker.broker.commons import Commons
-    from pybroker.broker.loaded_topics import LoadedTopics
-    from pybroker.broker.topic_closing import TopicClosing
-    from pybroker.broker.topic_creation import TopicCreation
-    from pybroker.broker.topic_directory import TopicDirectory
+    from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
+    from pybroker.broker.lifecycle.topic_closing import TopicClosing
+    from pybroker.broker.lifecycle.topic_creation import TopicCreation
+    from pybroker.broker.lifecycle.topic_directory import TopicDirectory
+    from pybroker.broker.topic.commons import Commons
     from pybroker.model.names import TopicName
 
 

@@ -6,16 +6,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pybroker import logs
-from pybroker.broker.consumer import Consumer
+from pybroker.broker.delivery.consumer import Consumer
+from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.delivery.subscription_base import SubscriptionBase
+from pybroker.broker.delivery.subscription_registry import BEING_DELETED, BEING_MADE
+from pybroker.broker.lifecycle.open_topic import on_open_topic
 from pybroker.broker.non_persistent.topic import NonPersistentTopic
-from pybroker.broker.open_topic import on_open_topic
-from pybroker.broker.subscription import Subscription
-from pybroker.broker.subscription_base import SubscriptionBase
-from pybroker.broker.subscription_registry import BEING_DELETED, BEING_MADE
-from pybroker.broker.topic import Topic
-from pybroker.broker.topic_base import TopicBase
-from pybroker.broker.topic_limits import require_room_for_consumer, require_type_enabled
-from pybroker.broker.topic_schemas import admit_consumer_schema
+from pybroker.broker.topic.topic import Topic
+from pybroker.broker.topic.topic_base import TopicBase
+from pybroker.broker.topic.topic_limits import require_room_for_consumer, require_type_enabled
+from pybroker.broker.topic.topic_schemas import admit_consumer_schema
 from pybroker.dispatch.consumer_state import KeySharedOptions
 from pybroker.errors import (
     ConsumerAssignError,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pybroker import logs
-from pybroker.broker.backlog_quota import require_within_quota
-from pybroker.broker.open_topic import on_open_topic
-from pybroker.broker.producer import Producer
-from pybroker.broker.producer_access import AccessMode
-from pybroker.broker.producer_places import LARGEST_EPOCH
-from pybroker.broker.topic import Topic
-from pybroker.broker.topic_base import TopicBase
-from pybroker.broker.topic_schemas import producer_schema_version
+from pybroker.broker.lifecycle.open_topic import on_open_topic
+from pybroker.broker.publishing.producer import Producer
+from pybroker.broker.publishing.producer_access import AccessMode
+from pybroker.broker.publishing.producer_places import LARGEST_EPOCH
+from pybroker.broker.topic.backlog_quota import require_within_quota
+from pybroker.broker.topic.topic import Topic
+from pybroker.broker.topic.topic_base import TopicBase
+from pybroker.broker.topic.topic_schemas import producer_schema_version
 from pybroker.errors import MetadataError, NotAllowedError, ServiceNotReady, SubscriptionNotFound
 from pybroker.model.names import TopicName
 from pybroker.server.handlers.refused import refused_to

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pybroker.broker.topic_schemas import producer_schema_version
+from pybroker.broker.topic.topic_schemas import producer_schema_version
 from pybroker.errors import BrokerError, IncompatibleSchema, TopicNotFound
 from pybroker.metadata import paths
 from pybroker.model.names import TopicName

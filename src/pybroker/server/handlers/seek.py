@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from pybroker.broker import cursor_moves
-from pybroker.broker.open_topic import on_open_topic
-from pybroker.broker.subscription import Subscription
-from pybroker.broker.subscription_registry import BEING_MOVED
-from pybroker.broker.topic import Topic
-from pybroker.broker.topic_base import TopicBase
+from pybroker.broker.delivery import cursor_moves
+from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.delivery.subscription_registry import BEING_MOVED
+from pybroker.broker.lifecycle.open_topic import on_open_topic
+from pybroker.broker.topic.topic import Topic
+from pybroker.broker.topic.topic_base import TopicBase
 from pybroker.errors import MetadataError
 from pybroker.model.ack_set import word_count
 from pybroker.model.position import from_wire

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pybroker.broker.topic_watchers import select_topics
-from pybroker.broker.watched_topics import TopicChanges, TopicWatcher, WatchedTopics
+from pybroker.broker.lifecycle.topic_watchers import select_topics
+from pybroker.broker.lifecycle.watched_topics import TopicChanges, TopicWatcher, WatchedTopics
 from pybroker.errors import InvalidTopicName, MetadataError, NotAllowedError, ProtocolViolation
 from pybroker.model.names import NON_PERSISTENT, PERSISTENT, NamespaceName
 from pybroker.model.topic_patterns import InvalidPattern, TopicsPattern, UnsupportedPattern, topics_hash

@@ -1,0 +1,118 @@
+"""A subscription's cursor goes elsewhere by somebody's order, not by acknowledgements: an administrator, a policy, a SEEK."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+from pybroker.errors import StoreError, SubscriptionNotFound
+from pybroker.model.position import Position
+
+if TYPE_CHECKING:
+    from pybroker.broker.delivery.subscription import Subscription
+
+READER_RETURN_S = 60.0
+"""How long a subscription that is not durable waits for its reader after a move."""
+
+
+async def skip(subscription: Subscription, entry_count: int) -> int:
+    """Count the next `entry_count` entries as read; how many there were.
+
+    Raises StoreError, and SubscriptionNotFound for one that was deleted, or whose topic was closed, meanwhile; so do the
+    others here.
+    """
+    with _while_there(subscription):
+        skipped = await subscription.cursor.skip(entry_count)
+    subscription.moved_up()
+    return skipped
+
+
+async def skip_all(subscription: Subscription) -> None:
+    """Count everything as read. Raises StoreError."""
+    with _while_there(subscription):
+        await subscription.cursor.skip_all()
+    subscription.moved_up()
+
+
+async def expire(subscription: Subscription, publish_time_ms: int) -> int:
+    """Count what was published before then as read; the number of entries. Raises StoreError."""
+    with _while_there(subscription):
+        expired = await subscription.cursor.expire(publish_time_ms)
+    return _expired(subscription, expired)
+
+
+async def expire_to(subscription: Subscription, position: Position) -> int:
+    """Count what stands up to and including `position` as read; the number of entries. Raises StoreError."""
+    with _while_there(subscription):
+        expired = await subscription.cursor.expire_to(position)
+    return _expired(subscription, expired)
+
+
+@contextmanager
+def _while_there(subscription: Subscription) -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:
+        if subscription.is_closed:
+            raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted or closed meanwhile") from error
+        raise
+
+
+def _expired(subscription: Subscription, entry_count: int) -> int:
+    counters = subscription.counters
+    counters.last_expired_ms = subscription.surroundings.clock.wall_ms()
+    counters.expired_last_run_entries = entry_count
+    if entry_count:
+        counters.expired_entries += entry_count
+        subscription.moved_up()
+    return entry_count
+
+
+async def reset(subscription: Subscription, position: Position, unacked_words: Sequence[int] = ()) -> None:
+    """In the subscription's turn: go on at `position`, or the first entry behind it. Consumers are disconnected first; they
+    subscribe again.
+
+    `unacked_words`: of the batch at `position` only these messages. Raises StoreError.
+    """
+    with _fenced(subscription):
+        await _move(subscription, position, unacked_words)
+
+
+async def reset_to_time(subscription: Subscription, publish_time_ms: int) -> None:
+    """Go on at the first entry that was published at that time or later; otherwise as `reset`."""
+    with _fenced(subscription):
+        await _move(subscription, await subscription.topic.ledger.find_by_publish_time(publish_time_ms), ())
+
+
+async def _move(subscription: Subscription, position: Position, unacked_words: Sequence[int]) -> None:
+    if not subscription.surroundings.config.acknowledgment_at_batch_index_level_enabled:
+        unacked_words = ()
+    subscription.close_consumers()
+    if subscription.dispatcher is not None:
+        subscription.dispatcher.reset()
+    try:
+        await subscription.cursor.reset(position, unacked_words)
+    finally:
+        if not subscription.is_durable:
+            # Its reader comes back on it; one that does not must leave nothing behind.
+            subscription.surroundings.call_later(READER_RETURN_S, partial(_drop_unused, subscription))
+    logs.info("cursor.reset", topic=subscription.topic.name, subscription=subscription.name, position=position)
+
+
+@contextmanager
+def _fenced(subscription: Subscription) -> Iterator[None]:
+    """It is not unused while it is without consumers; nobody comes in another's turn."""
+    assert not subscription.is_resetting, "two moves in one turn"
+    subscription.is_resetting = True
+    try:
+        yield
+    finally:
+        subscription.is_resetting = False
+
+
+def _drop_unused(subscription: Subscription) -> None:
+    if not subscription.consumers and not subscription.is_resetting:
+        subscription.topic.registry.drop(subscription)

@@ -1,0 +1,340 @@
+"""Delayed delivery of one subscription: entries wait outside its dispatcher until they are due.
+
+What is read for consumers of a type that serves several, and is not due, goes into the index instead of to the dispatcher; so it
+holds up nothing, neither the entries behind it nor those of its key. When entries are due they are read once more and assigned
+like new ones. With one active consumer nothing is held back. One alarm, at the time when the next entry is due, wakes the pump.
+
+The index of a durable cursor is stored once it is large: each run of it when it is made, everything at checkpoints. After a restart
+it is read back, in slices of the pump's time, and the cursor passes over what is in it; what is missing there, the newest entries,
+is read from the topic again. Smaller ones are not stored: the entries are found again by reading those alone that are not
+acknowledged.
+
+Invariants: nothing is stored before the metadata says that there may be something; while entries wait and consumers are served, the
+alarm is set or the pump will run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyroaring import BitMap
+
+from pybroker import logs
+from pybroker.dispatch.delayed import MAX_DUE_MS, Delayed, DelayedIndex, DelayedRun, DeliveryTimes
+from pybroker.dispatch.delayed_record import encode_more, encode_whole, stored_runs
+from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
+from pybroker.errors import StoreError
+from pybroker.model.position import Position
+from pybroker.storage.cursor_store import CursorOwner
+from pybroker.storage.ledger_store import EntryRun
+from pybroker.wire.entry_metadata import deliver_at_ms
+
+if TYPE_CHECKING:
+    from pybroker.broker.delivery.subscription import Subscription
+    from pybroker.dispatch.dispatcher import AssignInput, ReadPlan
+
+MAX_ALARM_S = 60.0
+"""How long an alarm is set at most: the clock by which entries are due may be set meanwhile."""
+READ_GAP_ENTRIES = 8
+"""Due entries with no more than so many others between them are read at once: cheaper than two reads."""
+STALE_ENTRIES = 65_536
+"""What is stored is written anew when so many more entries of it are gone than wait."""
+_NOTHING: Mapping[int, BitMap] = {}
+
+
+class DelayedDelivery(CursorOwner):
+    """Owned by its subscription; the store asks it for snapshots of the index."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self._commons = subscription.commons
+        self._surroundings = subscription.commons.surroundings
+        self._cursor = subscription.cursor
+        self._index = DelayedIndex()
+        self._times = _delivery_times(subscription)
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_ms = 0
+        self._last_alarm_ms = 0
+        records, self._cursor.stored_delayed = self._cursor.stored_delayed, []
+        self._unread: Iterator[DelayedRun] | None = stored_runs(records) if records else None
+        self._record_id = ""  # where the index is stored; none yet
+        self._is_announcing = False
+        self._is_closed = False
+        self._stored_serial = 0  # of the last run that was handed to the store
+        self._stored_entries = 0
+
+    @property
+    def entry_count(self) -> int:
+        """Entries that wait for their time."""
+        return len(self._index)
+
+    @property
+    def index_size_bytes(self) -> int:
+        """About how much memory that takes."""
+        return self._index.size_bytes if self._index else 0
+
+    @property
+    def is_enabled(self) -> bool:
+        return self._times is not None
+
+    @property
+    def held_back(self) -> Mapping[int, BitMap]:
+        """The entries that the cursor need not read, by ledger."""
+        return self._index.members if self._is_shared else _NOTHING
+
+    @property
+    def _is_shared(self) -> bool:
+        return isinstance(self._subscription.dispatcher, MultiConsumerDispatcher)
+
+    # --- waiting -----------------------------------------------------------------------------------------------------
+
+    def hold_back(self, entries: AssignInput) -> AssignInput:
+        """What of `entries` may be delivered now; the others wait from now on."""
+        times = self._times
+        if times is None or not self._is_shared:
+            return entries
+        due_times_ms = [deliver_at_ms(payload) for payload in entries.payloads]
+        if not any(due_times_ms):
+            return entries
+        cutoff_ms = times.cutoff_ms(self._surroundings.clock.wall_ms())
+        held = [index for index, due_ms in enumerate(due_times_ms) if due_ms > cutoff_ms]
+        if not held:
+            return entries
+        entry_ids = [entries.entry_ids[index] for index in held]
+        has_new_runs = self._index.add(entries.ledger_id, entry_ids, [due_times_ms[index] for index in held])
+        if has_new_runs:
+            self._store_runs()
+        self._set_alarm()
+        passed = entries.rows([index for index, due_ms in enumerate(due_times_ms) if due_ms <= cutoff_ms])
+        self._index.discard(passed.ledger_id, passed.entry_ids)  # those that the cursor came to while they were due
+        return passed
+
+    def take_due(self, max_entries: int) -> list[Delayed]:
+        """Entries that are due, in the order of their times; they wait no more. All of them when nothing is delayed any more."""
+        if not self._index or not self._is_shared:
+            return []
+        cutoff_ms = MAX_DUE_MS if self._times is None else self._times.cutoff_ms(self._surroundings.clock.wall_ms())
+        taken = self._index.take_due(cutoff_ms, max_entries)
+        self._set_alarm()
+        if taken:
+            self._store_anew_if_stale()
+        state, ledgers = self._cursor.state, self._cursor.ledger.ledgers
+        return [
+            due
+            for due in taken
+            if ledgers.has_entry(due.position) and not state.is_deleted(due.ledger_id, due.entry_id)
+        ]
+
+    def give_back(self, due: Sequence[Delayed]) -> None:
+        """These could not be read now: they are due still."""
+        for each in due:
+            if self._index.add(each.ledger_id, (each.entry_id,), (each.due_ms,)):
+                self._store_runs()
+
+    def forget(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        """Entries were acknowledged."""
+        if self._index:
+            self._index.discard(ledger_id, entry_ids)
+
+    def forget_up_to(self, position: Position) -> None:
+        """Everything up to and including `position` is acknowledged."""
+        if self._index:
+            self._index.discard_up_to(position)
+            self._store_anew_if_stale()
+
+    def policies_changed(self) -> None:
+        """Act on what is in force now."""
+        self._times = _delivery_times(self._subscription)
+        if self._index:
+            self._subscription.wake()
+
+    # --- the alarm ---------------------------------------------------------------------------------------------------
+
+    def _set_alarm(self) -> None:
+        """See to it that the pump runs when the next entry is due."""
+        due_ms = self._index.next_due_ms()
+        if due_ms is None or self._times is None:
+            self._stop_alarm()
+            return
+        alarm_ms = self._times.alarm_ms(due_ms, self._last_alarm_ms)
+        if self._alarm is not None:
+            if self._alarm_ms == alarm_ms:
+                return
+            self._alarm.cancel()
+        self._alarm_ms = alarm_ms
+        wait_s = (alarm_ms - self._surroundings.clock.wall_ms()) / 1000
+        loop = asyncio.get_running_loop()
+        self._alarm = loop.call_later(max(0.0, min(wait_s, MAX_ALARM_S)), self._ring)
+
+    def _stop_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _ring(self) -> None:
+        """Wake the pump if something is due. It may not get to it now, for want of permits: then it is woken for these."""
+        self._alarm = None
+        now_ms = self._surroundings.clock.wall_ms()
+        if now_ms < self._alarm_ms:
+            self._set_alarm()
+        else:
+            self._last_alarm_ms = now_ms
+            self._subscription.wake()
+
+    # --- reading what is due -----------------------------------------------------------------------------------------
+
+    def send_cached(self, plan: ReadPlan, due: Sequence[Delayed]) -> bool:
+        """Assign entries that are due if all are in memory; False when the store must be asked."""
+        runs = []
+        for ledger_id, first, last in _spans(due, 0):
+            run = self._cursor.ledger.read_cached(Position(ledger_id, first), last - first + 1, plan.max_bytes)
+            if run is None or len(run.payloads) <= last - first:
+                return False
+            runs.append(run)
+        for run in runs:
+            self._subscription.assign_run(plan, run)
+        return True
+
+    async def send_from_store(self, plan: ReadPlan, due: Sequence[Delayed]) -> None:
+        """Read and assign entries that are due. Raises StoreError, and then they are due still."""
+        found: dict[Position, tuple[bytes, int]] = {}
+        left_bytes = plan.max_bytes
+        wanted = {each.position for each in due}
+        try:
+            for ledger_id, first, last in _spans(sorted(due, key=lambda each: each[1:]), READ_GAP_ENTRIES):
+                at = first
+                while at <= last and left_bytes > 0:
+                    run = await self._cursor.ledger.read_if_there(Position(ledger_id, at), last - at + 1, left_bytes)
+                    if run is None:
+                        break  # acknowledged and trimmed meanwhile
+                    for payload, message_count in zip(run.payloads, run.message_counts, strict=True):
+                        left_bytes -= len(payload)
+                        if Position(ledger_id, at) in wanted:
+                            found[Position(ledger_id, at)] = (payload, message_count)
+                        at += 1
+        except StoreError:
+            self.give_back(due)
+            raise
+        self.give_back([each for each in due if each.position not in found])
+        read = [each for each in due if each.position in found]
+        for ledger_id, first, last in _spans(read, 0):
+            entries = [found[Position(ledger_id, entry_id)] for entry_id in range(first, last + 1)]
+            run = EntryRun(ledger_id, first, [payload for payload, _ in entries], [count for _, count in entries])
+            self._subscription.assign_run(plan, run)
+
+    # --- what survives a restart -------------------------------------------------------------------------------------
+
+    def restore(self, deadline_ms: float) -> bool:
+        """Read back what was stored, until that time; True when there is no more of it, as usual."""
+        if self._unread is None or not self._is_shared:
+            return True
+        state, ledgers = self._cursor.state, self._cursor.ledger.ledgers
+        clock = self._surroundings.clock
+        try:
+            for run in self._unread:
+                if ledgers.row_of(run.ledger_id) is not None:
+                    self._index.add_run(run, state.deleted_in(run.ledger_id))
+                if clock.monotonic_ms() >= deadline_ms:
+                    return False
+        except StoreError as error:
+            # Nothing is lost: the cursor reads those entries again.
+            logs.error("delayed.not_restored", **self._names(), error=str(error))
+        self._unread = None
+        self._stored_serial = self._index.last_serial
+        self._stored_entries = len(self._index)
+        logs.info("delayed.restored", **self._names(), entries=len(self._index))
+        self._store_runs()
+        self._set_alarm()
+        return True
+
+    def _names(self) -> dict[str, Any]:
+        return {"topic": self._subscription.topic.name, "subscription": self._subscription.name}
+
+    def _store_runs(self) -> None:
+        """Give the runs that are new to the store."""
+        if not self._cursor.is_durable or self._unread is not None or self._is_closed:
+            return
+        if self._record_id:
+            runs = self._index.runs_after(self._stored_serial)
+            if runs:
+                self._append(encode_more(runs), runs)
+        elif not self._is_announcing:
+            self._is_announcing = True
+            self._subscription.topic.tasks.start(self._begin_storing(), f"store delayed {self._subscription.name}")
+
+    async def _begin_storing(self) -> None:
+        try:
+            record_id = await self._cursor.announce_delayed()
+        except StoreError as error:
+            logs.error("delayed.not_stored", **self._names(), error=str(error))
+            return
+        finally:
+            self._is_announcing = False
+        if not self._is_closed:
+            self._record_id = record_id
+            self._commons.ledgers.cursor_store.attach(record_id, self)
+            self._store_runs()
+
+    def _store_anew(self) -> None:
+        runs = self._index.runs_after(0)
+        self._stored_entries = 0
+        self._append(encode_whole(runs), runs)
+
+    def _store_anew_if_stale(self) -> None:
+        """So that what is stored stays in proportion to what waits; nothing is left of it when nothing waits."""
+        waiting = len(self._index)
+        is_stale = self._stored_entries > (2 * waiting + STALE_ENTRIES if waiting else 0)
+        if is_stale and self._record_id and not self._is_closed:
+            self._store_anew()
+
+    def _append(self, record: bytes, runs: Sequence[DelayedRun]) -> None:
+        self._stored_serial = self._index.last_serial
+        self._stored_entries += sum(len(run.packed) - run.index for run in runs)
+        # Nobody waits for it: what does not get stored is read from the topic again.
+        self._commons.ledgers.cursor_store.append_delta(self._record_id, record, None)
+
+    def snapshot(self) -> bytes:
+        self._index.seal_newest()
+        runs = self._index.runs_after(0)
+        self._stored_serial = self._index.last_serial
+        self._stored_entries = sum(len(run.packed) - run.index for run in runs)
+        return encode_whole(runs)
+
+    async def close(self) -> None:
+        """Store what is left and stop. Raises StoreError; it is closed all the same."""
+        if self._is_closed:
+            return
+        self._stop_alarm()
+        if self._record_id:
+            self._index.seal_newest()
+            self._store_runs()  # The store writes a snapshot only for a record of which it has seen a delta.
+        self._is_closed = True
+        if self._record_id:
+            await self._commons.ledgers.cursor_store.detach(self._record_id)
+
+    def drop(self) -> None:
+        """The subscription is deleted: stop, and store nothing more."""
+        self._is_closed = True
+        self._stop_alarm()
+
+
+def _delivery_times(subscription: Subscription) -> DeliveryTimes | None:
+    """How exact delivery times are kept; None when nothing is delayed."""
+    policies = subscription.topic.policies.delayed_delivery
+    if not policies.active:
+        return None
+    config = subscription.surroundings.config
+    return DeliveryTimes(max(0, policies.tickTime), config.is_delayed_delivery_deliver_at_time_strict)
+
+
+def _spans(due: Sequence[Delayed], max_gap: int) -> list[tuple[int, int, int]]:
+    """(ledger id, first, last) of neighbours in the list that follow each other, with no more than `max_gap` entries between."""
+    spans: list[tuple[int, int, int]] = []
+    for _, ledger_id, entry_id in due:
+        if spans and spans[-1][0] == ledger_id and 0 < entry_id - spans[-1][2] <= max_gap + 1:
+            spans[-1] = (ledger_id, spans[-1][1], entry_id)
+        else:
+            spans.append((ledger_id, entry_id, entry_id))
+    return spans

@@ -1,0 +1,126 @@
+"""Entry filters at work on one subscription: what their verdicts do to what is dispatched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+from pybroker.broker.delivery import acknowledgement
+from pybroker.broker.entry_filters import EntryFilter, FilteredEntry, Verdict
+from pybroker.dispatch.dispatcher import AssignInput, ReadPlan
+from pybroker.model.position import Position
+
+if TYPE_CHECKING:
+    from pybroker.broker.delivery.subscription import Subscription
+    from pybroker.broker.delivery.subscription_base import SubscriptionBase
+
+RESCHEDULE_S = 1.0
+"""After how long an entry is looked at again."""
+
+
+class FilterJury:
+    """What the filters make of the messages of one subscription, which owns it."""
+
+    def __init__(self, subscription: SubscriptionBase, filters: tuple[EntryFilter, ...]) -> None:
+        self.filters = filters
+        self._judged = subscription
+        self._has_failed = False
+
+    def accepted(self, payloads: list[bytes], message_counts: list[int]) -> tuple[list[bytes], list[int]]:
+        """Those of the messages, which are not stored, that go out: what is not accepted now cannot be looked at later."""
+        position = Position(0, 0)
+        verdicts = [self.verdict(self.entry(position, payload)) for payload in payloads]
+        if not self._count(verdicts, message_counts):
+            return payloads, message_counts
+        kept = [index for index, verdict in enumerate(verdicts) if verdict is Verdict.ACCEPT]
+        return [payloads[index] for index in kept], [message_counts[index] for index in kept]
+
+    def entry(self, position: Position, payload: bytes) -> FilteredEntry:
+        """An entry as they get to see it."""
+        judged = self._judged
+        return FilteredEntry(str(judged.topic.name), judged.name, judged.properties, position, payload)
+
+    def verdict(self, entry: FilteredEntry) -> Verdict:
+        """What they make of an entry; one that fails is logged once."""
+        try:
+            for each in self.filters:
+                verdict = each.judge(entry)
+                if verdict is not Verdict.ACCEPT:
+                    return verdict
+        except Exception as error:  # noqa: BLE001  (code of others)
+            if not self._has_failed:
+                self._has_failed = True
+                logs.error("entry_filter.failed", topic=entry.topic, subscription=entry.subscription, exc_info=error)
+            return Verdict.RESCHEDULE
+        return Verdict.ACCEPT
+
+    def _count(self, verdicts: list[Verdict], message_counts: list[int]) -> bool:
+        """Count messages by verdict; whether any of them is not accepted."""
+        counters = self._judged.counters
+        for verdict, message_count in zip(verdicts, message_counts, strict=True):
+            counters.filter_processed += message_count
+            if verdict is Verdict.REJECT:
+                counters.filter_rejected += message_count
+            elif verdict is Verdict.RESCHEDULE:
+                counters.filter_rescheduled += message_count
+            else:
+                counters.filter_accepted += message_count
+        return any(verdict is not Verdict.ACCEPT for verdict in verdicts)
+
+
+class FilterChain(FilterJury):
+    """The filters at work on one subscription that stores its messages, which owns it."""
+
+    def __init__(self, subscription: Subscription, filters: tuple[EntryFilter, ...]) -> None:
+        super().__init__(subscription, filters)
+        self._subscription = subscription
+        self.is_waiting = False
+        """With one active consumer: whether the next entry is to be looked at later, so that nothing is read."""
+
+    def passed(self, plan: ReadPlan, entries: AssignInput) -> AssignInput:
+        """Those of the entries that go out now; the others are taken care of."""
+        verdicts = [
+            self.verdict(self.entry(Position(entries.ledger_id, entry_id), payload))
+            for entry_id, payload in zip(entries.entry_ids, entries.payloads, strict=True)
+        ]
+        if not self._count(verdicts, entries.message_counts):
+            return entries
+        dispatcher = self._subscription.dispatcher
+        assert dispatcher is not None
+        if Verdict.RESCHEDULE in verdicts and dispatcher.active_consumer is not None:
+            first = verdicts.index(Verdict.RESCHEDULE)
+            self._stop_at(Position(entries.ledger_id, entries.entry_ids[first]))
+            verdicts = verdicts[:first]
+        else:
+            later = _of(entries, verdicts, Verdict.RESCHEDULE)
+            if later:
+                self._look_again(plan, [Position(entries.ledger_id, entry_id) for entry_id in later])
+        rejected = _of(entries, verdicts, Verdict.REJECT)
+        if rejected:
+            acknowledgement.acknowledge_for_all(self._subscription, entries.ledger_id, rejected)
+        return entries.rows([index for index, verdict in enumerate(verdicts) if verdict is Verdict.ACCEPT])
+
+    def _stop_at(self, position: Position) -> None:
+        self._subscription.cursor.read_position = position
+        self.is_waiting = True
+        self._subscription.surroundings.call_later(RESCHEDULE_S, self._go_on)
+
+    def _go_on(self) -> None:
+        self.is_waiting = False
+        self._subscription.wake()
+
+    def _look_again(self, plan: ReadPlan, positions: list[Position]) -> None:
+        """As if the read had not brought them: the dispatcher asks for them again, unless the cursor went back meanwhile."""
+        dispatcher = self._subscription.dispatcher
+        assert dispatcher is not None
+        later = ReadPlan(len(positions), plan.max_bytes, positions, plan.epoch)
+
+        def give_back() -> None:
+            dispatcher.give_back(later)
+            self._subscription.wake()
+
+        self._subscription.surroundings.call_later(RESCHEDULE_S, give_back)
+
+
+def _of(entries: AssignInput, verdicts: list[Verdict], wanted: Verdict) -> list[int]:
+    return [entries.entry_ids[index] for index, verdict in enumerate(verdicts) if verdict is wanted]

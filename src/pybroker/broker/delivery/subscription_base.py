@@ -1,0 +1,106 @@
+"""What a subscription is to its consumers and its topic, whether messages are stored or not."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pybroker.model.position import Position
+from pybroker.model.stats import DeliveryCounters
+
+if TYPE_CHECKING:
+    from pybroker.broker.delivery.consumer import Consumer
+    from pybroker.broker.topic.topic_base import TopicBase
+    from pybroker.model.events import Ack
+
+
+class SubscriptionBase(ABC):
+    """Owned by its topic, under its name."""
+
+    topic: TopicBase
+
+    def __init__(self, topic: TopicBase, name: str) -> None:
+        self.topic = topic
+        self.name = name
+        self.commons = topic.commons
+        self.surroundings = topic.surroundings
+        self.consumers: list[Consumer] = []
+        self.counters = DeliveryCounters()
+        self.is_closed = False
+
+    @property
+    @abstractmethod
+    def type_name(self) -> str:
+        """The type of the connected consumers; `None` when nobody has connected since the topic was loaded."""
+
+    @property
+    @abstractmethod
+    def is_durable(self) -> bool:
+        """Whether it stays when its last consumer has left."""
+
+    @property
+    @abstractmethod
+    def backlog_entries(self) -> int:
+        """Stored entries that are not acknowledged."""
+
+    @property
+    @abstractmethod
+    def properties(self) -> dict[str, str]:
+        """What the application keeps with it."""
+
+    @abstractmethod
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Replace them; durable when it returns, if the subscription is. Raises StoreError."""
+
+    @abstractmethod
+    def filters_changed(self) -> None:
+        """Ask the filters that are wanted now."""
+
+    @abstractmethod
+    def add_consumer(self, consumer: Consumer, kind: str) -> None:
+        """Attach `consumer` as one of type `kind`. Raises ConsumerBusy, ConsumerAssignError."""
+
+    @abstractmethod
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """`consumer` is gone."""
+
+    @abstractmethod
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """`consumer` has room for `permits` more messages."""
+
+    @abstractmethod
+    def acknowledge(self, consumer: Consumer, ack: Ack) -> None:
+        """Apply an ACK of `consumer`; with a request id, answer once it is durable."""
+
+    @abstractmethod
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None:
+        """`consumer` asks for `positions` again, or for all that it has not acknowledged."""
+
+    @abstractmethod
+    def wake(self) -> None:
+        """There may be something to dispatch."""
+
+    @abstractmethod
+    async def delete(self) -> None:
+        """Forget it for good, in its turn; its consumers are told to go. Raises StoreError."""
+
+    def close_consumers(self) -> None:
+        """Tell all consumers to subscribe again."""
+        for consumer in list(self.consumers):
+            consumer.close_from_broker()
+
+    async def is_blocked_by_the_dead(self) -> bool:
+        """Whether a consumer of this subscription turned out to be dead when asked, and was removed."""
+        is_one_gone = False
+        for consumer in list(self.consumers):
+            # Only one that has left makes room: who asks tries again, at once.
+            if not await consumer.peer.is_alive() and consumer not in self.consumers:
+                is_one_gone = True
+        return is_one_gone
+
+    def _count_flow(self, consumer: Consumer) -> None:
+        now_ms = self.surroundings.clock.wall_ms()
+        consumer.counters.last_consumed_flow_ms = self.counters.last_consumed_flow_ms = now_ms
+        if not consumer.counters.first_consumed_flow_ms:
+            consumer.counters.first_consumed_flow_ms = now_ms

@@ -1,0 +1,224 @@
+"""Which subscriptions a persistent topic has: making and deleting them, and the turns in which that happens.
+
+A subscription is not there yet while its cursor is being stored, and not gone yet while that is being deleted. Whoever makes,
+deletes or moves a subscription, or attaches a consumer to it, does so in its turn: it waits until the others of that name are
+through, in order of arrival, and looks everything up again then. So nobody is refused because of what somebody else is doing, and
+nobody ends on a subscription that is gone.
+
+Waiting is bounded: by `maxWaitingSubscriptionRequests` over all topics, and by `subscriptionTurnTimeoutSeconds` for each. What is
+answered beyond is TooManyRequests. The C++ client, and those made from it, repeat a first SUBSCRIBE that is answered
+ServiceNotReady until their operation time-out and report that; this they report at once, and Java and Go clients try again.
+
+What was begun in a turn goes on to its end when who asked for it is gone, and the topic waits for it before it closes: a cursor
+never exists without a subscription, and there are never two of a name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.delivery.subscription_turns import SubscriptionTurns
+from pybroker.broker.topic import topic_limits
+from pybroker.broker.topic.topic_compaction import COMPACTION_SUBSCRIPTION
+from pybroker.broker.topic.topic_deduplication import require_free_name
+from pybroker.errors import NotAllowedError, StoreError, SubscriptionNotFound, TooManyRequests
+from pybroker.model.position import EARLIEST, LATEST, Position
+
+if TYPE_CHECKING:
+    from pybroker.broker.topic.topic import Topic
+
+BEING_MADE = "being made or subscribed to"
+BEING_DELETED = "being deleted"
+BEING_MOVED = "being moved"
+BEING_CHANGED = "being changed"
+
+
+class SubscriptionRegistry:
+    """Owned by its topic, whose `subscriptions` it changes. Of its methods all but `turn`, `drop` and `ended` are for who has the
+    turn of that subscription."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self._turns: SubscriptionTurns[asyncio.Future[None]] = SubscriptionTurns()
+        self._all_ended: asyncio.Event | None = None
+        self.being_made = 0
+        """Subscriptions that will be there soon: they take room already."""
+
+    # --- turns -------------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def turn(self, name: str, doing: str) -> AsyncIterator[None]:
+        """Have the subscription `name` for oneself, whether it exists or not. What was looked up before may have changed.
+
+        `doing` tells others what they wait for. Raises TopicFenced, and then nothing has been done, and TooManyRequests.
+        """
+        topic = self._topic
+        topic.require_open()
+        if not self._turns.take(name, doing):
+            await self._wait(name, doing)
+        try:
+            topic.require_open()
+            yield
+        finally:
+            self._pass_on(name)
+
+    async def _wait(self, name: str, doing: str) -> None:
+        commons = self._topic.commons
+        room, config = commons.waiting.subscriptions, commons.surroundings.config
+        if not room.enter(config.max_waiting_subscription_requests):
+            raise TooManyRequests(
+                "too many requests wait for subscriptions (maxWaitingSubscriptionRequests), try again"
+            )
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._turns.wait(name, doing, turn)
+        try:
+            async with asyncio.timeout(config.subscription_turn_timeout_seconds):
+                await turn
+        except BaseException as error:
+            if turn.done() and not turn.cancelled():
+                self._pass_on(name)  # It was given the turn in the moment in which it gave up.
+            else:
+                self._turns.leave(name, turn)
+            if not isinstance(error, TimeoutError):
+                raise
+            room.late_total += 1
+            reason = f"it is {self._turns.doing(name) or 'in use'}, {self._turns.waiting(name)} more wait"
+            logs.warning("subscription.waited_in_vain", topic=self._topic.name, subscription=name, reason=reason)
+            raise TooManyRequests(
+                f"subscription {name} was not free in time: {reason} (subscriptionTurnTimeoutSeconds), try again"
+            ) from error
+        finally:
+            room.leave()
+
+    def _pass_on(self, name: str) -> None:
+        turn = self._turns.pass_on(name)
+        while turn is not None and turn.done():  # cancelled, and has not left yet
+            turn = self._turns.pass_on(name)
+        if turn is not None:
+            turn.set_result(None)
+        elif not self._turns and self._all_ended is not None:
+            self._all_ended.set()
+
+    async def ended(self) -> None:
+        """Wait until nobody has a turn, or waits for one; the topic is fenced, so that nobody comes any more."""
+        assert self._topic.is_fenced
+        while self._turns:
+            self._all_ended = asyncio.Event()
+            await self._all_ended.wait()
+
+    # --- what is done in a turn --------------------------------------------------------------------------------------
+
+    def present(self, name: str) -> Subscription:
+        """Raises SubscriptionNotFound."""
+        subscription = self._topic.subscriptions.get(name)
+        if subscription is None:
+            raise SubscriptionNotFound(f"Subscription {name} not found for topic {self._topic.name}")
+        return subscription
+
+    async def durable(
+        self, name: str, is_earliest: bool, may_create: bool, properties: Mapping[str, str]
+    ) -> Subscription:
+        """The durable subscription `name`, made at the topic's beginning or end when missing.
+
+        Raises SubscriptionNotFound when it may not be made, NotAllowedError when a reader has that name.
+        """
+        present = self._topic.subscriptions.get(name)
+        if present is None:
+            if not may_create:
+                raise SubscriptionNotFound(
+                    f"Subscription {name} does not exist on {self._topic.name}, and is not made automatically"
+                )
+            return await self.create(name, EARLIEST if is_earliest else LATEST, properties)
+        if not present.is_durable:
+            raise NotAllowedError(f"NonDurable subscription with the same name already exists: {name}")
+        return present
+
+    async def create(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription:
+        """A durable subscription, of a name that there is none of, whose first entry is the one at `first` or behind it."""
+        require_free_name(name)
+        assert name not in self._topic.subscriptions, f"there is a subscription {name}"
+        topic_limits.require_room_for_subscription(self._topic)
+        self.being_made += 1
+        try:
+            return await self._topic.commons.tasks.run_to_end(
+                self._create(name, first, properties), f"create subscription {name}"
+            )
+        finally:
+            self.being_made -= 1
+
+    async def _create(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription:
+        topic = self._topic
+        ledgers = topic.ledger.ledgers
+        is_behind_all = first > ledgers.last_position
+        start = ledgers.last_position if is_behind_all else topic.ledger.position_before(first)
+        cursor = await topic.commons.ledgers.create_cursor(topic.ledger, name, start, properties)
+        # Also when the topic was fenced meanwhile: it waits for this turn, and closes it with the others then.
+        subscription = topic.subscriptions[name] = Subscription(topic, name, cursor)
+        subscription.is_closed = topic.is_fenced
+        logs.info("subscription.created", topic=topic.name, subscription=name, position=cursor.mark_delete_position)
+        return subscription
+
+    def non_durable(self, name: str, mark_delete: Position) -> Subscription:
+        """A reader's subscription, whose next entry is the one behind `mark_delete`."""
+        topic = self._topic
+        topic.require_open()
+        present = topic.subscriptions.get(name)
+        if present is not None:
+            if present.is_durable:
+                raise NotAllowedError(f"Durable subscription with the same name already exists: {name}")
+            return present
+        require_free_name(name)
+        topic_limits.require_room_for_subscription(topic)
+        cursor = topic.commons.ledgers.create_non_durable_cursor(topic.ledger, name, mark_delete)
+        subscription = topic.subscriptions[name] = Subscription(topic, name, cursor)
+        return subscription
+
+    async def delete(self, subscription: Subscription) -> None:
+        """Forget a subscription and its cursor; its consumers are told to go. Raises StoreError, and then it is still there."""
+        if not subscription.is_durable:
+            subscription.is_closed = True
+            subscription.close_consumers()
+            self._forget(subscription)
+        elif self._topic.subscriptions.get(subscription.name) is subscription:
+            await self._topic.commons.tasks.run_to_end(
+                self._delete(subscription), f"delete subscription {subscription.name}"
+            )
+
+    async def _delete(self, subscription: Subscription) -> None:
+        topic, name, cursor = self._topic, subscription.name, subscription.cursor
+        subscription.is_closed = True
+        subscription.close_consumers()
+        self._forget(subscription)
+        if name == COMPACTION_SUBSCRIPTION:
+            topic.ledger.compacted_drops += 1  # What is being compacted may be trimmed soon.
+        try:
+            await topic.commons.ledgers.delete_cursor(topic.ledger, cursor)
+        except StoreError:
+            if topic.ledger.cursors.get(name) is cursor:
+                topic.subscriptions[name] = Subscription(topic, name, cursor)
+            raise
+        if name == COMPACTION_SUBSCRIPTION:
+            await topic.compaction.drop()
+        logs.info("subscription.deleted", topic=topic.name, subscription=name)
+
+    def drop(self, subscription: Subscription) -> None:
+        """The last reader of a non-durable subscription left. Needs no turn: nobody waits for anything in here."""
+        if not subscription.is_closed:
+            subscription.is_closed = True
+            self._forget(subscription)
+
+    def _forget(self, subscription: Subscription) -> None:
+        topic = self._topic
+        subscription.delayed.drop()
+        if not subscription.is_durable:
+            topic.commons.ledgers.drop_non_durable_cursor(topic.ledger, subscription.cursor)
+        if topic.subscriptions.get(subscription.name) is subscription:
+            del topic.subscriptions[subscription.name]
+            topic.in_use()
+            topic.counters.messages_out_of_removed += subscription.counters.messages_out
+            topic.counters.bytes_out_of_removed += subscription.counters.bytes_out

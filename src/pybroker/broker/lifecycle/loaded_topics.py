@@ -1,0 +1,28 @@
+"""The topics that are loaded, by name; a topic in here may be fenced already."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pybroker.broker.non_persistent.topic import NonPersistentTopic
+    from pybroker.broker.topic.topic import Topic
+    from pybroker.broker.topic.topic_base import TopicBase
+    from pybroker.model.names import TopicName
+
+
+class LoadedTopics:
+    """Owned by the broker service. Loading and making put topics in, closing and deleting take them out."""
+
+    def __init__(self) -> None:
+        self.persistent: dict[str, Topic] = {}
+        """By full name, as the others."""
+        self.non_persistent: dict[str, NonPersistentTopic] = {}
+
+    def get(self, name: TopicName) -> TopicBase | None:
+        """Whether persistent or not."""
+        return (self.persistent if name.is_persistent else self.non_persistent).get(str(name))
+
+    def all(self) -> list[TopicBase]:
+        """All of them as they are now, the persistent ones first."""
+        return [*self.persistent.values(), *self.non_persistent.values()]

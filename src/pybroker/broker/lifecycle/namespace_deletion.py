@@ -1,0 +1,109 @@
+"""Deleting a namespace: its topics, partitioned ones included, then the namespace itself.
+
+What must hold:
+- From the mark on nobody begins to make or open a topic there. Who had begun to make one has made it, or failed, before the topics
+  are looked for: none comes into being behind the deletion's back, none is left when the namespace is gone, crash or not.
+- A client that wants a topic there waits until the deletion is over, and then learns that the namespace is gone, or goes on.
+- A namespace that a crash kept from going is still there, marked, and can be deleted again; when that is refused because it is
+  not empty, it is as it was before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+from pybroker.errors import AdminError, TopicNotFound
+from pybroker.model.names import DOMAINS, NamespaceName, TopicName
+from pybroker.model.policies import NamespacePolicies
+
+if TYPE_CHECKING:
+    from pybroker.broker.lifecycle.changing import Changing
+    from pybroker.broker.lifecycle.partitioned_topics import PartitionedTopicOperations
+    from pybroker.broker.lifecycle.topic_creation import TopicCreation
+    from pybroker.broker.lifecycle.topic_directory import TopicDirectory
+    from pybroker.broker.lifecycle.topics import Topics
+    from pybroker.broker.topic.commons import Commons
+    from pybroker.metadata.partitioned_topics import PartitionedTopics
+
+_NOT_FOUND = 404
+
+
+class NamespaceDeletion:
+    """Owned by the broker service."""
+
+    def __init__(
+        self,
+        commons: Commons,
+        changing: Changing,
+        directory: TopicDirectory,
+        creation: TopicCreation,
+        topics: Topics,
+        partitioned: PartitionedTopics,
+        partitioned_operations: PartitionedTopicOperations,
+    ) -> None:
+        self._commons = commons
+        self._resources = commons.resources
+        self._turns = changing.namespaces
+        self._directory = directory
+        self._creation = creation
+        self._topics = topics
+        self._partitioned = partitioned
+        self._partitioned_operations = partitioned_operations
+
+    async def settled(self, namespace: NamespaceName) -> None:
+        """Wait until `namespace` is not being deleted. Raises TooManyRequests."""
+        if self._turns.is_taken(namespace):
+            async with self._commons.waiting.wait(f"namespace {namespace} is being deleted"):
+                await self._turns.passed(namespace)
+
+    async def delete(self, namespace: NamespaceName, force: bool) -> None:
+        """Drop `namespace`; with topics of users in it only when forced. Raises AdminError, StoreError, TooManyRequests."""
+        async with self._turns.turn(namespace):
+            await self._delete(namespace, force)
+
+    async def _delete(self, namespace: NamespaceName, force: bool) -> None:
+        if self._resources.namespace(namespace) is None:
+            raise AdminError(_NOT_FOUND, f"Namespace {namespace} does not exist.")
+        if force and not self._commons.surroundings.config.force_delete_namespace_allowed:
+            raise AdminError(405, "Broker doesn't allow forced deletion of namespaces (forceDeleteNamespaceAllowed)")
+        try:
+            if not force:
+                await self._require_empty(namespace)  # It need not be marked for that.
+            await self._mark(namespace, deleted=True)
+            await self._creation.quiet(namespace)
+            if not force:
+                await self._require_empty(namespace)
+        except AdminError:
+            policies = self._resources.namespace(namespace)
+            if policies is not None and policies.deleted:
+                await self._mark(namespace, deleted=False)
+            raise
+        for topic in self._partitioned_topics(namespace):
+            try:
+                await self._partitioned_operations.delete(topic, force=True)
+            except AdminError as error:
+                if error.status != _NOT_FOUND:
+                    raise
+                logs.info("partitioned_topic.deleted_meanwhile", topic=topic)
+        for text in await self._directory.list(namespace, None, include_system=True):
+            try:
+                await self._topics.delete(TopicName.parse(text), force=True)
+            except TopicNotFound:
+                logs.info("topic.deleted_meanwhile", topic=text)
+        await self._commons.schemas.drop_namespace(namespace)  # Also those of topics that nobody ever made.
+        await self._resources.delete_namespace(namespace)
+
+    async def _require_empty(self, namespace: NamespaceName) -> None:
+        topics = await self._directory.list(namespace, None)
+        if topics or self._partitioned_topics(namespace):
+            raise AdminError(409, "Cannot delete non empty namespace")
+
+    def _partitioned_topics(self, namespace: NamespaceName) -> list[TopicName]:
+        return [topic for domain in DOMAINS for topic in self._partitioned.names(namespace, domain)]
+
+    async def _mark(self, namespace: NamespaceName, *, deleted: bool) -> None:
+        def change(policies: NamespacePolicies) -> None:
+            policies.deleted = deleted
+
+        await self._resources.update_namespace(namespace, change)

@@ -1,0 +1,148 @@
+"""Closing topics: one that is unloaded, and all of them when the broker stops.
+
+Who wants a persistent topic that is being closed, or deleted, waits until that is over.
+
+When the broker stops every client is told first, then the topics are closed. Telling takes no storage: clients look for another
+broker, or wait for this one, from then on, whatever the closing of topics takes. It gives way to the loop between slices, so that
+what is told also goes out. Topics are closed many at once because each waits for the disk: what they write then shares the metadata
+store's transactions and the journal's batches, and what they store goes into one checkpoint, the store's last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pybroker import logs
+from pybroker.broker.non_persistent.topic import NonPersistentTopic
+from pybroker.broker.topic.topic import Topic
+from pybroker.errors import StoreError
+
+if TYPE_CHECKING:
+    from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
+    from pybroker.broker.lifecycle.topic_directory import TopicDirectory
+    from pybroker.broker.topic.commons import Commons
+    from pybroker.broker.topic.topic_base import TopicBase
+
+TELLING_SLICE_MS = 5.0
+"""Between two times that the loop may turn to others while clients are told."""
+ANSWERING_S = 2.0
+"""How long a slow disk may keep clients, who were told, from being let go. What is not answered then they send again elsewhere."""
+
+
+class TopicClosing:
+    """Owned by the topics."""
+
+    def __init__(self, commons: Commons, loaded: LoadedTopics, directory: TopicDirectory) -> None:
+        self._commons = commons
+        self._surroundings = commons.surroundings
+        self._loaded = loaded
+        self._directory = directory
+        self._ending: dict[str, asyncio.Event] = {}
+
+    # --- one topic ---------------------------------------------------------------------------------------------------
+
+    def start_unload(self, topic: TopicBase, reason: str) -> None:
+        """Close `topic` in the background; it is loaded again when a client comes."""
+        logs.warning("topic.unloading", topic=topic.name, reason=reason)
+        self._commons.tasks.start(self.unload(topic), f"unload {topic.name}")
+
+    async def unload(self, topic: TopicBase) -> None:
+        """Close `topic`; its clients look it up again. Returns once it is closed, whoever began that."""
+        if isinstance(topic, NonPersistentTopic):
+            self.forget(topic)
+            return
+        assert isinstance(topic, Topic)
+        ending = self._ending.get(str(topic.name))
+        if ending is not None:
+            await ending.wait()
+        else:
+            try:
+                await self.end(topic, topic.close())
+            except StoreError as error:
+                logs.error("topic.close_failed", topic=topic.name, error=str(error))
+
+    def forget(self, topic: NonPersistentTopic) -> None:
+        """Close `topic`, which is its end; its clients look it up again, which makes a new one."""
+        topic.fence()
+        if self._loaded.non_persistent.get(str(topic.name)) is topic:
+            del self._loaded.non_persistent[str(topic.name)]
+            self._directory.deleted(topic.name)
+
+    async def end(self, topic: Topic, ending: Coroutine[Any, Any, None]) -> None:
+        """Wait for `ending`, which closes or deletes `topic`; then it is not loaded any more. Raises what that does."""
+        with self.ending(str(topic.name)):
+            try:
+                await ending
+            finally:
+                if self._loaded.persistent.get(str(topic.name)) is topic:
+                    del self._loaded.persistent[str(topic.name)]
+
+    @contextmanager
+    def ending(self, key: str) -> Iterator[None]:
+        """Within this nobody loads or makes the persistent topic of that name."""
+        ended = self._ending[key] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._ending[key]
+            ended.set()
+
+    def is_being_closed(self, key: str) -> bool:
+        """Whether the persistent topic of that name is being closed or deleted."""
+        return key in self._ending
+
+    async def closed(self, key: str) -> None:
+        """Wait until the persistent topic of that name is neither being closed nor deleted."""
+        while (ending := self._ending.get(key)) is not None:
+            await ending.wait()
+
+    # --- all of them -------------------------------------------------------------------------------------------------
+
+    async def tell_clients(self) -> None:
+        """Fence all loaded topics, which tells their clients, and wait until what these have sent is answered."""
+        clock, store = self._surroundings.clock, self._commons.ledgers.store
+        started_ms = clock.monotonic_ms()
+        topics = self._loaded.all()
+        await self._fence(topics)
+        logs.info("clients.told", topics=len(topics), took_ms=round(clock.monotonic_ms() - started_ms))
+        try:
+            async with asyncio.timeout(ANSWERING_S):
+                # Twice: what is acknowledged while a cursor is being written is written after that.
+                await store.flush()
+                await store.flush()
+        except (StoreError, TimeoutError) as error:
+            logs.warning("clients.not_answered", error=str(error) or f"storage took longer than {ANSWERING_S:g} s")
+
+    async def close_all(self) -> None:
+        """Close all loaded topics, at most `maxConcurrentTopicCloses` at once; their clients are told if they were not yet."""
+        clock = self._surroundings.clock
+        started_ms = clock.monotonic_ms()
+        topics = self._loaded.all()
+        await self._fence(topics)
+        waiting = iter(topics)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(len(topics), self._surroundings.config.max_concurrent_topic_closes)):
+                group.create_task(self._close_one_by_one(waiting))
+        if topics:
+            logs.info("topics.closed", topics=len(topics), took_ms=round(clock.monotonic_ms() - started_ms))
+
+    async def _fence(self, topics: list[TopicBase]) -> None:
+        clock = self._surroundings.clock
+        slice_ends_ms = clock.monotonic_ms() + TELLING_SLICE_MS
+        for topic in topics:
+            topic.fence()
+            if clock.monotonic_ms() >= slice_ends_ms:
+                await asyncio.sleep(0)
+                slice_ends_ms = clock.monotonic_ms() + TELLING_SLICE_MS
+
+    async def _close_one_by_one(self, waiting: Iterator[TopicBase]) -> None:
+        """One of those that share the list; what fails is its topic's matter, or it would end the others."""
+        for topic in waiting:
+            try:
+                await self.unload(topic)
+            except Exception as bug:  # noqa: BLE001  (a fault boundary: the others are closed all the same)
+                self._surroundings.stats.bugs += 1
+                logs.error("topic.close_failed", topic=topic.name, exc_info=bug)

@@ -1,0 +1,113 @@
+"""Which topics exist, and who wants to know when one comes or goes.
+
+A persistent topic exists as long as its managed ledger does, another one as long as it is loaded; the directory keeps no list
+of its own. What must hold: listeners hear of a topic once it exists for good, or is gone, whichever way that came about, and in
+that order for one name. They are called on the loop and must not fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeAlias
+
+from pybroker.managed_ledger.factory import ManagedLedgerFactory
+from pybroker.metadata import paths
+from pybroker.metadata.store import MetadataStore
+from pybroker.model.names import DOMAINS, PERSISTENT, NamespaceName, TopicName
+from pybroker.model.system_topics import is_system_topic
+
+if TYPE_CHECKING:
+    from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
+
+TopicTexts: TypeAlias = list[str]
+"""Full names; `TopicDirectory.list` hides the built-in type's name from the class that has it."""
+
+NAMES_PER_TURN = 256
+"""What a list works off in about a millisecond; then others have their turn."""
+
+
+class TopicListener(ABC):
+    """Told of topics that come and go; a partition is a topic."""
+
+    @abstractmethod
+    def topic_created(self, name: TopicName) -> None:
+        """`name` exists, durably, and did not before."""
+
+    @abstractmethod
+    def topic_deleted(self, name: TopicName) -> None:
+        """`name` is gone for good."""
+
+
+class TopicDirectory:
+    """Owned by the broker service, which tells it what was made and deleted."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        ledgers: ManagedLedgerFactory,
+        loaded: LoadedTopics,
+    ) -> None:
+        self._store = store
+        self._ledgers = ledgers
+        self._loaded = loaded
+        self._listeners: list[TopicListener] = []
+        self._unusable: dict[TopicName, set[TopicName]] = {}
+
+    def listen(self, listener: TopicListener) -> None:
+        """From now on `listener` is told, for as long as the broker lives."""
+        self._listeners.append(listener)
+
+    @contextmanager
+    def growing(self, topic: TopicName) -> Iterator[None]:
+        """Partitions that `topic` gets within this are told of at its end: a client that came at once would be sent away."""
+        unusable = self._unusable[topic] = set()
+        try:
+            yield
+        finally:
+            del self._unusable[topic]
+            for name in sorted(unusable, key=str):
+                self.created(name)
+
+    def created(self, name: TopicName) -> None:
+        """`name` is durable now and was not there before."""
+        unusable = self._unusable.get(name.partitioned_name)
+        if unusable is not None:
+            unusable.add(name)
+            return
+        for listener in self._listeners:
+            listener.topic_created(name)
+
+    def deleted(self, name: TopicName) -> None:
+        """Nothing of `name` is stored any more."""
+        unusable = self._unusable.get(name.partitioned_name)
+        if unusable is not None and name in unusable:
+            unusable.discard(name)
+            return
+        for listener in self._listeners:
+            listener.topic_deleted(name)
+
+    async def exists(self, name: TopicName) -> bool:
+        """Whether there is a topic, or a single partition, of that name."""
+        if not name.is_persistent:
+            return str(name) in self._loaded.non_persistent
+        return str(name) in self._loaded.persistent or await self._ledgers.exists(paths.managed_ledger(name))
+
+    async def list(self, namespace: NamespaceName, domain: str | None, *, include_system: bool = False) -> TopicTexts:
+        """The full names of a namespace's topics, sorted, partitions one by one; of one domain, or of both."""
+        names = []
+        for each in DOMAINS if domain is None else (domain,):
+            if each == PERSISTENT:
+                segments = await self._store.children(paths.managed_ledgers(namespace, each))
+                topics = (paths.topic_of_segment(namespace, each, segment) for segment in segments)
+            else:
+                loaded = [topic.name for topic in self._loaded.non_persistent.values()]
+                topics = (name for name in loaded if name.namespace == namespace)
+            for index, topic in enumerate(topics):
+                if index % NAMES_PER_TURN == NAMES_PER_TURN - 1:
+                    await asyncio.sleep(0)
+                if include_system or not is_system_topic(topic):
+                    names.append(str(topic))
+        return sorted(names)

@@ -1,0 +1,206 @@
+"""Loading persistent topics: each at most once at a time, so many at once, the others in order of arrival.
+
+What must hold:
+- At most `maxConcurrentTopicLoadRequest` topics are being loaded for clients. What the broker itself needs is loaded at once:
+  those who are being loaded may be waiting for just that.
+- A load that nobody waits for any more, and that has not begun, never begins: what waits is bounded by who waits for it.
+- A load never waits for the change of a partitioned topic or a namespace, which wait for loads. It fails with TopicChanging, and
+  whoever wants the topic waits and asks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+from pybroker.broker.publishing import entry_metadata
+from pybroker.broker.topic.topic import Topic
+from pybroker.errors import ServiceNotReady, TopicChanging, TopicNotFound
+from pybroker.metadata import paths
+
+if TYPE_CHECKING:
+    from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
+    from pybroker.broker.lifecycle.topic_closing import TopicClosing
+    from pybroker.broker.lifecycle.topic_creation import TopicCreation
+    from pybroker.broker.lifecycle.topic_directory import TopicDirectory
+    from pybroker.broker.presence import Presence
+    from pybroker.broker.topic.commons import Commons
+    from pybroker.managed_ledger.managed_ledger import ManagedLedger
+    from pybroker.model.names import TopicName
+
+
+class _Load:
+    """One load, waiting for its turn or under way."""
+
+    __slots__ = ("has_begun", "loaded", "may_create", "name", "waiters")
+
+    def __init__(self, name: TopicName, may_create: bool, loaded: asyncio.Future[Topic]) -> None:
+        self.name = name
+        self.may_create = may_create
+        self.loaded = loaded
+        self.waiters = 0
+        self.has_begun = False
+
+
+class TopicLoading:
+    """Owned by the topics."""
+
+    def __init__(
+        self,
+        commons: Commons,
+        presence: Presence,
+        loaded: LoadedTopics,
+        directory: TopicDirectory,
+        closing: TopicClosing,
+        creation: TopicCreation,
+    ) -> None:
+        self._commons = commons
+        self._surroundings = commons.surroundings
+        self._ledgers = commons.ledgers
+        self._presence = presence
+        self._topics = loaded.persistent
+        self._directory = directory
+        self._closing = closing
+        self._creation = creation
+        self._loads: dict[str, _Load] = {}
+        self._queue: dict[str, _Load] = {}  # of these, the ones that have not begun
+        self._making: dict[str, asyncio.Event] = {}
+
+    def __len__(self) -> int:
+        """Topics that are being loaded, or are to be."""
+        return len(self._loads)
+
+    # --- load --------------------------------------------------------------------------------------------------------
+
+    async def load(self, name: TopicName, may_create: bool, *, in_turn: bool) -> Topic:
+        """The loaded topic, which was not fenced a moment ago; `in_turn`: it may wait until others are loaded.
+
+        Raises TopicNotFound, ServiceNotReady, NotAllowedError, StoreError, and TopicChanging when it would be made while what it
+        belongs to is being changed.
+        """
+        key = str(name)
+        while True:
+            topic = self._topics.get(key)
+            if topic is not None and not topic.is_fenced:
+                return topic
+            load = self._loads.get(key)
+            is_own = load is None
+            if load is None:
+                loaded: asyncio.Future[Topic] = asyncio.get_running_loop().create_future()
+                load = self._loads[key] = self._queue[key] = _Load(name, may_create, loaded)
+                self._begin_next()
+            if not in_turn and not load.has_begun:
+                self._begin(load)
+            load.waiters += 1
+            try:
+                topic = await asyncio.shield(load.loaded)
+                if not topic.is_fenced:
+                    return topic
+            except (TopicNotFound, TopicChanging) as error:
+                # Somebody else's attempt, who perhaps did not want the topic made, or did and could not have it made.
+                if is_own or (in_turn and isinstance(error, TopicChanging)) or not (may_create or not load.may_create):
+                    raise
+            finally:
+                load.waiters -= 1
+                if not load.waiters and not load.has_begun:
+                    self._give_up(load)
+
+    def _begin_next(self) -> None:
+        limit = self._surroundings.config.max_concurrent_topic_load_request
+        while self._queue and len(self._loads) - len(self._queue) < limit:
+            self._begin(next(iter(self._queue.values())))
+
+    def _begin(self, load: _Load) -> None:
+        load.has_begun = True
+        del self._queue[str(load.name)]
+        if self._presence.is_closing:  # No task begins any more.
+            del self._loads[str(load.name)]
+            load.loaded.set_exception(ServiceNotReady("the broker is starting or stopping, try again"))
+            load.loaded.exception()  # retrieved: nobody may be waiting
+        else:
+            self._commons.tasks.start(self._load(load), f"load {load.name}")
+
+    def _give_up(self, load: _Load) -> None:
+        del self._queue[str(load.name)], self._loads[str(load.name)]
+        load.loaded.cancel()
+
+    async def _load(self, load: _Load) -> None:
+        name, key, loading = load.name, str(load.name), load.loaded
+        started_ms = self._surroundings.clock.monotonic_ms()
+        try:
+            async with asyncio.timeout(self._surroundings.config.topic_load_timeout_seconds):
+                await self._closing.closed(key)
+                ledger = await self._open_ledger(name, load.may_create)
+                await entry_metadata.restore(ledger, self._commons.added_metadata)
+                # Last, and the topic is registered in the same turn of the loop: no change in between gets lost.
+                policies = await self._commons.resources.topic_policies(name.partitioned_name)
+            topic = self._topics[key] = Topic(self._commons, name, ledger, policies, self._closing.start_unload)
+            self._surroundings.stats.topic_loads += 1
+            took_ms = self._surroundings.clock.monotonic_ms() - started_ms
+            self._surroundings.stats.topic_load_ms.add(took_ms)
+            logs.info(
+                "topic.loaded",
+                topic=key,
+                subscriptions=len(topic.subscriptions),
+                took_ms=round(took_ms, 1),
+            )
+            loading.set_result(topic)
+        except BaseException as error:
+            self._surroundings.stats.topic_load_failures += 1
+            if isinstance(error, TimeoutError):
+                loading.set_exception(ServiceNotReady(f"topic {name} could not be loaded in time, try again"))
+            elif isinstance(error, asyncio.CancelledError):
+                loading.cancel()
+                raise
+            else:
+                loading.set_exception(error)
+            loading.exception()  # retrieved: nobody may be waiting any more
+        finally:
+            del self._loads[key]
+            self._begin_next()
+
+    async def _open_ledger(self, name: TopicName, may_create: bool) -> ManagedLedger:
+        path = paths.managed_ledger(name)
+        if await self._ledgers.exists(path):
+            return await self._ledgers.open(path)
+        if not may_create:
+            raise TopicNotFound(f"Topic {name} not found")
+        self._creation.require_automatic(name)
+        async with self._creation.room(name, 1):
+            made = self._making[str(name)] = asyncio.Event()
+            try:
+                existed = await self._ledgers.exists(path)
+                ledger = await self._ledgers.open(path)
+            finally:
+                del self._making[str(name)]
+                made.set()
+        if not existed:
+            self._directory.created(name)
+        return ledger
+
+    # --- make, and wait ----------------------------------------------------------------------------------------------
+
+    async def make(self, name: TopicName, properties: Mapping[str, str]) -> bool:
+        """Make `name` without loading it; False when it exists. The caller has seen to it that it may be made."""
+        key = str(name)
+        while self._closing.is_being_closed(key) or key in self._making:
+            await self._closing.closed(key)
+            if making := self._making.get(key):
+                await making.wait()
+        # Who looks for it from now on finds it made.
+        if key in self._topics or not await self._ledgers.create(paths.managed_ledger(name), properties):
+            return False
+        self._directory.created(name)
+        return True
+
+    async def settled(self, name: TopicName) -> None:
+        """Wait until `name` is neither being loaded nor closed nor deleted."""
+        key = str(name)
+        while self._closing.is_being_closed(key) or key in self._loads:
+            await self._closing.closed(key)
+            if load := self._loads.get(key):
+                if not load.has_begun:
+                    self._begin(load)
+                await asyncio.wait([load.loaded])

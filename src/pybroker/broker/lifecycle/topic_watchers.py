@@ -1,0 +1,152 @@
+"""Tells watchers of topic lists what changes, many changes at a time.
+
+Owned by the broker service; the topic directory says what comes and goes. A single change is told in the next turn of the loop.
+After that there is a pause that grows with the work done, so that ten thousand topics made in a row are a few updates and not ten
+thousand hashes of ten thousand names.
+
+A watched namespace need not exist; its watchers stay when it is deleted, and hear of its topics when it is made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pybroker.broker.lifecycle.topic_directory import TopicDirectory, TopicListener
+from pybroker.broker.lifecycle.watched_topics import TopicWatcher, WatchedTopics
+from pybroker.broker.policies.revoked_rights import disconnect_watcher_who_may_not
+from pybroker.errors import NotAllowedError
+from pybroker.model.names import PERSISTENT, NamespaceName, TopicName
+from pybroker.model.system_topics import is_system_topic
+from pybroker.model.topic_patterns import TopicsPattern
+
+if TYPE_CHECKING:
+    from pybroker.broker.topic.commons import Commons
+
+MAX_WATCHED_NAMES = 1_000_000  # in all lists together; a client that is refused asks for the list from time to time
+MATCHED_PER_TURN = 256  # about a millisecond
+HASHED_PER_TURN = 10_000  # the same
+PAUSE_MS = 20.0
+HASHED_PER_PAUSE_MS = 1_000  # about a tenth of the loop's time goes into hashes, at most
+
+
+class TopicWatchers(TopicListener):
+    """All watchers of a broker, by what they watch. A list exists as long as somebody watches it."""
+
+    def __init__(self, commons: Commons, directory: TopicDirectory) -> None:
+        self._commons = commons
+        self._surroundings = commons.surroundings
+        self._directory = directory
+        self._lists: dict[NamespaceName, dict[TopicsPattern, WatchedTopics]] = {}
+        self._loading: dict[WatchedTopics, asyncio.Future[None]] = {}
+        self._changed: dict[WatchedTopics, None] = {}
+        self._is_scheduled = False
+        self._next_ms = 0.0
+
+    # --- who watches -------------------------------------------------------------------------------------------------
+
+    def watched(self, namespace: NamespaceName, pattern: TopicsPattern) -> WatchedTopics:
+        """The list of those who watch `pattern` in `namespace`; `open` a watcher of it in the same turn of the loop."""
+        found = self._lists.get(namespace, {}).get(pattern)
+        return WatchedTopics(namespace, pattern) if found is None else found
+
+    def open(self, watcher: TopicWatcher) -> None:
+        """`watcher` is told of changes once it is ready; its list has names after `load`."""
+        watched = watcher.watched
+        self._lists.setdefault(watched.namespace, {})[watched.pattern] = watched
+        watched.watchers.append(watcher)
+
+    def close(self, watcher: TopicWatcher) -> None:
+        """`watcher` is told nothing any more."""
+        watched = watcher.watched
+        if watcher in watched.watchers:
+            watched.watchers.remove(watcher)
+        if not watched.watchers:
+            of_namespace = self._lists.get(watched.namespace, {})
+            of_namespace.pop(watched.pattern, None)
+            if not of_namespace:
+                self._lists.pop(watched.namespace, None)
+            self._changed.pop(watched, None)
+
+    def close_who_may_not(self, namespace: NamespaceName | None) -> None:
+        """Close the watchers, of one namespace or of all, that would be refused if they came now."""
+        for each in list(self._lists) if namespace is None else [namespace]:
+            for watched in list(self._lists.get(each, {}).values()):
+                for watcher in list(watched.watchers):
+                    disconnect_watcher_who_may_not(watcher, self._commons.authorization)
+
+    async def load(self, watched: WatchedTopics) -> None:
+        """Read the list's names, unless that was done before. Raises NotAllowedError when they are too many."""
+        while not watched.is_loaded:
+            loading = self._loading.get(watched)
+            if loading is not None:
+                await asyncio.wait([loading])  # If that fails it is this one's turn.
+                continue
+            loading = self._loading[watched] = asyncio.get_running_loop().create_future()
+            try:
+                names = await self._directory.list(watched.namespace, PERSISTENT)
+                selected = await select_topics(watched.pattern, names)
+                if self._watched_names() + len(selected) > MAX_WATCHED_NAMES:
+                    raise NotAllowedError(
+                        f"more than {MAX_WATCHED_NAMES} topics would be watched: ask for the list instead"
+                    )
+                watched.load(selected)
+            finally:
+                del self._loading[watched]
+                loading.set_result(None)
+
+    def _watched_names(self) -> int:
+        return sum(len(watched) for of_namespace in self._lists.values() for watched in of_namespace.values())
+
+    # --- changes -----------------------------------------------------------------------------------------------------
+
+    def topic_created(self, name: TopicName) -> None:
+        self._note(name, True)
+
+    def topic_deleted(self, name: TopicName) -> None:
+        self._note(name, False)
+
+    def _note(self, topic: TopicName, is_created: bool) -> None:
+        of_namespace = self._lists.get(topic.namespace)
+        if of_namespace is None or not topic.is_persistent or is_system_topic(topic):
+            return
+        name = str(topic)
+        for watched in of_namespace.values():
+            if watched.changed(name, is_created):
+                self._changed[watched] = None
+        if self._changed:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            wait_ms = max(0.0, self._next_ms - self._surroundings.clock.monotonic_ms())
+            self._surroundings.call_later(wait_ms / 1000, self._tell)
+
+    def _tell(self) -> None:
+        """Tell watchers what is new, as many as a turn has time for; who cannot take it now stays on the list."""
+        self._is_scheduled = False
+        hashed = 0
+        for watched in list(self._changed):
+            if hashed >= HASHED_PER_TURN:
+                break
+            del self._changed[watched]
+            hashed += len(watched)
+            for watcher in watched.watchers:
+                if watcher.is_behind and watcher.is_ready:
+                    watcher.tell(watcher.take())
+            if any(watcher.is_behind for watcher in watched.watchers):
+                self._changed[watched] = None
+        self._next_ms = self._surroundings.clock.monotonic_ms() + PAUSE_MS + hashed / HASHED_PER_PAUSE_MS
+        if self._changed:
+            self._schedule()
+
+
+async def select_topics(pattern: TopicsPattern, topics: list[str]) -> list[str]:
+    """Those of `topics` that match, a millisecond at a time."""
+    selected: list[str] = []
+    for start in range(0, len(topics), MATCHED_PER_TURN):
+        if start:
+            await asyncio.sleep(0)
+        selected += [topic for topic in topics[start : start + MATCHED_PER_TURN] if pattern.matches(topic)]
+    return selected

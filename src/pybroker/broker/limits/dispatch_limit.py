@@ -1,0 +1,36 @@
+"""A dispatch rate at work: how many messages and bytes may go out now. Pure."""
+
+from __future__ import annotations
+
+from pybroker.broker.limits.rate_limit import RateLimit
+from pybroker.model.policies import DispatchRate
+
+_MS_PER_S = 1000
+
+
+def is_limited(rate: DispatchRate) -> bool:
+    """Whether the rate limits anything."""
+    return rate.dispatchThrottlingRateInMsg > 0 or rate.dispatchThrottlingRateInByte > 0
+
+
+class DispatchLimit(RateLimit):
+    """Of a broker, a resource group, a topic or a subscription, whoever owns it; all that are served under it share it."""
+
+    __slots__ = ("_bytes_in", "_messages_in", "rate", "scope")
+
+    def __init__(self, scope: str, rate: DispatchRate, now_ms: float, messages_in: int, bytes_in: int) -> None:
+        """`scope` is whose limit it is, as statistics name it. `messages_in` and `bytes_in` are what was published so far; they
+        count in a rate relative to publishing.
+        """
+        period_ms = max(1, rate.ratePeriodInSecond) * _MS_PER_S
+        super().__init__(rate.dispatchThrottlingRateInMsg, rate.dispatchThrottlingRateInByte, period_ms, now_ms)
+        self.scope = scope
+        self.rate = rate
+        self._messages_in = messages_in
+        self._bytes_in = bytes_in
+
+    def published(self, messages_in: int, bytes_in: int) -> None:
+        """So much was published in all: a relative rate lets as much more go out."""
+        if self.rate.relativeToPublishRate:
+            self.add(messages_in - self._messages_in, bytes_in - self._bytes_in)
+            self._messages_in, self._bytes_in = messages_in, bytes_in

@@ -1,0 +1,67 @@
+"""The rates of resource groups at work: on this broker, all topics of a group share one publish and one dispatch limit.
+
+Invariant: a group's limits stay the same objects while its rates do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pybroker.broker.limits.dispatch_limit import DispatchLimit, is_limited
+from pybroker.broker.limits.publish_gate import PublishGate, renewed_gate
+from pybroker.metadata.resource_groups import ResourceGroup, ResourceGroups
+from pybroker.model.policies import DispatchRate, PublishRate
+
+if TYPE_CHECKING:
+    from pybroker.surroundings import Surroundings
+
+
+class LimitsOfGroup:
+    """None is no limit."""
+
+    def __init__(self) -> None:
+        self.publish_gate: PublishGate | None = None
+        self.dispatch_limit: DispatchLimit | None = None
+
+
+_UNLIMITED = LimitsOfGroup()
+
+
+class GroupLimits:
+    """Owned by the broker."""
+
+    def __init__(self, surroundings: Surroundings, groups: ResourceGroups) -> None:
+        self._surroundings = surroundings
+        self._groups = groups
+        self._limits: dict[str, LimitsOfGroup] = {}
+
+    def of(self, name: str | None) -> LimitsOfGroup:
+        """The limits of a group; none without a group, or when there is none of that name."""
+        group = None if name is None else self._groups.get(name)
+        if name is None or group is None:
+            return _UNLIMITED
+        limits = self._limits.get(name)
+        if limits is None:
+            limits = self._limits[name] = LimitsOfGroup()
+            self._apply(limits, group)
+        return limits
+
+    def changed(self, name: str) -> None:
+        """The group has other rates, or is gone. Its topics have to renew what holds for them."""
+        limits = self._limits.get(name)
+        if limits is not None:
+            group = self._groups.get(name)
+            if group is None:
+                del self._limits[name]
+            self._apply(limits, group or ResourceGroup())
+
+    def _apply(self, limits: LimitsOfGroup, group: ResourceGroup) -> None:
+        rate = PublishRate(group.publishRateInMsgs, group.publishRateInBytes)
+        limits.publish_gate = renewed_gate(self._surroundings, limits.publish_gate, rate)
+        dispatch_rate = DispatchRate(group.dispatchRateInMsgs, group.dispatchRateInBytes, False, 1)
+        before = limits.dispatch_limit
+        if not is_limited(dispatch_rate):
+            limits.dispatch_limit = None
+        elif before is None or before.rate != dispatch_rate:
+            now_ms = self._surroundings.clock.monotonic_ms()
+            limits.dispatch_limit = DispatchLimit("ResourceGroup", dispatch_rate, now_ms, 0, 0)

@@ -1,0 +1,90 @@
+"""One limit on publishing, and who waits for it: in turns, until the limit lets the next message pass.
+
+Knows of no topic: the gates of broker, resource groups and topics are alike.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from pybroker.broker.limits.rate_limit import RateLimit
+from pybroker.model.policies import PublishRate
+
+if TYPE_CHECKING:
+    from pybroker.surroundings import Surroundings
+
+MAX_WAIT_MS = 1000
+"""A long debt is waited for in steps, so that a limit nobody needs any more is not kept for its sake."""
+
+
+class PublishWaiter(ABC):
+    """A client that can be made to wait."""
+
+    @abstractmethod
+    def publish_again(self) -> None:
+        """Publish what had to wait, or wait again."""
+
+
+class WaitingRow:
+    """Who waits, in the order in which they go on; by itself, until it is opened."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[PublishWaiter, None] = {}
+
+    def wait(self, waiter: PublishWaiter) -> None:
+        """`waiter` is told as soon as something may pass."""
+        self._waiting[waiter] = None
+
+    def leave(self, waiter: PublishWaiter) -> None:
+        """`waiter` is gone."""
+        self._waiting.pop(waiter, None)
+
+    def open(self) -> None:
+        """Somebody need not wait here any more: all look again, in their order."""
+        for waiter in list(self._waiting):
+            self._let_go(waiter)
+
+    def _let_go(self, waiter: PublishWaiter) -> None:
+        if waiter in self._waiting:
+            del self._waiting[waiter]
+            waiter.publish_again()
+
+
+class PublishGate(WaitingRow):
+    """One limit, and who waits for it. Shared by all topics under the limit."""
+
+    def __init__(self, surroundings: Surroundings, rate: PublishRate) -> None:
+        assert is_limited(rate)
+        super().__init__()
+        self.rate = rate
+        self.limit = RateLimit(
+            rate.publishThrottlingRateInMsg, rate.publishThrottlingRateInByte, 1000, surroundings.clock.monotonic_ms()
+        )
+        self._surroundings = surroundings
+        self._is_timed = False
+
+    def wait(self, waiter: PublishWaiter) -> None:
+        super().wait(waiter)
+        if not self._is_timed:
+            self._is_timed = True
+            self._surroundings.call_later(min(MAX_WAIT_MS, max(1, self.limit.wait_ms())) / 1000, self._time_passed)
+
+    def _time_passed(self) -> None:
+        self._is_timed = False
+        while self._waiting and min(self.limit.allowance(self._surroundings.clock.monotonic_ms())) > 0:
+            self._let_go(next(iter(self._waiting)))  # It is last in the row if it has to wait again.
+        if self._waiting:
+            self.wait(next(iter(self._waiting)))
+
+
+def is_limited(rate: PublishRate) -> bool:
+    """Whether the rate limits anything."""
+    return rate.publishThrottlingRateInMsg > 0 or rate.publishThrottlingRateInByte > 0
+
+
+def renewed_gate(surroundings: Surroundings, gate: PublishGate | None, rate: PublishRate) -> PublishGate | None:
+    """What limits to `rate`, None for no limit; the same gate while the rate is the same."""
+    if not is_limited(rate):
+        return None
+    return gate if gate is not None and gate.rate == rate else PublishGate(surroundings, rate)

@@ -1,0 +1,69 @@
+"""What slows publishing down: the rates of broker, resource group and topic that are limited.
+
+A message over a limit is not refused: who sent it is not read from until it may pass, nor is what else that client sends, since its
+order counts. A topic without any limit has no throttle, and pays nothing.
+
+A topic whose messages cannot be judged yet (`broker/topic/topic_deduplication.py`) holds them back in the same way.
+
+What must hold: whoever waits goes on as soon as the limit lets the next message pass, those of one limit by turns; when a limit is
+changed or its topic closes, nobody waits for what was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pybroker.broker.limits.publish_gate import PublishGate, PublishWaiter, WaitingRow
+from pybroker.clock import Clock
+from pybroker.model.events import SendRun
+from pybroker.model.stats import TopicCounters
+
+
+class PublishThrottle:
+    """What holds for one topic. Owned by it; `own` is the limit that it shares with nobody, `held` the row in which everybody
+    waits while the topic takes nothing."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        counters: TopicCounters,
+        own: PublishGate | None,
+        shared: Sequence[PublishGate],
+        held: WaitingRow | None = None,
+    ) -> None:
+        self.own = own
+        self.held = held
+        self.gates = [*shared, *([] if own is None else [own])]
+        self._clock = clock
+        self._counters = counters
+
+    def admit(self, run: SendRun) -> int:
+        """How many of these messages may be published now, which counts as done."""
+        if self.held is not None:
+            return 0
+        now_ms = self._clock.monotonic_ms()
+        counts, payloads = run.message_counts, run.payloads
+        passing = min(gate.limit.passing(counts, payloads, run.size_bytes, now_ms) for gate in self.gates)
+        if passing:
+            messages, size_bytes = sum(counts[:passing]), sum(map(len, payloads[:passing]))
+            for gate in self.gates:
+                gate.limit.spend(messages, size_bytes)
+        return passing
+
+    def wait(self, waiter: PublishWaiter) -> WaitingRow:
+        """Make `waiter` wait for the limit that lets something pass last; where it waits."""
+        if self.held is not None:
+            self.held.wait(waiter)
+            return self.held
+        self._counters.publish_rate_limited += 1
+        gate = max(self.gates, key=lambda each: each.limit.wait_ms())
+        gate.wait(waiter)
+        return gate
+
+    def close(self, after: PublishThrottle | None) -> None:
+        """`after` holds from now on, None for nothing: who waits for a limit that does not hold any more goes on."""
+        if self.held is not None and (after is None or after.held is not self.held):
+            self.held.open()
+        for gate in self.gates:
+            if after is None or gate not in after.gates:
+                gate.open()

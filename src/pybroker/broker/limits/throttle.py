@@ -1,0 +1,129 @@
+"""What slows the dispatch of one subscription down: the rates of broker, resource group, topic and subscription
+that are limited.
+
+A subscription without any has no throttle, and pays nothing. What must hold: whatever is held back goes out by a timer
+as soon as the slowest of the limits allows it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pybroker.broker.limits.dispatch_limit import DispatchLimit, is_limited
+from pybroker.dispatch.dispatcher import Delivery, Dispatcher, ReadPlan
+from pybroker.model.policies import DispatchRate
+
+if TYPE_CHECKING:
+    from pybroker.broker.delivery.subscription import Subscription
+    from pybroker.broker.topic.topic import Topic
+
+MIN_WAIT_MS = 10
+"""Shorter waits would send a fast stream message by message."""
+
+
+def renew(topic: Topic) -> None:
+    """Apply the rates that are in force for `topic` now; a limit that stays the same keeps its count."""
+    topic.dispatch_limit = _renewed_limit("Topic", topic.dispatch_limit, topic.policies.dispatch_rate, topic)
+    for subscription in topic.subscriptions.values():
+        subscription.throttle = throttle_of(subscription)
+        subscription.wake()
+
+
+def throttle_of(subscription: Subscription) -> Throttle | None:
+    """What holds for `subscription` now; None when nothing limits it."""
+    topic = subscription.topic
+    policies = topic.policies
+    before = subscription.throttle
+    own = _renewed_limit(
+        "Subscription",
+        None if before is None else before.own,
+        policies.subscription_dispatch_rate_of(subscription.name),
+        topic,
+    )
+    group = topic.commons.group_limits.of(policies.resource_group)
+    candidates = (topic.commons.dispatch_limit, group.dispatch_limit, topic.dispatch_limit)
+    shared = [limit for limit in candidates if limit is not None]
+    return Throttle(subscription, shared, own) if shared or own is not None else None
+
+
+def _renewed_limit(scope: str, limit: DispatchLimit | None, rate: DispatchRate, topic: Topic) -> DispatchLimit | None:
+    if not is_limited(rate):
+        return None
+    if limit is not None and limit.rate == rate:
+        return limit
+    counters = topic.counters
+    return DispatchLimit(scope, rate, topic.surroundings.clock.monotonic_ms(), counters.messages_in, counters.bytes_in)
+
+
+class Throttle:
+    """Owned by its subscription. `own` is the limit that it shares with nobody."""
+
+    def __init__(self, subscription: Subscription, shared: list[DispatchLimit], own: DispatchLimit | None) -> None:
+        self.own = own
+        self._limits = [*shared, *([] if own is None else [own])]
+        self._subscription = subscription
+        self._is_waiting = False
+        self._max_messages = self._max_bytes = 0.0
+
+    def allows_read(self) -> bool:
+        """Whether something may be read now; when not, the subscription is woken as soon as it may."""
+        subscription = self._subscription
+        now_ms = subscription.surroundings.clock.monotonic_ms()
+        counters = subscription.topic.counters
+        allowances = []
+        for limit in self._limits:
+            limit.published(counters.messages_in, counters.bytes_in)
+            allowances.append(limit.allowance(now_ms))
+        self._max_messages = min(messages for messages, _ in allowances)
+        self._max_bytes = min(size_bytes for _, size_bytes in allowances)
+        if (self._max_messages > 0 and self._max_bytes > 0) or self._is_exempt():
+            return True
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._count(allowances)
+            wait_ms = max(MIN_WAIT_MS, *(limit.wait_ms() for limit in self._limits))
+            subscription.surroundings.call_later(wait_ms / 1000, self._waited)
+        return False
+
+    def _count(self, allowances: list[tuple[float, float]]) -> None:
+        events = self._subscription.counters.throttled_events
+        for limit, (messages, size_bytes) in zip(self._limits, allowances, strict=True):
+            if messages <= 0:
+                events["Msg", limit.scope] += 1
+            if size_bytes <= 0:
+                events["Bytes", limit.scope] += 1
+
+    def _waited(self) -> None:
+        self._is_waiting = False
+        self._subscription.wake()
+
+    def _is_exempt(self) -> bool:
+        """A consumer that keeps up is left alone, if the configuration says so."""
+        config = self._subscription.surroundings.config
+        if config.dispatch_throttling_on_non_backlog_consumer_enabled:
+            return False
+        cursor = self._subscription.cursor
+        behind = cursor.ledger.ledgers.entries_after(cursor.ledger.ledgers.previous_position(cursor.read_position))
+        return behind <= config.managed_ledger_cursor_backlogged_threshold
+
+    def cut(self, plan: ReadPlan, dispatcher: Dispatcher) -> None:
+        """Make the plan read no more than may go out; what it leaves is asked for again."""
+        if self._is_exempt():
+            return
+        plan.max_bytes = int(max(1, min(plan.max_bytes, self._max_bytes)))
+        plan.max_entries = int(max(1, min(plan.max_entries, self._max_messages)))
+        if plan.replay is not None and len(plan.replay) > plan.max_entries:
+            left = plan.replay[plan.max_entries :]
+            plan.replay = plan.replay[: plan.max_entries]
+            dispatcher.give_back(ReadPlan(len(left), plan.max_bytes, left, plan.epoch))
+
+    def sent(self, deliveries: list[Delivery]) -> None:
+        """These go out."""
+        config = self._subscription.surroundings.config
+        if self._is_exempt():
+            return
+        counts_entries = config.dispatch_throttling_on_batch_message_enabled
+        messages = sum(len(each.entry_ids) if counts_entries else each.message_count for each in deliveries)
+        size_bytes = sum(sum(map(len, each.payloads)) for each in deliveries)
+        for limit in self._limits:
+            limit.spend(messages, size_bytes)

@@ -1,0 +1,125 @@
+"""Tells of every change of a topic's policies in the system topic `__change_events` of its namespace, as Pulsar does.
+
+The policies themselves are in the metadata store and are durable before an event is published; nothing in this broker reads the
+events. They are for those who look on: a crash in between, or a full disk, costs an event and never a policy. Events of one
+namespace are published one after the other, in the order of the changes, behind the back of whoever made them.
+
+A message has the topic's name as key and an Avro record as value, which `change_events.avsc` describes; a message without value
+says that nothing is set for the topic any more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import cache
+from importlib import resources
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pybroker import logs
+from pybroker.broker.publishing.internal_producer import InternalProducer
+from pybroker.errors import BrokerError, StoreError
+from pybroker.model import system_topics
+from pybroker.model.names import NamespaceName, TopicName
+from pybroker.model.policies import TopicPolicies, to_pulsar_topic_policies
+from pybroker.schema.history import version_to_bytes
+from pybroker.schema.schema_data import SchemaData, SchemaType
+
+if TYPE_CHECKING:
+    from pybroker.broker.lifecycle.topics import Topics
+    from pybroker.broker.topic.commons import Commons
+
+MAX_WAITING_EVENTS = 10_000  # of one namespace; the oldest is given up for one more
+_SCHEMA_PROPERTIES = {"__alwaysAllowNull": "true", "__jsr310ConversionEnabled": "false"}  # for Pulsar's own clients
+
+_STRATEGY = "ALWAYS_COMPATIBLE"  # whatever others have registered: the events are what they are
+
+
+class ChangeEvents:
+    """Owned by the broker service, which tells it of changes."""
+
+    def __init__(self, commons: Commons, topics: Topics) -> None:
+        self._commons = commons
+        self._surroundings = commons.surroundings
+        self._topics = topics
+        self._waiting: dict[NamespaceName, deque[tuple[TopicName, TopicPolicies | None]]] = {}
+
+    def changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
+        """`policies` are set for `topic` alone now, durably; None: nothing is."""
+        namespace = self._commons.resources.namespace(topic.namespace)
+        if not self._surroundings.config.system_topic_enabled or system_topics.is_system_topic(topic):
+            return
+        if namespace is None or namespace.deleted:
+            return  # Its topics go with it, this one among them.
+        waiting = self._waiting.get(topic.namespace)
+        if waiting is not None:
+            waiting.append((topic, policies))
+            return
+        self._waiting[topic.namespace] = deque([(topic, policies)], MAX_WAITING_EVENTS)
+        self._commons.tasks.start(self._publish_all(topic.namespace), f"change events of {topic.namespace}")
+
+    async def _publish_all(self, namespace: NamespaceName) -> None:
+        waiting = self._waiting[namespace]
+        cluster = self._surroundings.config.cluster_name
+        try:
+            while waiting:
+                topic, policies = waiting.popleft()
+                try:
+                    value = None if policies is None else encode_event(topic, policies, cluster)
+                except (TypeError, ValueError) as error:  # Offload policies are whatever somebody set.
+                    logs.warning("change_events.not_encoded", topic=topic, error=str(error))
+                    continue
+                name = system_topics.change_events(namespace)
+                producer = InternalProducer.of(await self._topics.get(name, may_create=True))
+                version = await self._commons.schemas.register(name, event_schema(), _STRATEGY)
+                await producer.publish(
+                    value,
+                    key=str(topic),
+                    replicate_to=[cluster],
+                    schema_version=version_to_bytes(version),
+                )
+        except (BrokerError, StoreError) as error:
+            logs.warning("change_events.not_published", namespace=namespace, events=len(waiting) + 1, error=str(error))
+        finally:
+            del self._waiting[namespace]
+
+
+def encode_event(topic: TopicName, policies: TopicPolicies, cluster: str) -> bytes:
+    """The Avro record that says that `policies` are set for `topic` in `cluster`."""
+    from fastavro import schemaless_writer  # noqa: PLC0415  (20 ms and 3 MB, for a broker with topic policies only)
+
+    document = to_pulsar_topic_policies(policies)
+    event = {
+        "actionType": "UPDATE",
+        "eventType": "TOPIC_POLICY",
+        "replicateTo": [cluster],
+        "topicPoliciesEvent": {
+            "domain": topic.domain,
+            "tenant": topic.tenant,
+            "namespace": topic.namespace.local_name,
+            "topic": topic.local_name,
+            "policies": {"isGlobal": False, "subscriptionTypesEnabled": [], "subscriptionPolicies": {}, **document},
+        },
+    }
+    written = BytesIO()
+    schemaless_writer(written, _schema(), event)
+    return written.getvalue()
+
+
+@cache
+def event_schema() -> SchemaData:
+    """What the topic's schema is, in the very bytes that Pulsar registers."""
+    return SchemaData(SchemaType.AVRO, msgspec.json.encode(_definition()), _SCHEMA_PROPERTIES)
+
+
+@cache
+def _schema() -> Any:
+    from fastavro import parse_schema  # noqa: PLC0415  (as above)
+
+    return parse_schema(_definition())
+
+
+def _definition() -> Any:
+    return msgspec.json.decode(resources.files(__package__).joinpath("change_events.avsc").read_bytes())

@@ -1,0 +1,54 @@
+"""What the broker keeps of its settings follows them when they are changed while it runs.
+
+Nearly everything reads `config.some_key` when it needs it. What was made from keys and kept is made again here; a
+dispatcher keeps what it was made with, and the next one of its subscription has the new settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from pybroker import logs
+from pybroker.broker.entry_filters import check_names
+
+if TYPE_CHECKING:
+    from pybroker.broker.policies.policy_changes import PolicyChanges
+    from pybroker.broker.topic.commons import Commons
+    from pybroker.cluster.dynamic_configuration import DynamicConfiguration
+    from pybroker.config import KeyInfo, Value
+
+_MIB = 1024 * 1024
+
+
+class LiveSettings:
+    """Listens to the dynamic configuration for as long as that lives."""
+
+    def __init__(self, dynamic: DynamicConfiguration, commons: Commons, policy_changes: PolicyChanges) -> None:
+        self._commons = commons
+        self._policy_changes = policy_changes
+        dynamic.check("entryFilterNames", _check_filters)
+        dynamic.listen(self._changed)
+
+    def _changed(self, key: KeyInfo) -> None:
+        commons, config = self._commons, self._commons.surroundings.config
+        match key.key:
+            case "logLevel":
+                logs.set_level(config.log_level)
+            case "defaultNumberOfNamespaceBundles":
+                commons.resources.default_bundle_count = config.default_number_of_namespace_bundles
+            case "managedLedgerCacheSizeMB":
+                commons.ledgers.cache.resize(config.managed_ledger_cache_size_mb * _MIB)
+            case "managedLedgerInactiveLedgerRolloverTimeSeconds":
+                inactive_ms = config.managed_ledger_inactive_ledger_rollover_time_seconds * 1000
+                surroundings = commons.ledgers.surroundings
+                surroundings.limits = replace(surroundings.limits, inactive_rollover_ms=inactive_ms)
+            case "entryFilterNames":
+                commons.entry_filters.configure(config.entry_filter_names)
+                self._policy_changes.defaults_changed()
+            case _:
+                self._policy_changes.defaults_changed()
+
+
+def _check_filters(names: Value) -> None:
+    check_names(cast("tuple[str, ...]", names))

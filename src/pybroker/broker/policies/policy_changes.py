@@ -1,0 +1,78 @@
+"""Policies that were changed are applied to the topics that are loaded: a namespace's, a topic's, a resource group's, the defaults.
+
+They are stored by then; `metadata/` says what changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pybroker.metadata.resource_groups import ResourceGroupListener
+from pybroker.metadata.resources import PolicyListener
+from pybroker.model.policies import TopicPolicies
+
+if TYPE_CHECKING:
+    from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
+    from pybroker.broker.lifecycle.topic_watchers import TopicWatchers
+    from pybroker.broker.policies.change_events import ChangeEvents
+    from pybroker.broker.topic.commons import Commons
+    from pybroker.metadata.partitioned_topics import PartitionedTopics
+    from pybroker.model.names import NamespaceName, TopicName
+
+# Between two times that the loop may turn to others while policies are applied: about a millisecond of work.
+TOPICS_PER_TURN = 64
+
+
+class PolicyChanges(PolicyListener, ResourceGroupListener):
+    """Listens to the resources for as long as these live."""
+
+    def __init__(
+        self,
+        commons: Commons,
+        loaded: LoadedTopics,
+        topic_watchers: TopicWatchers,
+        change_events: ChangeEvents,
+        partitioned: PartitionedTopics,
+    ) -> None:
+        self._commons = commons
+        self._loaded = loaded
+        self._topic_watchers = topic_watchers
+        self._change_events = change_events
+        self._partitioned = partitioned
+        commons.resources.listen(self)
+        commons.resource_groups.listen(self)
+
+    async def namespace_changed(self, namespace: NamespaceName) -> None:
+        await self._apply(namespace)
+
+    def defaults_changed(self) -> None:
+        """Settings were changed at run time: apply what holds where neither topic nor namespace says anything."""
+        self._commons.defaults_changed()
+        self._commons.tasks.start(self._apply(None), "apply default policies")
+
+    async def _apply(self, namespace: NamespaceName | None) -> None:
+        self._topic_watchers.close_who_may_not(namespace)
+        for index, topic in enumerate(self._loaded.all()):
+            if index % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
+                await asyncio.sleep(0)
+            if namespace in {None, topic.name.namespace} and not topic.is_fenced:
+                topic.policies_changed()
+
+    def resource_group_changed(self, name: str) -> None:
+        commons = self._commons
+        commons.group_limits.changed(name)
+        for tenant in commons.resources.tenants():
+            for namespace in commons.resources.namespaces(tenant):
+                policies = commons.resources.namespace(namespace)
+                if policies is not None and policies.resource_group_name == name:
+                    commons.tasks.start(self._apply(namespace), f"apply policies of {namespace}")
+
+    def topic_changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
+        """`policies` are those of the topic, or of all partitions of a partitioned one."""
+        self._change_events.changed(topic, policies)
+        partitioned = self._partitioned.get(topic)
+        names = [topic] if partitioned is None else map(topic.partition, range(partitioned.partitions))
+        for loaded in map(self._loaded.get, names):
+            if loaded is not None and not loaded.is_fenced:
+                loaded.own_policies_changed(policies or TopicPolicies())

@@ -1,0 +1,61 @@
+"""Clients whose right was revoked while they are connected.
+
+What must hold: once the policies of a namespace have changed, no producer or consumer is left whose role may not have it
+any more. Its client is told to look the topic up again, and learns from the answer that it may not. Nor is a watcher of the
+namespace's topics told anything more; its client learns why when it asks for the list. What tenants' administrators lose counts
+for their next request only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+from pybroker.errors import AuthorizationError
+
+if TYPE_CHECKING:
+    from pybroker.auth.authorization import AuthorizationService
+    from pybroker.broker.delivery.consumer import Consumer
+    from pybroker.broker.lifecycle.watched_topics import TopicWatcher
+    from pybroker.broker.publishing.producer import Producer
+    from pybroker.broker.topic.topic_base import TopicBase
+
+
+def disconnect_who_may_not(topic: TopicBase, authorization: AuthorizationService) -> None:
+    """Close the producers and consumers of `topic` that would be refused if they came now, and those that wait to be one."""
+    if not authorization.enabled:
+        return
+    topic.producer_places.refuse_who_may_not()
+    for producer in list(topic.producers.values()):
+        _check_producer(topic, producer, authorization)
+    for subscription in list(topic.subscriptions.values()):
+        for consumer in list(subscription.consumers):
+            _check_consumer(topic, subscription.name, consumer, authorization)
+
+
+def disconnect_watcher_who_may_not(watcher: TopicWatcher, authorization: AuthorizationService) -> None:
+    """Close `watcher` if it would be refused if it came now."""
+    namespace = watcher.watched.namespace
+    try:
+        authorization.require_list_topics(namespace, watcher.role)
+    except AuthorizationError as error:
+        logs.info("topic_watcher.right_revoked", namespace=namespace, reason=str(error))
+        watcher.close_from_broker()
+
+
+def _check_producer(topic: TopicBase, producer: Producer, authorization: AuthorizationService) -> None:
+    try:
+        authorization.require_produce(topic.name, producer.peer.role)
+    except AuthorizationError as error:
+        logs.info("producer.right_revoked", topic=topic.name, producer=producer.name, reason=str(error))
+        producer.close_from_broker()
+
+
+def _check_consumer(
+    topic: TopicBase, subscription: str, consumer: Consumer, authorization: AuthorizationService
+) -> None:
+    try:
+        authorization.require_consume(topic.name, subscription, consumer.peer.role)
+    except AuthorizationError as error:
+        logs.info("consumer.right_revoked", topic=topic.name, consumer=consumer.name, reason=str(error))
+        consumer.close_from_broker()

@@ -1,0 +1,114 @@
+"""One attached producer: its name on the topic, and what it has under way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pybroker.broker.peer import Peer
+from pybroker.broker.publishing.producer_access import AccessMode
+from pybroker.errors import BrokerError
+from pybroker.model.stats import ProducerCounters
+
+if TYPE_CHECKING:
+    from pybroker.broker.topic.topic_base import TopicBase
+
+
+class Producer:
+    """A producer of one client on one topic. Owned by its topic, under its name.
+
+    Invariant: `pending` messages were handed to the managed ledger, if there is one, and not answered yet.
+    """
+
+    __slots__ = (
+        "_drained",
+        "access_mode",
+        "connected_since_ms",
+        "counters",
+        "epoch",
+        "former_epoch",
+        "has_user_provided_name",
+        "is_closed",
+        "is_encrypted",
+        "is_waiting",
+        "name",
+        "peer",
+        "pending",
+        "producer_id",
+        "properties",
+        "refusal",
+        "request_id",
+        "schema_version",
+        "topic",
+        "topic_epoch",
+    )
+
+    def __init__(
+        self,
+        topic: TopicBase,
+        producer_id: int,
+        name: str,
+        has_user_provided_name: bool,
+        epoch: int,
+        peer: Peer,
+        properties: Mapping[str, str],
+        connected_since_ms: int,
+        is_encrypted: bool = False,
+        access_mode: AccessMode = AccessMode.SHARED,
+        former_epoch: int | None = None,
+        request_id: int = 0,
+    ) -> None:
+        """`is_encrypted`: the client says that it encrypts what it sends. `former_epoch`: the topic's epoch when the client had
+        exclusive access before. `request_id`: of the command that is answered once more when a producer that waits has its turn.
+        """
+        self.topic = topic
+        self.producer_id = producer_id
+        self.name = name
+        self.has_user_provided_name = has_user_provided_name
+        self.epoch = epoch
+        self.peer = peer
+        self.properties = dict(properties)
+        self.connected_since_ms = connected_since_ms
+        self.is_encrypted = is_encrypted
+        self.access_mode = access_mode
+        self.former_epoch = former_epoch
+        self.request_id = request_id
+        self.topic_epoch: int | None = None
+        """The topic's when this one was attached; None when nobody had exclusive access so far."""
+        self.is_waiting = False
+        """Its client was told that it has to wait for exclusive access."""
+        self.refusal: BrokerError | None = None
+        """Why it does not get the exclusive access that it waited for or claimed."""
+        self.counters = ProducerCounters()
+        self.schema_version = b""
+        """Of its messages, as its client is told; empty without a schema."""
+        self.pending = 0
+        self.is_closed = False
+        self._drained: asyncio.Event | None = None
+
+    def completed(self, message_count: int) -> None:
+        """`message_count` entries of this producer were answered."""
+        self.pending -= message_count
+        assert self.pending >= 0, "answered more than was published"
+        if not self.pending and self._drained is not None:
+            self._drained.set()
+
+    async def drained(self) -> None:
+        """Wait until everything published so far is answered."""
+        if self.pending:
+            self._drained = self._drained or asyncio.Event()
+            self._drained.clear()
+            await self._drained.wait()
+
+    def detach(self) -> None:
+        """Leave the topic; the client is gone or has asked for it. What is under way is still stored."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.topic.producer_places.remove(self)
+
+    def close_from_broker(self) -> None:
+        """Leave the topic and tell the client, which looks the topic up again."""
+        if not self.is_closed:
+            self.detach()
+            self.peer.close_producer(self.producer_id)

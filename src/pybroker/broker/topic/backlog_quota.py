@@ -1,0 +1,153 @@
+"""Backlog quotas of one topic: measured, enforced on producers that come, and on what is there already.
+
+The rules are in `backlog.py`. What must hold: only durable subscriptions count, since readers hold nothing back; a
+producer is refused by what is true when it comes, whereas connected ones are disconnected by the periodic check alone.
+
+`preciseTimeBasedBacklogQuotaCheck` reads the oldest message of a backlog to learn its age. Without it the age counts from
+when its ledger was closed, so messages in the ledger that is written to have none; then whole ledgers are evicted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+from pybroker.broker.delivery import cursor_moves
+from pybroker.broker.topic import backlog
+from pybroker.broker.topic.topic_compaction import COMPACTION_SUBSCRIPTION
+from pybroker.errors import (
+    BrokerError,
+    ProducerBlockedQuotaExceededError,
+    ProducerBlockedQuotaExceededException,
+)
+from pybroker.model.policies import BacklogQuota, BacklogQuotaPolicy
+
+if TYPE_CHECKING:
+    from pybroker.broker.delivery.subscription import Subscription
+    from pybroker.broker.topic.topic import Topic
+
+
+def slowest_subscription(topic: Topic) -> Subscription | None:
+    """The durable subscription that has read the least; None when there is none."""
+    return min(_durable(topic), key=lambda subscription: subscription.cursor.mark_delete_position, default=None)
+
+
+def estimated_backlog_bytes(topic: Topic) -> int:
+    """Bytes that the slowest subscription has not read, without a look at the store."""
+    slowest = slowest_subscription(topic)
+    if slowest is None:
+        return 0
+    return backlog.estimated_bytes_behind(topic.ledger.ledgers, slowest.cursor.mark_delete_position)
+
+
+def _durable(topic: Topic) -> list[Subscription]:
+    """Those that quotas are about: nobody reads on the one of compaction."""
+    return [each for each in topic.subscriptions.values() if each.is_durable and each.name != COMPACTION_SUBSCRIPTION]
+
+
+async def require_within_quota(topic: Topic) -> None:
+    """Raises the policy's error when a backlog is such that no new producer gets in."""
+    if not topic.surroundings.config.backlog_quota_check_enabled:
+        return
+    policies = topic.policies
+    quota = policies.size_quota
+    if backlog.blocks_producers(quota) and quota.limitSize >= 0 and await _is_size_exceeded(topic, quota):
+        raise _refusal(topic, quota)
+    quota = policies.age_quota
+    if backlog.blocks_producers(quota) and quota.limitTime > 0 and await _is_age_exceeded(topic, quota):
+        raise _refusal(topic, quota)
+
+
+def _refusal(topic: Topic, quota: BacklogQuota) -> BrokerError:
+    text = f"Cannot create producer on topic with backlog quota exceeded: {topic.name}"
+    if quota.policy == BacklogQuotaPolicy.FAIL:
+        return ProducerBlockedQuotaExceededException(text)
+    return ProducerBlockedQuotaExceededError(text)
+
+
+async def enforce(topic: Topic) -> None:
+    """Measure the topic's backlogs and act on what is exceeded; size first. Raises StoreError."""
+    policies = topic.policies
+    oldest_ms = await _oldest_ms(topic)
+    now_ms = topic.surroundings.clock.wall_ms()
+    slowest = slowest_subscription(topic)
+    if oldest_ms is None or slowest is None:
+        topic.backlog_age_s, topic.backlog_age_subscription = backlog.UNKNOWN_AGE_S, ""
+    else:
+        topic.backlog_age_s = max(0, now_ms - oldest_ms) // 1000
+        topic.backlog_age_subscription = slowest.name
+    if policies.size_quota.limitSize >= 0 and await _is_size_exceeded(topic, policies.size_quota):
+        if policies.size_quota.policy == BacklogQuotaPolicy.EVICT:
+            topic.counters.size_evictions += await _evict_by_size(topic, policies.size_quota)
+        elif backlog.blocks_producers(policies.size_quota):
+            _disconnect_producers(topic, policies.size_quota)
+    elif backlog.is_age_exceeded(policies.age_quota, oldest_ms, now_ms):
+        if policies.age_quota.policy == BacklogQuotaPolicy.EVICT:
+            topic.counters.age_evictions += await _evict_by_age(topic, policies.age_quota, now_ms)
+        elif backlog.blocks_producers(policies.age_quota):
+            _disconnect_producers(topic, policies.age_quota)
+
+
+async def _is_size_exceeded(topic: Topic, quota: BacklogQuota) -> bool:
+    slowest = slowest_subscription(topic)
+    size_bytes = 0 if slowest is None else (await slowest.cursor.backlog()).size_bytes
+    return backlog.is_size_exceeded(quota, size_bytes)
+
+
+async def _is_age_exceeded(topic: Topic, quota: BacklogQuota) -> bool:
+    oldest_ms = await _oldest_ms(topic)
+    return backlog.is_age_exceeded(quota, oldest_ms, topic.surroundings.clock.wall_ms())
+
+
+async def _oldest_ms(topic: Topic) -> int | None:
+    """When the oldest message of the backlogs was published, as far as the configuration wants to know."""
+    slowest = slowest_subscription(topic)
+    if slowest is None:
+        return None
+    if topic.surroundings.config.precise_time_based_backlog_quota_check:
+        return await slowest.cursor.oldest_publish_time()
+    return backlog.closed_ms_of_oldest(topic.ledger.ledgers, slowest.cursor.mark_delete_position)
+
+
+def _disconnect_producers(topic: Topic, quota: BacklogQuota) -> None:
+    """They come back and are refused, for as long as the backlog is too large."""
+    if topic.producers:
+        logs.warning("producers.blocked", topic=topic.name, producers=len(topic.producers), policy=quota.policy)
+    topic.disconnect_producers(_refusal(topic, quota))
+
+
+async def _evict_by_size(topic: Topic, quota: BacklogQuota) -> int:
+    """Skip the oldest entries of the slowest subscriptions until none is behind by more; 1 if there were any."""
+    evicted = 0
+    while (slowest := slowest_subscription(topic)) is not None:
+        behind = await slowest.cursor.backlog()
+        count = backlog.entries_to_evict(behind.size_bytes, quota.limitSize, behind.entries)
+        skipped = await cursor_moves.skip(slowest, count) if count else 0
+        if not skipped:
+            break
+        evicted += skipped
+    return _evicted(topic, quota, evicted)
+
+
+async def _evict_by_age(topic: Topic, quota: BacklogQuota, now_ms: int) -> int:
+    """Skip what is too old in every subscription; 1 if there was any."""
+    evicted = 0
+    for subscription in _durable(topic):
+        if topic.surroundings.config.precise_time_based_backlog_quota_check:
+            evicted += await cursor_moves.expire(subscription, backlog.eviction_deadline_ms(quota, now_ms))
+            continue
+        end = backlog.end_of_ledgers_closed_before(
+            topic.ledger.ledgers, subscription.cursor.mark_delete_position, now_ms - quota.limitTime * 1000
+        )
+        if end is not None:
+            evicted += await cursor_moves.expire_to(subscription, end)
+    return _evicted(topic, quota, evicted)
+
+
+def _evicted(topic: Topic, quota: BacklogQuota, entries: int) -> int:
+    if not entries:
+        return 0
+    logs.warning(
+        "backlog.evicted", topic=topic.name, entries=entries, limit_bytes=quota.limitSize, limit_s=quota.limitTime
+    )
+    return 1

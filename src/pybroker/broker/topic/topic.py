@@ -1,0 +1,396 @@
+"""One loaded persistent topic: its managed ledger, its subscriptions, what its producers publish.
+
+Invariants: nothing is dispatched before it is durable; receipts leave in the order of the appends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.delivery.subscription_registry import BEING_MADE, SubscriptionRegistry
+from pybroker.broker.limits import throttle
+from pybroker.broker.limits.dispatch_limit import DispatchLimit
+from pybroker.broker.publishing.deduplication import Accepted
+from pybroker.broker.publishing.entry_metadata import EntryMetadata
+from pybroker.broker.publishing.producer import Producer
+from pybroker.broker.publishing.producer_places import TOPIC_EPOCH_PROPERTY, stored_epoch
+from pybroker.broker.topic import backlog
+from pybroker.broker.topic.backlog import UNKNOWN_AGE_S
+from pybroker.broker.topic.topic_base import TopicBase
+from pybroker.broker.topic.topic_compaction import TopicCompaction
+from pybroker.broker.topic.topic_deduplication import DEDUPLICATION_CURSOR, TopicDeduplication
+from pybroker.errors import (
+    BrokerError,
+    DamagedEntries,
+    LedgerFenced,
+    LedgerTerminated,
+    NoSuchLedger,
+    PersistenceError,
+    ProducerBlockedQuotaExceededException,
+    StorageFull,
+    StoreError,
+    SubscriptionNotFound,
+    TopicTerminatedError,
+)
+from pybroker.managed_ledger.backlog import count_backlog
+from pybroker.managed_ledger.cursor_state import CursorState
+from pybroker.managed_ledger.listener import ManagedLedgerListener
+from pybroker.managed_ledger.managed_ledger import ManagedLedger
+from pybroker.model.events import SendRun
+from pybroker.model.names import TopicName
+from pybroker.model.policies import TopicPolicies
+from pybroker.model.position import EARLIEST, Position
+from pybroker.model.stats import LedgerCounters
+from pybroker.storage.ledger_store import AppendRun
+from pybroker.tasks import TaskOwner
+from pybroker.wire.entry_metadata import is_batch, is_marker
+
+if TYPE_CHECKING:
+    from pybroker.broker.delivery.consumer import Consumer
+    from pybroker.broker.delivery.subscription_base import SubscriptionBase
+    from pybroker.broker.publishing.internal_producer import InternalProducer
+    from pybroker.broker.topic.commons import Commons
+
+
+class Publish:
+    """What a topic remembers of a run of messages while it is being stored."""
+
+    __slots__ = ("accepted", "producer", "run", "started_ms")
+
+    def __init__(self, producer: Producer, run: SendRun, started_ms: float, accepted: Accepted | None) -> None:
+        """`accepted`: what deduplication wants to know again; None without it."""
+        self.producer = producer
+        self.run = run
+        self.started_ms = started_ms
+        self.accepted = accepted
+
+
+class Topic(TopicBase, ManagedLedgerListener):
+    """Owned by the broker service, under its canonical name, from load to close."""
+
+    subscriptions: dict[str, Subscription]
+
+    def __init__(
+        self,
+        commons: Commons,
+        name: TopicName,
+        ledger: ManagedLedger,
+        own_policies: TopicPolicies,
+        start_unload: Callable[[TopicBase, str], None],
+    ) -> None:
+        tasks, epoch = TaskOwner(f"topic {name}"), stored_epoch(ledger.properties)
+        super().__init__(commons, name, own_policies, tasks, epoch, start_unload)
+        self.ledger = ledger
+        self.backlog_age_s = UNKNOWN_AGE_S
+        """Age of the oldest unread message when the backlog quotas were checked last."""
+        self.backlog_age_subscription = ""
+        """Which subscription has not read that one; empty when the age is unknown."""
+        self.internal_producer: InternalProducer | None = None
+        """Of what the broker itself publishes here, once it has."""
+        self._refused_producers: set[str] = set()  # messages of these were refused because there is no space
+        self.subscriptions = {}
+        self.compaction = TopicCompaction(self)
+        self.offload_error = ""
+        """Why the last offload that was asked for did not happen."""
+        self._end_when_loaded = ledger.ledgers.last_position
+        self._has_markers = False  # among what was published since it was loaded
+        self.has_entry_metadata = ledger.document.last_index is not None
+        added = commons.added_metadata
+        self._entry_metadata = None if added is None else EntryMetadata(added, ledger)
+        self.registry = SubscriptionRegistry(self)
+        self.dispatch_limit: DispatchLimit | None = None
+        """What limits the dispatch of all subscriptions together."""
+        ledger.listen(self)
+        for cursor in ledger.cursors.values():
+            if cursor.name != DEDUPLICATION_CURSOR:
+                self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
+        self.deduplication = TopicDeduplication(self)
+        ledger.held_from = self._held_from
+        ledger.retention = backlog.retention_limits(self.policies.retention)
+        self._renew_limits()
+        self.deduplication.renew()
+
+    def _held_from(self) -> int | None:
+        """The first ledger that readers hold by a lease."""
+        return self.commons.read_leases.held_from(str(self.name), self.surroundings.clock.monotonic_ms())
+
+    def policies_changed(self) -> None:
+        """Expiry and quotas look up what is in force with every check."""
+        limits = backlog.retention_limits(self.policies.retention)
+        if limits != self.ledger.retention:
+            self.ledger.retention = limits
+            self.ledger.trim_soon()
+        super().policies_changed()
+        self.deduplication.renew()
+        for subscription in self.subscriptions.values():
+            subscription.delayed.policies_changed()
+            subscription.limit_unacked()
+
+    def _renew_limits(self) -> None:
+        throttle.renew(self)
+        super()._renew_limits()
+
+    @property
+    def ledger_counters(self) -> LedgerCounters:
+        return self.ledger.counters
+
+    def may_hold_chunks(self, position: Position) -> bool:
+        """Whether an entry from `position` on may be part of a larger message: such were published, or it is from before."""
+        return self.counters.chunks_in > 0 or position <= self._end_when_loaded
+
+    def may_hold_markers(self, position: Position) -> bool:
+        """Whether an entry from `position` on may be a marker: such were published, or it is from before."""
+        return self._has_markers or position <= self._end_when_loaded
+
+    # --- producers and publishing ------------------------------------------------------------------------------------
+
+    def require_admissible(self, producer: Producer) -> None:
+        """Raises TopicTerminatedError, and without space on disk ProducerBlockedQuotaExceededException, besides what the base
+        raises."""
+        super().require_admissible(producer)
+        if self.ledger.is_terminated:
+            raise self._terminated()
+        self._require_space(producer)
+
+    def _terminated(self) -> TopicTerminatedError:
+        return TopicTerminatedError(f"Topic {self.name} was already terminated")
+
+    async def store_epoch(self, epoch: int) -> None:
+        await self.ledger.document.change_properties({TOPIC_EPOCH_PROPERTY: str(epoch)})
+
+    def _require_space(self, producer: Producer) -> None:
+        """Refuse a producer while the disk is full: at that answer a client fails at once all that it has not sent yet.
+
+        A producer that comes back after a refused message is refused once and taken the next time: each refusal makes the
+        client wait twice as long before it tries again, and so it would go on late when there is space, and fail late before.
+        """
+        refusal = self.commons.ledgers.store.refusal()
+        if refusal is None:
+            self._refused_producers.clear()
+        elif producer.epoch == 0 or producer.name in self._refused_producers:
+            self._refused_producers.discard(producer.name)
+            raise ProducerBlockedQuotaExceededException(refusal)
+
+    def _accept(self, producer: Producer, run: SendRun) -> None:
+        """Store it; it is answered once it is durable."""
+        known = self.deduplication.known
+        if known is None:
+            self.append(producer, run, None)
+        else:
+            self.deduplication.publish(known, producer, run)
+
+    def append(self, producer: Producer, run: SendRun, accepted: Accepted | None) -> bool:
+        """Hand a run to the ledger; False when that refuses it, which is answered."""
+        publish = Publish(producer, run, self.surroundings.clock.monotonic_ms(), accepted)
+        producer.pending += len(run.payloads)
+        if run.has_markers:
+            self._has_markers = True
+        try:
+            if self._entry_metadata is None:
+                self.ledger.append(run.payloads, run.message_counts, run.size_bytes, publish)
+            else:
+                self._append_with_metadata(self._entry_metadata, run, publish)
+        except StoreError as error:
+            producer.completed(len(run.payloads))
+            self._refuse(producer, run, self._publish_failure(error, producer))
+            return False
+        return True
+
+    def _append_with_metadata(self, metadata: EntryMetadata, run: SendRun, publish: Publish) -> None:
+        payloads = metadata.put_in_front(run.payloads, run.message_counts, self.surroundings.clock.wall_ms())
+        try:
+            self.ledger.append(payloads, run.message_counts, sum(map(len, payloads)), publish)
+        except StoreError:
+            metadata.take_back(sum(run.message_counts))
+            raise
+
+    def entries_added(self, runs: list[AppendRun]) -> None:
+        clock = self.surroundings.clock
+        now_ms = clock.monotonic_ms()
+        counters = self.counters
+        for appended in runs:
+            publish = appended.context
+            assert isinstance(publish, Publish)
+            producer = publish.producer
+            run = publish.run
+            entries = len(run.payloads)
+            messages = appended.message_count
+            if self._entry_metadata is not None:
+                self._entry_metadata.stored(messages)
+            counters.messages_in += messages
+            counters.entries_in += entries
+            counters.bytes_in += run.size_bytes
+            counters.entry_size_bytes.add_sizes(run.payloads, run.size_bytes)
+            latency_ms = now_ms - publish.started_ms
+            counters.publish_latency_ms.add(latency_ms, entries)
+            self.surroundings.stats.publish_latency_ms.add(latency_ms, entries)
+            producer.counters.messages_in += messages
+            producer.counters.bytes_in += run.size_bytes
+            if run.chunk_count:
+                counters.chunks_in += run.chunk_count
+                producer.counters.chunks_in += run.chunk_count
+            producer.completed(entries)
+            producer.peer.send_receipts(run, appended.ledger_id, appended.first_entry_id)
+            if publish.accepted is not None:
+                self.deduplication.stored(producer, publish.accepted, entries)
+        self.deduplication.landed()
+        counters.last_publish_ms = clock.wall_ms()
+        for subscription in self.subscriptions.values():
+            subscription.wake()
+
+    def append_failed(self, runs: list[AppendRun], error: StoreError) -> None:
+        for appended in runs:
+            publish = appended.context
+            assert isinstance(publish, Publish)
+            producer = publish.producer
+            if self._entry_metadata is not None:
+                self._entry_metadata.take_back(appended.message_count)
+            producer.completed(len(publish.run.payloads))
+            self._refuse(producer, publish.run, self._publish_failure(error, producer))
+            if publish.accepted is not None:
+                self.deduplication.failed(producer, publish.accepted)
+        self.deduplication.landed()
+
+    async def settled(self, producer_name: str) -> None:
+        await self.deduplication.settled(producer_name)
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        return self.deduplication.last_sequence_id(producer_name)
+
+    def _publish_failure(self, error: StoreError, producer: Producer) -> BrokerError:
+        if isinstance(error, StorageFull):
+            self._refused_producers.add(producer.name)
+        if isinstance(error, LedgerTerminated):
+            return self._terminated()
+        return PersistenceError(str(error))
+
+    # --- subscriptions: what is done to them is the registry's ---------------------------------------------------------
+
+    @property
+    def subscriptions_being_made(self) -> int:
+        return self.registry.being_made
+
+    def turn(self, subscription: str, doing: str) -> AbstractAsyncContextManager[None]:
+        return self.registry.turn(subscription, doing)
+
+    def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
+        """Raises SubscriptionNotFound for one that is gone, besides what the base raises."""
+        if self.subscriptions.get(subscription.name) is not subscription:
+            self.require_open()
+            raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted meanwhile")
+        super().attach(subscription, consumer, kind)
+
+    async def subscription(
+        self, name: str, is_earliest: bool, may_create: bool, properties: Mapping[str, str]
+    ) -> Subscription:
+        """In a turn of its own: the durable subscription `name`, made at the topic's beginning or end when missing.
+
+        Raises SubscriptionNotFound when it may not be made, NotAllowedError when a reader has that name.
+        """
+        async with self.turn(name, BEING_MADE):
+            return await self.registry.durable(name, is_earliest, may_create, properties)
+
+    async def create_subscription(
+        self, name: str, first: Position, properties: Mapping[str, str]
+    ) -> Subscription | None:
+        """In a turn of its own: a durable subscription whose first entry is the one at `first` or behind it; None when there is
+        a subscription of that name."""
+        async with self.turn(name, BEING_MADE):
+            return None if name in self.subscriptions else await self.registry.create(name, first, properties)
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def terminate(self) -> Position:
+        """Take no more messages, for ever; the position of the last one. Raises StoreError."""
+        # Before anything is refused: a Go client that is answered TopicTerminatedError before its producer is closed drops the
+        # producer, and every later message times out.
+        last = await self.disconnect_silently(self._terminated(), self.ledger.terminate())
+        logs.info("topic.terminated", topic=self.name, position=last)
+        for subscription in self.subscriptions.values():
+            subscription.tell_if_at_end()
+        return last
+
+    async def truncate(self) -> None:
+        """Drop what is stored, but for what is in the ledger that is written to: that is only skipped. Raises StoreError."""
+        # Or a compaction would read what goes, and bring it back in its view.
+        async with self.compaction.dropped():
+            await self.deduplication.snapshot()  # The entries that say what it holds go.
+            await self.ledger.truncate(kept_cursors=(DEDUPLICATION_CURSOR,))
+        for subscription in self.subscriptions.values():
+            subscription.moved_up()
+
+    async def last_message(self) -> tuple[Position, int]:
+        """Where the last entry is that consumers may get, and in a batch the index of its last message, else -1; (-1, -1) and -1
+        without any. Nobody gets what is damaged: a reader that waited for it before the end would wait for ever.
+
+        Raises StoreError.
+        """
+        ledger = self.ledger
+        last = ledger.last_confirmed
+        while ledger.ledgers.has_entry(last):
+            try:
+                run = await ledger.read_if_there(last, 1, 1)
+            except DamagedEntries as error:
+                last = ledger.ledgers.previous_position(
+                    Position(last.ledger_id, min(last.entry_id, error.first_entry_id))
+                )
+                continue
+            except NoSuchLedger:
+                last = ledger.ledgers.previous_position(Position(last.ledger_id, 0))
+                continue
+            if run is None:
+                last = ledger.last_confirmed  # It was trimmed meanwhile: the last one is another, or there is none.
+            elif not is_marker(run.payloads[0]):
+                return last, run.message_counts[0] - 1 if is_batch(run.payloads[0]) else -1
+            else:
+                # Nobody gets it: who waited for it before the end would wait for ever.
+                last = ledger.ledgers.previous_position(last)
+        return EARLIEST, -1
+
+    async def bytes_behind(self, position: Position) -> int:
+        """Payload bytes of the entries behind `position`, which need not exist. Raises StoreError."""
+        ledgers = self.ledger.ledgers
+        behind = await count_backlog(ledgers, self.commons.ledgers.store, CursorState(ledgers, position))
+        return behind.size_bytes
+
+    def fence(self) -> None:
+        super().fence()
+        self.deduplication.fenced()
+
+    def fenced(self, error: LedgerFenced) -> None:
+        """Somebody else owns the managed ledger now: close the topic, whose clients look it up again. What they have sent is
+        stored and answered first."""
+        if not self.is_fenced:
+            self.is_silent = True
+            self._start_unload(self, str(error))
+
+    async def close(self) -> None:
+        """Fence, write what is left, release. Raises StoreError when that fails."""
+        if not self.is_fenced:
+            self.is_fenced = True
+            await self.drained()
+        self.fence()
+        await self.tasks.close()
+        await self.registry.ended()
+        try:
+            await self.deduplication.close()
+            for subscription in self.subscriptions.values():
+                await subscription.delayed.close()
+        finally:
+            await self.ledger.close()
+
+    async def delete(self) -> None:
+        """Fence and drop everything that is stored."""
+        self.fence()
+        await self.tasks.close()
+        await self.registry.ended()
+        for subscription in self.subscriptions.values():
+            subscription.delayed.drop()
+        # First: a topic of that name that is made later must not inherit what is set for this one.
+        await self.commons.resources.forget_topic(self.name)
+        await self.commons.schemas.drop(self.name)
+        await self.commons.ledgers.delete(self.ledger)

@@ -1,0 +1,271 @@
+"""What all loaded topics have in common, whether they store messages or not: producers, policies and limits, fencing.
+
+This is one of the three fault boundaries: a broken invariant closes the topic, whose clients look it up again and get a fresh one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, TypeVar
+
+from pybroker.broker.limits.publish_gate import renewed_gate
+from pybroker.broker.limits.publish_throttle import PublishThrottle
+from pybroker.broker.limits.subscribe_limit import SubscribeLimit
+from pybroker.broker.policies.revoked_rights import disconnect_who_may_not
+from pybroker.broker.publishing.producer_places import ProducerPlaces
+from pybroker.broker.publishing.publish_checks import publish_checks
+from pybroker.broker.topic import topic_limits
+from pybroker.errors import BrokerError, NotAllowedError, PersistenceError, ServiceNotReady, TopicFenced
+from pybroker.model.effective_policies import EffectivePolicies
+from pybroker.model.stats import LedgerCounters, TopicCounters
+from pybroker.model.system_topics import is_system_topic
+
+if TYPE_CHECKING:
+    from pybroker.broker.delivery.consumer import Consumer
+    from pybroker.broker.delivery.subscription_base import SubscriptionBase
+    from pybroker.broker.entry_filters import EntryFilter
+    from pybroker.broker.limits.publish_gate import WaitingRow
+    from pybroker.broker.publishing.producer import Producer
+    from pybroker.broker.topic.commons import Commons
+    from pybroker.model.events import SendRun
+    from pybroker.model.names import TopicName
+    from pybroker.model.policies import NamespacePolicies, TopicPolicies
+    from pybroker.tasks import TaskOwner
+
+T = TypeVar("T")
+
+
+class TopicBase(ABC):
+    """Owned by the broker service, under its canonical name, from load to close."""
+
+    subscriptions: Mapping[str, SubscriptionBase]
+
+    def __init__(
+        self,
+        commons: Commons,
+        name: TopicName,
+        own_policies: TopicPolicies,
+        tasks: TaskOwner,
+        epoch: int | None,
+        start_unload: Callable[[TopicBase, str], None],
+    ) -> None:
+        """`start_unload` closes it in the background, and is told why.
+
+        `tasks` end before the topic's storage is closed; `epoch` is the last one stored."""
+        self.commons = commons
+        self.surroundings = commons.surroundings
+        self._start_unload = start_unload
+        self.name = name
+        self.tasks = tasks
+        self._own_policies = own_policies
+        self._policies: EffectivePolicies | None = None
+        self._policies_of: tuple[NamespacePolicies | None, EffectivePolicies | None] = (None, None)
+        self.producer_places = ProducerPlaces(self, epoch)
+        self.producers: Mapping[str, Producer] = self.producer_places.attached
+        self.counters = TopicCounters()
+        self.is_fenced = False
+        self.is_silent = False
+        """What producers send is dropped without an answer: they are about to be closed, and send it again."""
+        self.loaded_ms = self.surroundings.clock.wall_ms()
+        self.last_used_ms = self.surroundings.clock.monotonic_ms()
+        """When somebody was known to use it last."""
+        self._subscribe_limit: SubscribeLimit | None = None
+        self.publish_throttle: PublishThrottle | None = None
+        self.held_publishers: WaitingRow | None = None
+        """Where publishers wait while nothing is taken; None, as a rule, when they need not."""
+        self.has_entry_metadata = False
+        """Whether the broker has put something in front of entries that are stored, or does so now."""
+
+    # --- policies ----------------------------------------------------------------------------------------------------
+
+    @property
+    def policies(self) -> EffectivePolicies:
+        """What is in force for this topic now; made anew only when what it is made of was replaced."""
+        namespace, defaults = self.commons.resources.namespace(self.name.namespace), self.commons.default_policies
+        if self._policies is None or self._policies_of[0] is not namespace or self._policies_of[1] is not defaults:
+            self._policies = self.commons.effective_policies(self.name.namespace, self._own_policies)
+            self._policies_of = (namespace, defaults)
+        return self._policies
+
+    def own_policies_changed(self, policies: TopicPolicies) -> None:
+        """`policies` are set for this topic alone, or for all partitions of its partitioned topic, now."""
+        self._own_policies = policies
+        self._policies = None
+        self.policies_changed()
+
+    def policies_changed(self) -> None:
+        """Act on what is in force now."""
+        self._renew_limits()
+        for producer in list(self.producers.values()):
+            if self.is_encryption_required and not producer.is_encrypted:
+                producer.close_from_broker()
+        for subscription in self.subscriptions.values():
+            subscription.filters_changed()
+        disconnect_who_may_not(self, self.commons.authorization)
+
+    def _renew_limits(self) -> None:
+        self.renew_publish_throttle()
+        self._publish_checks = publish_checks(self.policies, is_encryption_required=self.is_encryption_required)
+
+    def renew_publish_throttle(self) -> None:
+        """Apply the rates that are in force now; who waits for one that does not hold any more goes on."""
+        if is_system_topic(self.name):
+            return
+        commons, policies, before = self.commons, self.policies, self.publish_throttle
+        own = renewed_gate(self.surroundings, None if before is None else before.own, policies.publish_rate)
+        group = commons.group_limits.of(policies.resource_group)
+        shared = [gate for gate in (commons.publish_gate, group.publish_gate) if gate is not None]
+        held = self.held_publishers
+        is_needed = shared or own is not None or held is not None
+        clock, counters = self.surroundings.clock, self.counters
+        self.publish_throttle = PublishThrottle(clock, counters, own, shared, held) if is_needed else None
+        if before is not None:
+            before.close(self.publish_throttle)
+
+    @property
+    def entry_filters(self) -> tuple[EntryFilter, ...]:
+        """Those that are asked for its messages; none for topics of the broker itself."""
+        if is_system_topic(self.name):
+            return ()
+        is_named_here = self.surroundings.config.allow_override_entry_filters
+        return self.commons.entry_filters.of(self.policies.entry_filter_names if is_named_here else None)
+
+    @property
+    def is_encryption_required(self) -> bool:
+        """Whether every message must be encrypted; the broker's own need not be."""
+        return self.policies.encryption_required and not is_system_topic(self.name)
+
+    def require_open(self) -> None:
+        """Raises TopicFenced."""
+        if self.is_fenced:
+            raise TopicFenced(f"topic {self.name} is being unloaded, try again")
+
+    @property
+    @abstractmethod
+    def ledger_counters(self) -> LedgerCounters:
+        """What its managed ledger counts; zeros when there is none."""
+
+    # --- producers and publishing ------------------------------------------------------------------------------------
+
+    def require_admissible(self, producer: Producer) -> None:
+        """Raises ServiceNotReady, MetadataError for one that does not encrypt where it must, and AuthorizationError."""
+        self.require_open()
+        # Its right may have been revoked since the client asked: it waited for the topic, or for its turn.
+        self.commons.authorization.require_produce(self.name, producer.peer.role)
+        topic_limits.require_encryption(self, producer)
+
+    @abstractmethod
+    async def store_epoch(self, epoch: int) -> None:
+        """Somebody takes over, with that epoch; durable when it returns, where anything is. Raises StoreError."""
+
+    def disconnect_producers(self, refusal: BrokerError) -> None:
+        """Tell all producers to look the topic up again, and `refusal` to those that wait for their turn."""
+        self.producer_places.close_all(refusal)
+
+    async def settled(self, producer_name: str) -> None:
+        """Wait until `last_sequence_id` of this producer is sure. Raises ServiceNotReady when the topic is closed."""
+        self.require_open()
+
+    async def drained(self) -> None:
+        """Wait until everything that the attached producers have published is answered."""
+        for producer in list(self.producers.values()):
+            await producer.drained()
+
+    async def disconnect_silently(self, refusal: BrokerError, ending: Awaitable[T]) -> T:
+        """`ending`, and then, whatever comes of it, tell all producers to look the topic up again.
+
+        What they send from now on is dropped; what they sent before is answered before they are told: a client sends everything
+        again that it has no answer for by then, and it would be stored twice.
+        """
+        self.is_silent = True
+        try:
+            result = await ending
+            await self.drained()
+            return result
+        finally:
+            self.is_silent = False
+            self.disconnect_producers(refusal)
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        """What a producer of this name has published last; -1 when nothing is known of it."""
+        return -1
+
+    def publish(self, producer: Producer, run: SendRun) -> None:
+        """Take a run of messages; the producer's peer is answered for each, now or later."""
+        if self.is_fenced or producer.is_closed or self.is_silent:
+            # Not refused: at an error C++ clients drop their connection, and Go clients what they cannot send any more.
+            producer.peer.sends_dropped(run, PersistenceError(f"producer {producer.name} is being closed"))
+            return
+        if self._publish_checks is not None:
+            run, refused = self._publish_checks.split(run)
+            for part, error in refused:
+                self._refuse(producer, part, error)
+            if not run.payloads:
+                return
+        self._accept(producer, run)
+
+    @abstractmethod
+    def _accept(self, producer: Producer, run: SendRun) -> None:
+        """Take a run that nothing speaks against."""
+
+    def _refuse(self, producer: Producer, run: SendRun, error: BrokerError) -> None:
+        self.counters.publish_errors += len(run.payloads)
+        producer.peer.send_errors(run.producer_id, run.sequence_ids, error, run.size_bytes)
+
+    # --- consumers ---------------------------------------------------------------------------------------------------
+
+    def admit_subscribe(self, consumer: Hashable) -> None:
+        """Raises NotAllowedError when this consumer subscribes more often than the policies let it."""
+        rate = self.policies.subscribe_rate
+        if rate.subscribeThrottlingRatePerConsumer <= 0:
+            self._subscribe_limit = None
+            return
+        if self._subscribe_limit is None or self._subscribe_limit.rate != rate:
+            self._subscribe_limit = SubscribeLimit(rate)
+        if not self._subscribe_limit.admits(consumer, self.surroundings.clock.monotonic_ms()):
+            raise NotAllowedError("Subscribe limited by subscribe rate limit per consumer.")
+
+    @property
+    def subscriptions_being_made(self) -> int:
+        """Those that will be listed soon: limits count them already."""
+        return 0
+
+    @abstractmethod
+    def turn(self, subscription: str, doing: str) -> AbstractAsyncContextManager[None]:
+        """Make, delete or move that subscription, or attach consumers to it, while nobody else does; all is looked up within.
+
+        `doing` is what others are told that they wait for. Raises TopicFenced, and then nothing has been done, and
+        TooManyRequests.
+        """
+
+    def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
+        """Add `consumer` to `subscription`, in its turn. Raises ConsumerBusy, AuthorizationError."""
+        self.require_open()
+        self.commons.authorization.require_consume(self.name, subscription.name, consumer.peer.role)
+        topic_limits.require_room_for_consumer(self, consumer.peer)
+        subscription.add_consumer(consumer, kind)
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def in_use(self) -> None:
+        """Somebody uses the topic now, or did until now."""
+        self.last_used_ms = self.surroundings.clock.monotonic_ms()
+
+    def fail(self, bug: Exception) -> None:
+        """A broken invariant in here: close the topic; its clients look it up again and get a fresh one."""
+        self.surroundings.stats.bugs += 1
+        if not self.is_fenced:
+            self.is_fenced = True
+            self._start_unload(self, f"{type(bug).__name__}: {bug}")
+
+    def fence(self) -> None:
+        """Take nobody and nothing more, and tell the clients to look the topic up again."""
+        self.is_fenced = True
+        self.disconnect_producers(ServiceNotReady(f"topic {self.name} is being unloaded, try again"))
+        if self.publish_throttle is not None:
+            self.publish_throttle.close(None)  # Its producers are gone: who waits for it goes on.
+        for subscription in list(self.subscriptions.values()):
+            subscription.is_closed = True
+            subscription.close_consumers()

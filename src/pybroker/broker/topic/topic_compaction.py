@@ -1,0 +1,220 @@
+"""The compaction of one topic: begins it, says how the last one went, and gives up the view.
+
+The durable subscription `__compaction` stands where the last compaction ended: what it has not reached is not trimmed. Nobody
+consumes from it. It is made with the first compaction; deleting it gives up the view.
+
+Invariants: at most one compaction of a topic runs; it is over, and what it wrote discarded, before the topic's ledger is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+from pybroker.compaction.compactor import THREAD_COST_BYTES, Compactor, Progress
+from pybroker.compaction.messages import Batch, opening_cost, read_entry
+from pybroker.compaction.view import read_view
+from pybroker.errors import BrokerError, StoreError
+from pybroker.model.position import EARLIEST, Position
+from pybroker.model.stats import LATENCY_BOUNDS_MS, Buckets
+from pybroker.model.system_topics import CHANGE_EVENTS
+
+if TYPE_CHECKING:
+    from pybroker.broker.topic.topic import Topic
+
+COMPACTION_SUBSCRIPTION = "__compaction"
+
+
+class CompactionStatus(StrEnum):
+    """How the last one went; as REST says it."""
+
+    NOT_RUN = "NOT_RUN"
+    RUNNING = "RUNNING"
+    SUCCESS = "SUCCESS"
+    ERROR = "ERROR"
+
+
+@dataclass(slots=True)
+class CompactionCounters:
+    """Since the topic was loaded; what the last compaction did has `last_` in its name."""
+
+    succeeded: int = 0
+    failed: int = 0
+    removed_messages: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    running_ms: int = 0
+    write_latency_ms: Buckets = field(default_factory=lambda: Buckets(LATENCY_BOUNDS_MS))
+    last_removed_messages: int = 0
+    last_succeeded_ms: int = 0
+    last_failed_ms: int = 0
+    last_duration_ms: int = 0
+
+    @property
+    def has_run(self) -> bool:
+        return bool(self.succeeded or self.failed)
+
+
+class TopicCompaction:
+    """Owned by its topic."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self.status = CompactionStatus.NOT_RUN
+        self.last_error = ""
+        self.counters = CompactionCounters()
+        self._alone = asyncio.Lock()
+        self._looking = asyncio.Lock()
+        self._last_index_of = (-1, -1)  # the ledger of the view, and what was found in its last entry
+
+    def start(self) -> bool:
+        """Compact everything up to the last entry of now, in the background; False when that is going on already."""
+        if self.status is CompactionStatus.RUNNING:
+            return False
+        self.status = CompactionStatus.RUNNING
+        self._topic.tasks.start(self._run(), "compact")
+        return True
+
+    async def _run(self) -> None:
+        topic = self._topic
+        commons = topic.commons
+        started_ms = commons.surroundings.clock.monotonic_ms()
+        config = commons.surroundings.config
+        compactor = Compactor(
+            topic.ledger,
+            commons.ledgers.store,
+            commons.surroundings.clock,
+            keeps_messages_without_key=config.topic_compaction_retain_null_key,
+            read_timeout_s=config.broker_service_compaction_phase_one_loop_time_in_seconds,
+        )
+        error, is_fault, drops = "it was broken off", False, topic.ledger.compacted_drops
+        try:
+            async with commons.compaction_slot, self._alone:
+                drops = topic.ledger.compacted_drops
+                await self._compact(compactor)
+            error = ""
+        except (BrokerError, StoreError, TimeoutError) as failure:
+            error = str(failure) or type(failure).__name__
+            is_fault = not topic.is_fenced and topic.ledger.compacted_drops == drops
+        finally:
+            took_ms = int(commons.surroundings.clock.monotonic_ms() - started_ms)
+            self._count(compactor.progress, took_ms, error, is_fault=is_fault)
+
+    async def _compact(self, compactor: Compactor) -> None:
+        topic = self._topic
+        if topic.subscriptions.get(COMPACTION_SUBSCRIPTION) is None:
+            await topic.create_subscription(COMPACTION_SUBSCRIPTION, EARLIEST, {})
+        end = topic.ledger.last_confirmed
+        view = topic.ledger.compacted
+        if not topic.ledger.ledgers.has_entry(end) or (view is not None and end <= view.horizon):
+            return  # There is nothing new.
+        logs.info("compaction.started", topic=topic.name, end=end, view=None if view is None else view.ledger)
+        await compactor.run(end)
+        # Only now: what the view was made from may go.
+        subscription = topic.subscriptions.get(COMPACTION_SUBSCRIPTION)
+        if subscription is not None:
+            await subscription.cursor.expire_to(end)
+
+    def _count(self, progress: Progress, took_ms: int, error: str, *, is_fault: bool) -> None:
+        """`error` is no fault when somebody wanted the topic closed, or the view dropped."""
+        counters, now_ms = self.counters, self._topic.surroundings.clock.wall_ms()
+        counters.removed_messages += progress.removed_messages
+        counters.read_bytes += progress.read_bytes
+        counters.written_bytes += progress.written_bytes
+        counters.running_ms += took_ms
+        for latency_ms in progress.write_latencies_ms:
+            counters.write_latency_ms.add(latency_ms)
+        counters.last_removed_messages, counters.last_duration_ms = progress.removed_messages, took_ms
+        self.last_error = error
+        if error and not is_fault:
+            self.status = CompactionStatus.NOT_RUN
+            logs.info("compaction.given_up", topic=self._topic.name, took_ms=took_ms, reason=error)
+        elif error:
+            self.status = CompactionStatus.ERROR
+            counters.failed += 1
+            counters.last_failed_ms = now_ms
+            logs.error("compaction.failed", topic=self._topic.name, took_ms=took_ms, error=error)
+        else:
+            self.status = CompactionStatus.SUCCESS
+            counters.succeeded += 1
+            counters.last_succeeded_ms = now_ms
+            logs.info(
+                "compaction.finished",
+                topic=self._topic.name,
+                took_ms=took_ms,
+                read_entries=progress.read_entries,
+                written_entries=progress.written_entries,
+                keys=progress.key_count,
+                removed_messages=progress.removed_messages,
+            )
+
+    async def start_if_due(self) -> None:
+        """Begin when more than the policies allow has come since the last compaction. Raises StoreError."""
+        topic = self._topic
+        threshold_bytes = topic.policies.compaction_threshold
+        is_always_compacted = topic.name.local_name == CHANGE_EVENTS
+        if (threshold_bytes <= 0 and not is_always_compacted) or self.status is CompactionStatus.RUNNING:
+            return
+        present = topic.subscriptions.get(COMPACTION_SUBSCRIPTION)
+        if present is None:
+            size_bytes = topic.ledger.size_bytes
+        else:
+            size_bytes = await topic.bytes_behind(present.cursor.mark_delete_position)
+        if size_bytes > max(0, threshold_bytes):
+            self.start()
+
+    async def drop(self) -> None:
+        """Give up the view, and the one that is being made. Raises StoreError."""
+        await self._topic.ledger.drop_compacted()
+
+    @asynccontextmanager
+    async def dropped(self) -> AsyncIterator[None]:
+        """Within this there is no view, and none is being made. Raises StoreError."""
+        await self.drop()
+        async with self._alone:
+            yield
+
+    async def last_message(self) -> tuple[Position, int] | None:
+        """As the topic's, for those who read compacted; None when the last entry stands behind the view. Raises StoreError."""
+        ledger = self._topic.ledger
+        while (view := ledger.compacted) is not None:
+            last = ledger.last_confirmed
+            if ledger.ledgers.has_entry(last) and last > view.horizon:
+                return None
+            if not view.entries:
+                return EARLIEST, -1
+            try:
+                entry = (await read_view(self._topic.commons.ledgers.store, view, view.entries - 1, 1, 0))[0]
+            except StoreError:
+                if ledger.compacted is view:
+                    raise
+                continue  # It was replaced meanwhile.
+            return entry.position, await self._last_index(view.ledger, entry.payload)
+        return None
+
+    async def _last_index(self, view_ledger_id: int, entry: bytes) -> int:
+        """Of the view's last entry, a batch, the last message that is left; -1 for another one.
+
+        Asked as often as clients like, and found once for each view: it may take a large batch to be opened.
+        """
+        async with self._looking:
+            if self._last_index_of[0] != view_ledger_id:
+                if opening_cost(entry) >= THREAD_COST_BYTES:
+                    index = await asyncio.to_thread(_last_left, entry)
+                else:
+                    index = _last_left(entry)
+                self._last_index_of = (view_ledger_id, index)
+            return self._last_index_of[1]
+
+
+def _last_left(entry: bytes) -> int:
+    """The index of the last message that is left in a batch, -1 for an entry that is none."""
+    content = read_entry(entry)
+    if isinstance(content, Batch):
+        return max((index for index, message in enumerate(content.messages) if not message.is_removed), default=-1)
+    return -1

@@ -1,0 +1,81 @@
+"""What the schema of a producer or consumer means for its topic: registered, known already, or a reason to refuse.
+
+The rules are the policies'. A producer's schema is registered, or must be known where versions are not made by clients. A
+consumer's schema is registered by the first who comes to a topic that nobody uses; where somebody does, it must be able
+to read what is there. Who comes without a schema is let in, but a producer not where schemas are enforced.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pybroker.broker.topic.topic import Topic
+from pybroker.errors import IncompatibleSchema
+from pybroker.model.effective_policies import EffectivePolicies
+from pybroker.model.names import TopicName
+from pybroker.model.system_topics import is_system_topic
+from pybroker.schema.history import version_to_bytes
+from pybroker.schema.schema_data import Incompatible, SchemaData
+
+if TYPE_CHECKING:
+    from pybroker.broker.topic.topic_base import TopicBase
+    from pybroker.surroundings import Surroundings
+
+
+def schema_strategy(surroundings: Surroundings, name: TopicName, policies: EffectivePolicies) -> str:
+    """By which rule a new schema of a topic with `policies` must fit those that are there."""
+    if is_system_topic(name):
+        return surroundings.config.system_topic_schema_compatibility_strategy
+    return policies.schema_strategy
+
+
+async def producer_schema_version(topic: TopicBase, schema: SchemaData | None) -> bytes:
+    """The version that messages of a producer with `schema` have, empty without one.
+
+    Raises IncompatibleSchema, InvalidSchema, StoreError.
+    """
+    if schema is not None:
+        return version_to_bytes(await _register(topic, schema))
+    if topic.policies.schema_validation_enforced and (await topic.commons.schemas.history(topic.name)).latest:
+        raise IncompatibleSchema(
+            f"topic {topic.name} has a schema, and producers without one are refused (schemaValidationEnforced)"
+        )
+    return b""
+
+
+async def admit_consumer_schema(topic: TopicBase, schema: SchemaData) -> None:
+    """Raises IncompatibleSchema, InvalidSchema, StoreError when a consumer that expects `schema` is not to be let in."""
+    schemas = topic.commons.schemas
+    if (await schemas.history(topic.name)).latest is None and not _is_used(topic):
+        await _register(topic, schema)
+    else:
+        await schemas.check_consumer(
+            topic.name, schema, schema_strategy(topic.surroundings, topic.name, topic.policies)
+        )
+
+
+async def _register(topic: TopicBase, schema: SchemaData) -> int:
+    schemas, policies = topic.commons.schemas, topic.policies
+    if policies.is_allow_auto_update_schema:
+        return await schemas.register(topic.name, schema, schema_strategy(topic.surroundings, topic.name, policies))
+    version = await schemas.version_of(topic.name, schema)
+    if version is None:
+        raise Incompatible(
+            f"this {schema.type.name} schema is no version of topic {topic.name}, and clients may not add versions"
+            " (isAllowAutoUpdateSchema)"
+        )
+    return version
+
+
+def _is_used(topic: TopicBase) -> bool:
+    """Whether there is somebody, or something, that a first schema might not fit."""
+    return (
+        bool(topic.producers)
+        or _has_messages(topic)
+        or any(not each.takes_any_schema for sub in topic.subscriptions.values() for each in sub.consumers)
+    )
+
+
+def _has_messages(topic: TopicBase) -> bool:
+    """Of what is not stored, whether there were any."""
+    return topic.ledger.size_bytes > 0 if isinstance(topic, Topic) else topic.counters.messages_in > 0
