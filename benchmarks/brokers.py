@@ -71,7 +71,8 @@ class PybrokerProcess:
         self, directory: pathlib.Path, journal_sync_data: bool = True, settings: Mapping[str, str] | None = None
     ) -> None:
         self._directory = directory
-        self._settings = {"journalSyncData": str(journal_sync_data).lower(), **(settings or {})}
+        self.settings = {"journalSyncData": str(journal_sync_data).lower(), **(settings or {})}
+        """Taken at the next start."""
         self._process: subprocess.Popen[bytes] | None = None
         self.starting_s = 0.0  # how long the last start took until it was ready
 
@@ -81,15 +82,21 @@ class PybrokerProcess:
         ready.unlink(missing_ok=True)
         command = [*pybroker_command(), "serve", "--port", "0", "--http-port", "0", "--ready-file", str(ready)]
         command += ["--data", str(self._directory / "data")]
-        for key, value in self._settings.items():
+        for key, value in self.settings.items():
             command += ["--set", f"{key}={value}"]
         started_s = time.monotonic()
         with log.open("ab") as output:
             self._process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         facts = _await_ready(self._process, ready, log)
         self.starting_s = time.monotonic() - started_s
-        durability = durability_name(self._settings["journalSyncData"] == "true")
+        durability = durability_name(self.settings["journalSyncData"] == "true")
         return Broker("pybroker", facts["broker_url"], facts["http_url"], self._process.pid, durability)
+
+    @property
+    def pid(self) -> int:
+        """Of the process that was started last."""
+        assert self._process is not None
+        return self._process.pid
 
     def kill(self) -> None:
         """`kill -9`."""

@@ -15,7 +15,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 VALUES = ("model", "errors")
-PERFORMERS = (*VALUES, "config", "logs", "clock", "tasks", "permits")
+PERFORMERS = (*VALUES, "config", "logs", "clock", "tasks", "permits", "memory_limit")
 STORES = (*PERFORMERS, "storage", "metadata")
 SERVICES = ("managed_ledger", "compaction", "transaction", "schema", "cluster", "auth", "client")
 # What says how a definition is read, without a registry.
@@ -42,6 +42,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "config": ("errors",),
     "model": ("errors",),
     "permits": ("model",),
+    "memory_limit": (),
     "surroundings": ("config", "clock", "model"),
     "descriptors": (),
     "wire": VALUES,

@@ -15,6 +15,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from pybroker.memory_limit import memory_limit
+
 if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
 
@@ -22,7 +24,6 @@ UNKNOWN_LIMIT = -1.0
 _MIB = 1024 * 1024
 _PROC = Path("/proc")
 _NETWORKS = Path("/sys/class/net")
-_GROUP_MEMORY = Path("/sys/fs/cgroup/memory.max")
 
 
 class Usage(NamedTuple):
@@ -59,7 +60,7 @@ class ResourceMeter:
         if total > total_before:
             self.cpu = Usage(self.cpu.limit * (busy - busy_before) / (total - total_before), self.cpu.limit)
         self._cpu_ticks = busy, total
-        self.memory = Usage(_resident_bytes() / _MIB, _memory_limit_bytes() / _MIB)
+        self.memory = Usage(_resident_bytes() / _MIB, memory_limit().size_bytes / _MIB)
         self.direct_memory = self._message_memory()
         received, sent = _network_bytes()
         if self._sampled_ms is not None and monotonic_ms > self._sampled_ms:
@@ -109,15 +110,6 @@ def _cpu_ticks() -> tuple[int, int]:
 def _resident_bytes() -> int:
     fields = _text(_PROC / "self/statm").split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else 0
-
-
-def _memory_limit_bytes() -> int:
-    of_group = _text(_GROUP_MEMORY).strip()
-    of_machine = 0
-    for line in _text(_PROC / "meminfo").splitlines():
-        if line.startswith("MemTotal:"):
-            of_machine = int(line.split()[1]) * 1024
-    return min(int(of_group), of_machine) if of_group.isdigit() else of_machine
 
 
 def _network_bytes() -> tuple[int, int]:
