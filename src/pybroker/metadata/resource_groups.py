@@ -39,7 +39,7 @@ class ResourceGroupChange(msgspec.Struct):
 
 
 class ResourceGroupListener(ABC):
-    """Told of changed groups once they are durable and visible."""
+    """Told of changed groups once they are durable and visible. Must not fail: others are told behind it."""
 
     @abstractmethod
     def resource_group_changed(self, name: str) -> None:
@@ -53,13 +53,13 @@ class ResourceGroups:
         self._store = store
         self._groups: dict[str, ResourceGroup] = {}
         self._writing = asyncio.Lock()  # one at a time, or two changes of a group could undo each other
-        self._listener: ResourceGroupListener | None = None
+        self._listeners: list[ResourceGroupListener] = []
         self.updates: Counter[str] = Counter()
         """How often a group that existed was changed."""
 
     def listen(self, listener: ResourceGroupListener) -> None:
-        """From now on `listener` is told about changed groups."""
-        self._listener = listener
+        """From now on `listener` is told about changed groups, after those that listened before."""
+        self._listeners.append(listener)
 
     async def load(self) -> None:
         """Fill the cache from the store. Raises StoreError."""
@@ -108,5 +108,5 @@ class ResourceGroups:
         self._changed(name)
 
     def _changed(self, name: str) -> None:
-        if self._listener is not None:
-            self._listener.resource_group_changed(name)
+        for listener in self._listeners:
+            listener.resource_group_changed(name)

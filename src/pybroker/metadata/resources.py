@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class PolicyListener(ABC):
-    """Told of changed policies once they are durable and visible."""
+    """Told of changed policies once they are durable and visible. Must not fail: others are told behind it."""
 
     @abstractmethod
     async def namespace_changed(self, namespace: NamespaceName) -> None:
@@ -56,11 +56,11 @@ class Resources:
         self._namespaces: dict[str, dict[NamespaceName, NamespacePolicies]] = {}
         # Writes check, store and then change the cache: one at a time, or two could pass the same check.
         self._writing = asyncio.Lock()
-        self._listener: PolicyListener | None = None
+        self._listeners: list[PolicyListener] = []
 
     def listen(self, listener: PolicyListener) -> None:
-        """From now on `listener` is told about changed policies."""
-        self._listener = listener
+        """From now on `listener` is told about changed policies, after those that listened before."""
+        self._listeners.append(listener)
 
     async def load(self) -> None:
         """Fill the cache from the store."""
@@ -210,13 +210,13 @@ class Resources:
     async def update_namespace(self, namespace: NamespaceName, change: Callable[[NamespacePolicies], None]) -> None:
         """Apply `change` to the stored policies; it may be called again when another broker changed them meanwhile.
 
-        Returns once the listener has acted on them. Refused: 404 when the namespace is missing, 409 when others keep
+        Returns once all listeners have acted on them. Refused: 404 when the namespace is missing, 409 when others keep
         changing it, and whatever `change` itself refuses.
         """
         async with self._writing:
             await self._change_namespace(namespace, change)
-        if self._listener is not None:
-            await self._listener.namespace_changed(namespace)
+        for listener in self._listeners:
+            await listener.namespace_changed(namespace)
 
     async def _change_namespace(self, namespace: NamespaceName, change: Callable[[NamespacePolicies], None]) -> None:
         path = paths.policies(namespace)
@@ -264,8 +264,7 @@ class Resources:
                     await self._store.put(path, documents.encode(policies), expected)
                 except BadVersionError:
                     continue
-                if self._listener is not None:
-                    self._listener.topic_changed(topic, policies)
+                self._topic_changed(topic, policies)
                 return
         raise AdminError(409, f"The policies of {topic} are being changed by others, try again")
 
@@ -273,8 +272,12 @@ class Resources:
         """Nothing is set for `topic` alone any more."""
         async with self._writing:
             was_set = await self._store.delete(paths.topic_policies(topic))
-            if was_set and self._listener is not None:
-                self._listener.topic_changed(topic, None)
+            if was_set:
+                self._topic_changed(topic, None)
+
+    def _topic_changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
+        for listener in self._listeners:
+            listener.topic_changed(topic, policies)
 
     async def forget_topic(self, topic: TopicName) -> None:
         """Drop what is set for a topic that goes: a topic of that name that is made later must not inherit it.

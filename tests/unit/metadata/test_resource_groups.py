@@ -67,15 +67,16 @@ def test_what_is_not_there_cannot_be_deleted_and_what_has_no_name_cannot_be_made
     asyncio.run(run())
 
 
-def test_the_listener_is_told_of_every_change() -> None:
+def test_each_listener_is_told_of_every_change() -> None:
     async def run() -> None:
-        told = Told()
+        told, second = Told(), Told()
         groups = ResourceGroups(MemoryMetadataStore())
         groups.listen(told)
+        groups.listen(second)
         await groups.put("g", ResourceGroupChange())
         await groups.put("g", ResourceGroupChange(publishRateInMsgs=10))
         await groups.delete("g")
-        assert told.names == ["g", "g", "g"]
+        assert told.names == second.names == ["g", "g", "g"]
 
     asyncio.run(run())
 

@@ -228,10 +228,11 @@ async def test_a_topics_own_policies_are_kept_until_they_are_deleted(store: Memo
     assert await resources.topic_policies(topic) == TopicPolicies()
 
 
-async def test_the_listener_is_told_of_every_change_once_it_is_stored(resources: Resources) -> None:
+async def test_each_listener_is_told_of_every_change_once_it_is_stored(resources: Resources) -> None:
     topic = TopicName.parse("persistent://public/default/t")
-    listener = Listener()
+    listener, second = Listener(), Listener()
     resources.listen(listener)
+    resources.listen(second)
 
     def set_ttl(policies: NamespacePolicies) -> None:
         policies.message_ttl_in_seconds = 5
@@ -244,6 +245,7 @@ async def test_the_listener_is_told_of_every_change_once_it_is_stored(resources:
     await resources.delete_topic_policies(topic)
     await resources.delete_topic_policies(topic)  # There are none any more: no change.
     assert listener.told == [DEFAULT, (topic, TopicPolicies(messageTTLInSeconds=7)), (topic, None)]
+    assert second.told == listener.told
 
 
 async def test_a_refused_change_of_a_topics_policies_changes_nothing(resources: Resources) -> None:
