@@ -1,4 +1,4 @@
-"""What a broker is given of the world around it: time, timers, chance, its configuration, and the counters that it keeps.
+"""What a broker is given of the world around it: time, timers, chance, ports, its configuration, and the counters that it keeps.
 
 One object, made by whoever builds a broker and handed down to every part of it. A test or a simulator gives others: nothing in
 the broker asks the machine for the time, or for randomness, by itself.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pybroker.clock import Clock
 from pybroker.model.stats import BrokerStats
+from pybroker.network import Network
 
 if TYPE_CHECKING:
     from pybroker.config import BrokerConfig
@@ -28,6 +29,7 @@ class Surroundings:
     random: random.Random = field(default_factory=random.SystemRandom)
     """Where randomness comes from, also that which nobody may foresee."""
     stats: BrokerStats = field(default_factory=BrokerStats)
+    network: Network = field(default_factory=Network)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
         """Call back on the running loop after `delay_s` seconds."""

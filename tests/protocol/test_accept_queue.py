@@ -28,18 +28,17 @@ async def test_the_binary_protocol_holds_as_many_as_its_key_says() -> None:
         listener = Listener(ServerContext(broker.service, command_table()))
         listener.bind("127.0.0.1", 0, None, None)
         try:
-            assert accept_queue_size(listener._sockets[0][0]) == 77
+            assert accept_queue_size(listener._ports[0][0].socket) == 77
             await listener.start()
-            assert accept_queue_size(listener._sockets[0][0]) == 77
+            assert accept_queue_size(listener._ports[0][0].socket) == 77
         finally:
             await listener.close()
 
 
 async def test_http_holds_as_many_as_its_key_says() -> None:
     async with served(http_server_accept_queue_size=78) as http:
-        listening = http.server._plain_socket
-        assert listening is not None
-        assert accept_queue_size(listening) == 78
+        assert http.server._plain_port is not None
+        assert accept_queue_size(http.server._plain_port.socket) == 78
 
 
 def systems_limit() -> int:
@@ -48,5 +47,5 @@ def systems_limit() -> int:
 
 async def test_by_default_it_is_the_systems_limit_that_counts() -> None:
     async with served() as http:
-        assert http.server._plain_socket is not None
-        assert accept_queue_size(http.server._plain_socket) == min(systems_limit(), 8192)
+        assert http.server._plain_port is not None
+        assert accept_queue_size(http.server._plain_port.socket) == min(systems_limit(), 8192)

@@ -195,7 +195,7 @@ async def test_large_answers_have_a_total() -> None:
     async with served(http_max_response_bytes=1_000_000) as http:
         http.broker.resources.namespaces = lambda tenant: ["x" * 900_000]  # type: ignore[method-assign,assignment,list-item]
         request = b"GET /admin/v2/namespaces/public HTTP/1.1\r\nhost: h\r\n\r\n"
-        http.server._plain_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # type: ignore[union-attr]
+        http.server._plain_port.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # type: ignore[union-attr]
         responses = http.server.limits.responses
         async with unread(http.server.port, 1, request):
             await until(lambda: responses.taken > 900_000)
@@ -211,7 +211,7 @@ async def test_large_answers_have_a_total() -> None:
 async def test_an_answer_that_nobody_takes_is_dropped_with_its_connection() -> None:
     async with served(http_write_timeout_ms=200) as http:
         http.broker.resources.namespaces = lambda tenant: ["x" * 60_000]  # type: ignore[method-assign,assignment,list-item]
-        http.server._plain_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # type: ignore[union-attr]
+        http.server._plain_port.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # type: ignore[union-attr]
         request = b"GET /admin/v2/namespaces/public HTTP/1.1\r\nhost: h\r\n\r\n"
         connections = http.server._connections
         assert connections is not None

@@ -1,14 +1,12 @@
 """The HTTP server: binds the plain and the TLS port, serves on the broker's own event loop, closes within a deadline.
 
-Owns sockets and connections; signals and the loop stay with the application, which is why uvicorn contributes its
+Owns ports and connections; signals and the loop stay with the application, which is why uvicorn contributes its
 protocol and not its server. What must always hold: after `close` returned, no connection is open and no request runs.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import ssl
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -58,6 +56,7 @@ if TYPE_CHECKING:
     from pybroker.admin.metrics.text import Number
     from pybroker.broker.service import BrokerService
     from pybroker.clock import Clock
+    from pybroker.network import Port
 
 TLS_HANDSHAKE_TIMEOUT_S = 10.0
 CLOSE_DEADLINE_S = 5.0
@@ -110,13 +109,9 @@ class HttpServer:
         broker.consumer_rates = self.rates.consumer
         self._tasks = TaskOwner("http")
         config = broker.surroundings.config
-        page = self._page = SharedPage(
-            MetricsPage(broker, self.rates, self._figures),
-            self._tasks,
-            config.metrics_page_interval_ms / 1000,
-            config.metrics_servlet_timeout_ms / 1000,
-        )
-        metrics, stats = MetricsRoutes(page, config), TopicStatsRoutes(self.rates)
+        page = MetricsPage(broker, self.rates, self._figures)
+        self._page = SharedPage(page, self._tasks, broker.surroundings)
+        metrics, stats = MetricsRoutes(self._page, config), TopicStatsRoutes(self.rates)
         nouns = [route for noun in NOUNS for route in noun.routes()]
         broker_stats = BrokerStatsRoutes(self.rates)
         self.entries = EntryRoutes(broker)
@@ -127,20 +122,19 @@ class HttpServer:
         self._application = Application(broker, self.routes)
         self.limits = self._application.limits
         self._tls_context = tls_context
-        self._plain_socket: socket.socket | None = None
-        self._tls_socket: socket.socket | None = None
-        self._servers: list[asyncio.Server] = []
+        self._plain_port: Port | None = None
+        self._tls_port: Port | None = None
         self._connections: Connections | None = None
 
     @property
     def port(self) -> int | None:
         """The bound port of HTTP, None when it is off or not bound."""
-        return _port_of(self._plain_socket)
+        return None if self._plain_port is None else self._plain_port.number
 
     @property
     def port_tls(self) -> int | None:
         """The bound port of HTTPS, None when it is off or not bound."""
-        return _port_of(self._tls_socket)
+        return None if self._tls_port is None else self._tls_port.number
 
     def _figures(self) -> dict[str, Number]:
         """What is open, what waits, what is held, and how many have been turned away."""
@@ -166,26 +160,28 @@ class HttpServer:
 
         Raises CannotListen, which names all that cannot be bound.
         """
-        address, config = self._config.bind_address, self._config
+        address, config, network = self._config.bind_address, self._config, self._surroundings.network
         problems: list[str] = []
         if config.web_service_port is not None:
             try:
-                self._plain_socket = _bind(address, config.web_service_port, config.http_server_accept_queue_size)
+                self._plain_port = network.bind(address, config.web_service_port, config.http_server_accept_queue_size)
             except OSError as error:
                 problems += CannotListen.on(address, config.web_service_port, "webServicePort", error).problems
         if config.web_service_port_tls is not None:
             try:
-                self._tls_socket = _bind(address, config.web_service_port_tls, config.http_server_accept_queue_size)
+                self._tls_port = network.bind(
+                    address, config.web_service_port_tls, config.http_server_accept_queue_size
+                )
             except OSError as error:
                 problems += CannotListen.on(address, config.web_service_port_tls, "webServicePortTls", error).problems
         if problems:
-            self._close_sockets()
+            self._close_ports()
             raise CannotListen(*problems)
 
     async def start(self) -> None:
         """Serve; binds the ports first unless `bind` has."""
         assert self._connections is None, "started twice"
-        if self._plain_socket is None and self._tls_socket is None:
+        if self._plain_port is None and self._tls_port is None:
             self.bind()
         config = self._config
         self._connections = Connections(
@@ -193,10 +189,10 @@ class HttpServer:
             config.max_http_server_connections_per_ip,
             config.http_header_timeout_ms / 1000,
         )
-        if self._plain_socket is not None:
-            await self._serve(self._plain_socket, None)
-        if self._tls_socket is not None:
-            await self._serve(self._tls_socket, self._tls_context or server_context(self._config))
+        if self._plain_port is not None:
+            await self._serve(self._plain_port, None)
+        if self._tls_port is not None:
+            await self._serve(self._tls_port, self._tls_context or server_context(self._config))
         self._tasks.start(self._close_stalled(self._connections), "stalled")
         self._tasks.start(
             self.rates.run(config.stats_update_initial_delay_in_secs, config.stats_update_frequency_in_secs), "rates"
@@ -210,10 +206,7 @@ class HttpServer:
     async def close(self, deadline_s: float = CLOSE_DEADLINE_S) -> None:
         """Accept nothing more, let requests in progress end until the deadline, then cut what is left. Idempotent."""
         await self._tasks.close()
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
-        self._close_sockets()
+        self._close_ports()
         connections, self._connections = self._connections, None
         if connections is None:
             return
@@ -239,9 +232,9 @@ class HttpServer:
         longest_s = self._config.http_write_timeout_ms / 1000
         while True:
             await asyncio.sleep(longest_s / LOOKS_PER_TIMEOUT)
-            connections.close_stalled(longest_s)
+            connections.close_stalled(self._surroundings.clock.monotonic_ms() / 1000, longest_s)
 
-    async def _serve(self, bound: socket.socket, tls_context: ssl.SSLContext | None) -> None:
+    async def _serve(self, bound: Port, tls_context: ssl.SSLContext | None) -> None:
         connections = self._connections
         assert connections is not None
         config = Config(
@@ -257,40 +250,10 @@ class HttpServer:
             h11_max_incomplete_event_size=self._config.http_max_request_header_size,
         )
         config.load()
-        server = await asyncio.get_running_loop().create_server(
-            lambda: Reader(config, connections),
-            sock=bound,
-            ssl=tls_context,
-            backlog=self._config.http_server_accept_queue_size,
-            ssl_handshake_timeout=None if tls_context is None else TLS_HANDSHAKE_TIMEOUT_S,
-        )
-        self._servers.append(server)
+        await bound.serve(lambda: Reader(config, connections), tls_context, TLS_HANDSHAKE_TIMEOUT_S)
 
-    def _close_sockets(self) -> None:
-        for bound in (self._plain_socket, self._tls_socket):
+    def _close_ports(self) -> None:
+        for bound in (self._plain_port, self._tls_port):
             if bound is not None:
                 bound.close()
-        self._plain_socket = self._tls_socket = None
-
-
-def _bind(address: str, port: int, accept_queue_size: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    try:
-        bound = socket.create_server((address.strip("[]"), port), family=family, backlog=accept_queue_size)
-    except OSError as error:
-        # Without what `create_server` adds to the system's words: the address, which whoever tells of it names anyway.
-        number = error.errno or 0
-        reason = os.strerror(number) if number > 0 else error.strerror
-        raise OSError(number, reason) from error
-    bound.setblocking(False)
-    # For the connections that are accepted: asyncio's own loop leaves Nagle's algorithm on for sockets it did not make,
-    # and an answer of two writes would wait 40 ms for the client's delayed acknowledgement.
-    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return bound
-
-
-def _port_of(bound: socket.socket | None) -> int | None:
-    if bound is None:
-        return None
-    port: int = bound.getsockname()[1]
-    return port
+        self._plain_port = self._tls_port = None

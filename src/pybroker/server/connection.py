@@ -81,7 +81,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.identity: Identity | None = None
         self.address = ""
         self.host = ""
-        self.opened_s = context.loop.time()
+        self.opened_s = context.now_s()
         self.early_pings = 0  # before CONNECT
         self.client_version = ""
         self.role = None

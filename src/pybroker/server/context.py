@@ -60,6 +60,10 @@ class ServerContext:
         self._stalled: dict[Connection, tuple[float, int]] = {}  # since when, and with how many bytes
         self._refusal_told_s = -REFUSALS_TOLD_EVERY_S
 
+    def now_s(self) -> float:
+        """The time by which connections are found to be late: seconds that never go back."""
+        return self.surroundings.clock.monotonic_ms() / 1000
+
     # --- connections -------------------------------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
@@ -67,7 +71,7 @@ class ServerContext:
         stats = self.surroundings.stats
         stats.connections_created += 1
         stats.active_connections += 1
-        self.connections[connection] = self.loop.time() + self.surroundings.config.keep_alive_interval_seconds
+        self.connections[connection] = self.now_s() + self.surroundings.config.keep_alive_interval_seconds
         self.all_closed.clear()
         self._by_host[connection.host] += 1
         if self._is_publish_held:
@@ -91,7 +95,7 @@ class ServerContext:
 
     def close_strangers(self) -> None:
         """Close those that have not said CONNECT in time."""
-        latest_s = self.loop.time() - self.connect_timeout_s
+        latest_s = self.now_s() - self.connect_timeout_s
         while (longest := self.strangers.longest) is not None and longest.opened_s <= latest_s:
             self.surroundings.stats.connections_displaced += 1
             self.strangers.leave(longest)
@@ -100,7 +104,7 @@ class ServerContext:
     def _refuse(self, connection: Connection) -> None:
         """There is no descriptor for it that files could do without."""
         self.surroundings.stats.connections_refused += 1
-        now_s = self.loop.time()
+        now_s = self.now_s()
         if now_s >= self._refusal_told_s + REFUSALS_TOLD_EVERY_S:
             self._refusal_told_s = now_s
             logs.warning(
@@ -171,7 +175,7 @@ class ServerContext:
 
     def stalled(self, connection: Connection) -> None:
         """The client does not read what it is sent."""
-        self._stalled[connection] = self.loop.time(), connection.outbound_bytes
+        self._stalled[connection] = self.now_s(), connection.outbound_bytes
 
     def unstalled(self, connection: Connection) -> None:
         """It reads again."""
@@ -179,7 +183,7 @@ class ServerContext:
 
     def close_stalled(self, longest_s: float) -> None:
         """Drop connections that have read nothing for `longest_s`: what waits for them is memory. Slow ones stay."""
-        now_s = self.loop.time()
+        now_s = self.now_s()
         for connection, (since_s, bytes_then) in list(self._stalled.items()):
             if connection.outbound_bytes < bytes_then:
                 self.stalled(connection)

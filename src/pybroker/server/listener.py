@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from pybroker.errors import CannotListen
 from pybroker.server.connection import Connection
 
 if TYPE_CHECKING:
+    from pybroker.network import Port
     from pybroker.server.context import ServerContext
 
 KEEP_ALIVE_SLICES = 10
@@ -24,9 +24,7 @@ class Listener:
         self.context = context
         self.port: int | None = None
         self.port_tls: int | None = None
-        self._sockets: list[tuple[socket.socket, ssl.SSLContext | None]] = []
-        self._servers: list[asyncio.Server] = []
-        self._accept_queue_size = context.surroundings.config.broker_service_accept_queue_size
+        self._ports: list[tuple[Port, ssl.SSLContext | None]] = []
 
     def bind(self, host: str, port: int | None, port_tls: int | None, tls: ssl.SSLContext | None) -> None:
         """Bind the ports without serving them yet. Raises CannotListen, which names all that cannot be bound."""
@@ -43,26 +41,19 @@ class Listener:
             except OSError as error:
                 problems += CannotListen.on(host, port_tls, "brokerServicePortTls", error).problems
         if problems:
-            self._close_sockets()
+            self._close_ports()
             raise CannotListen(*problems)
 
     def _bind_one(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
-        bound = _bind(host, port, self._accept_queue_size)
-        self._sockets.append((bound, tls))
-        number: int = bound.getsockname()[1]
-        return number
+        surroundings = self.context.surroundings
+        bound = surroundings.network.bind(host, port, surroundings.config.broker_service_accept_queue_size)
+        self._ports.append((bound, tls))
+        return bound.number
 
     async def start(self) -> None:
         """Serve what was bound."""
-        for bound, tls in self._sockets:
-            server = await self.context.loop.create_server(
-                lambda: Connection(self.context),
-                sock=bound,
-                ssl=tls,
-                backlog=self._accept_queue_size,
-                ssl_handshake_timeout=self.context.connect_timeout_s if tls is not None else None,
-            )
-            self._servers.append(server)
+        for bound, tls in self._ports:
+            await bound.serve(lambda: Connection(self.context), tls, self.context.connect_timeout_s)
 
     async def watch(self) -> None:
         """Tick keep-alive, drop stalled connections and those that say nothing, for as long as the broker runs."""
@@ -80,7 +71,7 @@ class Listener:
         interval_s = self.context.surroundings.config.keep_alive_interval_seconds
         while True:
             await asyncio.sleep(interval_s / KEEP_ALIVE_SLICES)
-            now_s = self.context.loop.time()
+            now_s = self.context.now_s()
             for connection, due_s in list(self.context.connections.items()):
                 if now_s >= due_s:
                     self.context.connections[connection] = now_s + interval_s
@@ -93,8 +84,7 @@ class Listener:
         Clients that are told that their producers and consumers are closed ask for them again at once. To answer thousands of
         these questions, all in vain, takes longer than to close the topics.
         """
-        for server in self._servers:
-            server.close()
+        self._close_ports()
         self.context.is_stopping = True
         for connection in self.context.connections:
             connection.hold_for_stop()
@@ -110,29 +100,12 @@ class Listener:
         except TimeoutError:
             self.abort()  # who does not read what is queued must not keep the broker from ending
             await self.context.all_closed.wait()
-        self._close_sockets()
 
-    def _close_sockets(self) -> None:
-        for bound, _ in self._sockets:
+    def _close_ports(self) -> None:
+        for bound, _ in self._ports:
             bound.close()
 
     def abort(self) -> None:
         """Drop all connections at once."""
         for connection in list(self.context.connections):
             connection.abort("the broker is stopping")
-
-
-def _bind(host: str, port: int, accept_queue_size: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # For the connections that are accepted: asyncio's own loop leaves Nagle's algorithm on for sockets it did not make.
-        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        bound.bind((host, port))
-        bound.listen(accept_queue_size)
-        bound.setblocking(False)
-    except OSError:
-        bound.close()
-        raise
-    return bound

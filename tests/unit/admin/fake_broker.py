@@ -215,8 +215,8 @@ class FakeNamespaceDeletion:
 class FakeBroker:
     """What the HTTP edge calls of a BrokerService."""
 
-    def __init__(self, config: BrokerConfig) -> None:
-        self.surroundings = Surroundings(config, FakeClock())
+    def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
+        self.surroundings = Surroundings(config, clock or FakeClock())
         metadata = self.metadata_store = MemoryMetadataStore()
         self.schemas = SchemaRegistry(metadata, self.surroundings.clock)
         self.commons = self
@@ -330,10 +330,10 @@ class Served:
 async def served(**settings: Any) -> AsyncIterator[Served]:
     """A bootstrapped fake broker behind a real HTTP server; `settings` are fields of BrokerConfig."""
     defaults: dict[str, Any] = {"web_service_port": 0, "bind_address": "127.0.0.1", "metrics_page_interval_ms": 0}
-    broker = FakeBroker(BrokerConfig(**{**defaults, **settings}))
+    broker = FakeBroker(BrokerConfig(**{**defaults, **settings}), Clock())
     await broker.resources.load()
     await broker.resources.bootstrap(broker.surroundings.config.cluster_name)
-    server = HttpServer(cast(BrokerService, broker), None, broker.surroundings.clock)
+    server = HttpServer(cast(BrokerService, broker), None, FakeClock())
     await server.start()
     try:
         yield Served(broker, server)

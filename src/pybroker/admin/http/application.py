@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import time
 from collections.abc import Callable, Sequence
 from email.utils import formatdate
 from typing import TYPE_CHECKING
@@ -32,7 +31,7 @@ from pybroker.errors import AdminError, BrokerError, StoreError
 
 if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
-    from pybroker.config import BrokerConfig
+    from pybroker.surroundings import Surroundings
 
 WRITE_BYTES = 64 * 1024
 """What of an answer goes to the connection at once; it waits for the client in between."""
@@ -69,7 +68,7 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "neither lifespan nor WebSocket is switched on"
         share = Share(self.limits)
-        answer = _Answer(scope, receive, send, share, self._surroundings.config)
+        answer = _Answer(scope, receive, send, share, self._surroundings)
         try:
             scope[SHARE_KEY] = share
             try:
@@ -113,7 +112,12 @@ class Application:
         query_token = QueryParams(scope["query_string"]).get("token", "")
         authentication = self._broker.authentication
         method, data = authentication.http_credentials(Headers(scope=scope), certificate, query_token)
-        return await authentication.authenticate_in_turn(method, data, certificate, time.time(), _client_address(scope))
+        return await authentication.authenticate_in_turn(
+            method, data, certificate, self._now_s(), _client_address(scope)
+        )
+
+    def _now_s(self) -> float:
+        return self._surroundings.clock.wall_ms() / 1000
 
     def _error_response(self, error: Exception, scope: Scope) -> Response:
         """The answer to what a handler raised; logs what nobody expected."""
@@ -142,7 +146,9 @@ class _Answer:
     answer: bytes that come then reset it, and the client never sees why it was refused.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, share: Share, config: BrokerConfig) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, share: Share, surroundings: Surroundings) -> None:
+        config = surroundings.config
+        self._clock = surroundings.clock
         self.started = False
         self._has_body_left = True
         self._is_head = scope["method"] == "HEAD"
@@ -171,7 +177,7 @@ class _Answer:
                 await self._share.of_responses(size_bytes)
             self.started = True
             self._answered(message["status"])
-            date = (b"date", formatdate(time.time(), usegmt=True).encode())
+            date = (b"date", formatdate(self._clock.wall_ms() / 1000, usegmt=True).encode())
             await self._write({**message, "headers": [date, *message["headers"]]})
             return
         body, has_more = message.get("body", b""), message.get("more_body", False)

@@ -51,9 +51,8 @@ class Connections(ServerState):
         self.refused = 0
         self.receive_buffer = memoryview(bytearray(READ_BYTES))
 
-    def close_stalled(self, longest_s: float) -> None:
+    def close_stalled(self, now_s: float, longest_s: float) -> None:
         """Cut those that are owed an answer and have taken nothing of it for so long."""
-        now_s = asyncio.get_running_loop().time()
         for connection in list(self.connections):
             if isinstance(connection, HttpProtocol):
                 connection.close_if_stalled(now_s, longest_s)
@@ -85,7 +84,7 @@ class HttpProtocol(H11Protocol):
             TRANSPORT_KEY: transport,
             ANSWERED_KEY: self._answered,
         }
-        if ssl_object is None:
+        if ssl_object is None and transport.get_extra_info("socket") is not None:
             self.app_state[FILE_SENDER_KEY] = FileSender(transport, self.conn)
         admission = self._all.places.admit(self, self.client[0] if self.client else "")
         if self._all.is_closing or not admission.is_admitted:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pybroker import logs
 
 if TYPE_CHECKING:
     from pybroker.admin.metrics.page import MetricsPage
+    from pybroker.surroundings import Surroundings
     from pybroker.tasks import TaskOwner
 
 PART_BYTES = 16 * 1024
@@ -87,11 +89,12 @@ class WrittenPage:
 class SharedPage:
     """Owned by the HTTP server; `tasks` are its own."""
 
-    def __init__(self, page: MetricsPage, tasks: TaskOwner, interval_s: float, deadline_s: float) -> None:
+    def __init__(self, page: MetricsPage, tasks: TaskOwner, surroundings: Surroundings) -> None:
         self._page = page
         self._tasks = tasks
-        self._interval_s = interval_s
-        self._deadline_s = deadline_s
+        self._surroundings = surroundings
+        self._interval_s = surroundings.config.metrics_page_interval_ms / 1000
+        self._deadline_s = surroundings.config.metrics_servlet_timeout_ms / 1000
         self._current: WrittenPage | None = None
         self._fresh_until_s = 0.0
 
@@ -102,11 +105,11 @@ class SharedPage:
 
     def current(self) -> WrittenPage:
         """The page to show now; begins a new one when the last one is whole and too old."""
-        loop = asyncio.get_running_loop()
+        now_s = self._now_s()
         current = self._current
-        if current is None or current.has_failed or (current.is_whole and loop.time() >= self._fresh_until_s):
+        if current is None or current.has_failed or (current.is_whole and now_s >= self._fresh_until_s):
             current = self._current = WrittenPage()
-            self._fresh_until_s = loop.time() + self._interval_s
+            self._fresh_until_s = now_s + self._interval_s
             self._tasks.start(self._write(current), "metrics page")
         return current
 
@@ -120,8 +123,7 @@ class SharedPage:
         finally:
             if not written.is_whole:
                 written.end(is_whole=False)
-            loop = asyncio.get_running_loop()
-            loop.call_at(self._fresh_until_s, self._forget, written)
+            self._surroundings.call_later(self._fresh_until_s - self._now_s(), partial(self._forget, written))
 
     async def _write_pieces(self, written: WrittenPage, pieces: Iterator[str]) -> None:
         compressor = zlib.compressobj(FASTEST, zlib.DEFLATED, GZIP_WINDOW_BITS)
@@ -134,6 +136,9 @@ class SharedPage:
             await asyncio.sleep(0)
         held += compressor.flush()
         written.add(bytes(held))
+
+    def _now_s(self) -> float:
+        return self._surroundings.clock.monotonic_ms() / 1000
 
     def _forget(self, written: WrittenPage) -> None:
         """Whoever is being sent it holds it still."""

@@ -1,0 +1,159 @@
+"""A network without sockets: who connects to a port is a pair of transports in this process, whose bytes cross in the next turn.
+
+What must hold: bytes arrive in order, each once; what a side that does not read has not taken counts as unsent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from itertools import count
+from typing import Any, cast
+
+from pybroker.network import MakeProtocol, Network, Port
+
+SLICE_BYTES = 64 * 1024
+
+
+class MemoryTransport(asyncio.Transport):
+    """One side of a connection."""
+
+    def __init__(self, protocol: asyncio.BaseProtocol, own: tuple[str, int], other: tuple[str, int]) -> None:
+        super().__init__({"sockname": own, "peername": other})
+        self._loop = asyncio.get_running_loop()
+        self._protocol = protocol
+        self._unsent = bytearray()
+        self._is_reading = True
+        self._is_closing = False
+        self._is_lost = False
+        self._is_held = False
+        self._high = SLICE_BYTES
+        self.peer: MemoryTransport
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self._protocol
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        assert not self._is_closing or self._is_lost, "written after it was closed"
+        self._unsent += data
+        self._loop.call_soon(self._cross)
+        if len(self._unsent) > self._high and not self._is_held:
+            self._is_held = True
+            self._protocol.pause_writing()
+
+    def _cross(self) -> None:
+        """Hand to the other side what it takes."""
+        while self._unsent and self.peer.takes():
+            data = bytes(self._unsent[:SLICE_BYTES])
+            del self._unsent[: len(data)]
+            self.peer.arrived(data)
+        if self._is_held and len(self._unsent) <= self._high // 4:
+            self._is_held = False
+            self._protocol.resume_writing()
+        if self._is_closing and not self._unsent:
+            self._lose()
+
+    def get_write_buffer_size(self) -> int:
+        return len(self._unsent)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = SLICE_BYTES if high is None else high
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def takes(self) -> bool:
+        return self._is_reading and not self._is_closing
+
+    def arrived(self, data: bytes) -> None:
+        if not isinstance(self._protocol, asyncio.BufferedProtocol):
+            cast(asyncio.Protocol, self._protocol).data_received(data)
+            return
+        while data and not self._is_closing:
+            buffer = self._protocol.get_buffer(len(data))
+            size = min(len(buffer), len(data))
+            memoryview(buffer)[:size] = data[:size]
+            self._protocol.buffer_updated(size)
+            data = data[size:]
+
+    def pause_reading(self) -> None:
+        self._is_reading = False
+
+    def resume_reading(self) -> None:
+        self._is_reading = True
+        self._loop.call_soon(self.peer._cross)
+
+    def is_reading(self) -> bool:
+        return self._is_reading
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def close(self) -> None:
+        """Once everything written is on its way."""
+        self._is_closing = True
+        self._loop.call_soon(self._cross)
+
+    def abort(self) -> None:
+        self._unsent.clear()
+        self.close()
+
+    def _lose(self) -> None:
+        if not self._is_lost:
+            self._is_lost = True
+            self._protocol.connection_lost(None)
+            self.peer.abort()
+
+
+class MemoryPort(Port):
+    """A port of a `MemoryNetwork`."""
+
+    def __init__(self, network: MemoryNetwork, number: int) -> None:
+        self.number = number
+        self._network = network
+        self._make_protocol: MakeProtocol | None = None
+
+    async def serve(
+        self, make_protocol: MakeProtocol, tls: ssl.SSLContext | None = None, handshake_timeout_s: float | None = None
+    ) -> None:
+        assert tls is None, "nothing is encrypted in memory"
+        self._make_protocol = make_protocol
+
+    def close(self) -> None:
+        self._network.ports.pop(self.number, None)
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """As `asyncio.open_connection`. Raises ConnectionRefusedError where nobody serves the port."""
+        if self._make_protocol is None or self.number not in self._network.ports:
+            raise ConnectionRefusedError(self.number)
+        loop = asyncio.get_running_loop()
+        own, other = ("10.0.0.2", next(self._network.numbers)), ("10.0.0.1", self.number)
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        client = MemoryTransport(protocol, own, other)
+        served = MemoryTransport(self._make_protocol(), other, own)
+        client.peer, served.peer = served, client
+        cast(asyncio.Protocol, served.get_protocol()).connection_made(served)
+        protocol.connection_made(client)
+        return reader, asyncio.StreamWriter(client, protocol, reader, loop)
+
+
+class MemoryNetwork(Network):
+    """Ports by number."""
+
+    def __init__(self) -> None:
+        self.ports: dict[int, MemoryPort] = {}
+        self.numbers = count(49152)
+
+    def bind(self, address: str, number: int, accept_queue_size: int) -> Port:
+        number = number or next(self.numbers)
+        if number in self.ports:
+            raise OSError(98, "Address already in use")
+        self.ports[number] = MemoryPort(self, number)
+        return self.ports[number]
