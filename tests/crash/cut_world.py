@@ -121,7 +121,7 @@ class Client(RecordingPeer):
         super().__init__()
         self.topic = topic
         self._disk = disk
-        self._producer = Producer(topic, 1, "p", False, 0, self, {}, START_MS)
+        self._producer = Producer(topic.producer_places.remove, 1, "p", False, 0, self, {}, START_MS)
         topic.producer_places.add(self._producer)
 
     def send_receipts(self, run: SendRun, ledger_id: int, first_entry_id: int) -> None:

@@ -25,7 +25,7 @@ async def test_a_subscription_deleted_during_a_periodic_check_is_no_fault_and_th
     expire = cursor.expire
 
     async def deleted_meanwhile(publish_time_ms: int) -> int:
-        await topic.subscriptions["a"].delete()
+        await topic.delete_subscription(topic.subscriptions["a"])
         return await expire(publish_time_ms)
 
     monkeypatch.setattr(cursor, "expire", deleted_meanwhile)
@@ -46,7 +46,7 @@ async def test_messages_expire_in_all_subscriptions_while_one_of_them_is_deleted
         path = "/persistent/public/default/t/all_subscription/expireMessages/10"
         expiring = asyncio.ensure_future(broker.rest("POST", path))
         await waiting(broker, 1)
-        await topic.subscriptions["a"].delete()
+        await topic.delete_subscription(topic.subscriptions["a"])
     assert (await expiring).status == 204
     assert topic.subscriptions["b"].backlog_entries == 0
 

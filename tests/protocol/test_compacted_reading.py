@@ -34,11 +34,13 @@ async def compact(broker: MemoryBroker, topic: Topic) -> None:
     assert topic.compaction.last_error == ""
 
 
-def reader(subscription: Subscription, peer: RecordingPeer, *, is_compacted: bool, name: str = "c") -> Consumer:
+def reader(
+    broker: MemoryBroker, subscription: Subscription, peer: RecordingPeer, *, is_compacted: bool, name: str = "c"
+) -> Consumer:
     """A consumer without permits yet."""
     consumer = Consumer(subscription, 1, name, 0, 0, peer, {}, 0)
     consumer.reads_compacted = is_compacted
-    subscription.topic.attach(subscription, consumer, "Failover")
+    broker.topic_of(subscription).attach(subscription, consumer, "Failover")
     return consumer
 
 
@@ -53,12 +55,12 @@ async def test_the_active_consumer_says_whether_the_view_is_read(broker: MemoryB
     positions = await broker.publish(topic, 9, keys=["a", "b", "c"])
     await compact(broker, topic)
     compacted, plain = RecordingPeer(), RecordingPeer()
-    first = reader(subscription, compacted, is_compacted=True, name="0")
+    first = reader(broker, subscription, compacted, is_compacted=True, name="0")
     first.flow(100)
     assert await delivered(broker, compacted, 3) == positions[6:]
     first.detach()
     # What was passed over is acknowledged; what was delivered is not.
-    second = reader(subscription, plain, is_compacted=False, name="1")
+    second = reader(broker, subscription, plain, is_compacted=False, name="1")
     second.flow(100)
     assert await delivered(broker, plain, 3) == positions[6:]
     assert subscription.cursor.backlog_entries == 3
@@ -69,7 +71,7 @@ async def test_a_reader_goes_on_in_a_view_that_replaced_the_one_it_was_in(broker
     first = await broker.publish(topic, 8, keys=[f"k{index}" for index in range(8)])
     await compact(broker, topic)
     peer = RecordingPeer()
-    consumer = reader(topic.registry.non_durable("r", EARLIEST), peer, is_compacted=True)
+    consumer = reader(broker, topic.registry.non_durable("r", EARLIEST), peer, is_compacted=True)
     consumer.flow(3)
     assert await delivered(broker, peer, 3) == first[:3]
     second = await broker.publish(topic, 3, keys=["k1", "k4", "new"])
@@ -91,7 +93,7 @@ async def test_acknowledgements_move_over_entries_whose_ledgers_are_gone(broker:
     await broker.until(lambda: topic.ledger.ledgers.entry_count < 12 and not topic.ledger.document.trimmed_ledger_ids)
     subscription = await topic.subscription("s", True, True, {})
     peer = RecordingPeer()
-    consumer = reader(subscription, peer, is_compacted=True)
+    consumer = reader(broker, subscription, peer, is_compacted=True)
     consumer.flow(100)
     assert await delivered(broker, peer, 12) == positions
     acknowledge(consumer, [positions[1]])
@@ -103,7 +105,7 @@ async def test_acknowledgements_move_over_entries_whose_ledgers_are_gone(broker:
     assert subscription.cursor.backlog_entries == 0
     consumer.detach()
     again = RecordingPeer()
-    reader(subscription, again, is_compacted=True).flow(100)
+    reader(broker, subscription, again, is_compacted=True).flow(100)
     tail = await broker.publish(topic, 1, keys=["tail"])
     assert await delivered(broker, again, 1) == tail
 
@@ -116,7 +118,7 @@ async def test_what_was_delivered_and_not_acknowledged_comes_again_from_the_view
     await broker.until(lambda: topic.ledger.ledgers.entry_count < 12)
     peer = RecordingPeer()
     subscription = await topic.subscription("s", True, True, {})
-    consumer = reader(subscription, peer, is_compacted=True)
+    consumer = reader(broker, subscription, peer, is_compacted=True)
     consumer.flow(100)
     await delivered(broker, peer, 12)
     acknowledge(consumer, [positions[0], positions[5]])
@@ -165,7 +167,7 @@ async def test_without_a_view_reading_compacted_is_plain_reading(broker: MemoryB
     topic = await broker.topic(NAME)
     positions = await broker.publish(topic, 3, keys=["a"])
     peer = RecordingPeer()
-    reader(topic.registry.non_durable("r", EARLIEST), peer, is_compacted=True).flow(100)
+    reader(broker, topic.registry.non_durable("r", EARLIEST), peer, is_compacted=True).flow(100)
     assert await delivered(broker, peer, 3) == positions
 
 
@@ -221,7 +223,7 @@ async def test_a_truncation_ends_a_compaction_and_nothing_of_before_comes_back(
     positions = await broker.publish(topic, 3, keys=["a"])
     await compact(broker, topic)
     peer = RecordingPeer()
-    reader(topic.registry.non_durable("r", EARLIEST), peer, is_compacted=True).flow(100)
+    reader(broker, topic.registry.non_durable("r", EARLIEST), peer, is_compacted=True).flow(100)
     assert await delivered(broker, peer, 1) == positions[2:]
 
 

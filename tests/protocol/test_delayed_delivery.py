@@ -254,7 +254,7 @@ async def test_a_deleted_subscription_leaves_no_record(broker: MemoryBroker, mon
     store = broker.service.ledgers.cursor_store
     record_id = await consumer.subscription.cursor.announce_delayed()
     assert await store.load(record_id) != (None, [])
-    await consumer.subscription.delete()
+    await broker.topic_of(consumer.subscription).delete_subscription(consumer.subscription)
     assert await store.load(record_id) == (None, [])
 
 

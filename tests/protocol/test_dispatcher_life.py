@@ -29,26 +29,28 @@ async def subscription_of(broker: MemoryBroker) -> Subscription:
     return await (await broker.topic(TOPIC)).subscription("s", True, True, {})
 
 
-def join(subscription: Subscription, name: str, kind: str, options: KeySharedOptions | None = None) -> RecordingPeer:
+def join(
+    broker: MemoryBroker, subscription: Subscription, name: str, kind: str, options: KeySharedOptions | None = None
+) -> RecordingPeer:
     peer = RecordingPeer()
     consumer = Consumer(subscription, 1, name, 0, 0, peer, {}, 0, options or KeySharedOptions(None, False))
-    subscription.topic.attach(subscription, consumer, kind)
+    broker.topic_of(subscription).attach(subscription, consumer, kind)
     consumer.flow(1000)
     return peer
 
 
 async def test_the_classic_switch_holds_for_the_next_dispatcher(broker: MemoryBroker) -> None:
     subscription = await subscription_of(broker)
-    join(subscription, "a", "Key_Shared")
+    join(broker, subscription, "a", "Key_Shared")
     surroundings = broker.service.surroundings
     surroundings.config = replace(
         surroundings.config, subscription_key_shared_use_classic_persistent_implementation=True
     )
-    join(subscription, "b", "Key_Shared")
+    join(broker, subscription, "b", "Key_Shared")
     assert not isinstance(subscription.dispatcher, ClassicKeySharedDispatcher)
     for consumer in list(subscription.consumers):
         consumer.detach()
-    join(subscription, "a", "Key_Shared")
+    join(broker, subscription, "a", "Key_Shared")
     assert isinstance(subscription.dispatcher, ClassicKeySharedDispatcher)
 
 
@@ -56,10 +58,10 @@ async def test_drained_hashes_are_counted_over_all_dispatchers(broker: MemoryBro
     subscription = await subscription_of(broker)
     drained = 0
     for _ in range(2):
-        first = join(subscription, "a", "Key_Shared")
-        await broker.publish(subscription.topic, 40)  # keyless: they spread
+        first = join(broker, subscription, "a", "Key_Shared")
+        await broker.publish(broker.topic_of(subscription), 40)  # keyless: they spread
         await broker.until(lambda peer=first: len(peer.delivered) >= 40)
-        join(subscription, "b", "Key_Shared")
+        join(broker, subscription, "b", "Key_Shared")
         assert subscription.draining_hashes_cleared_total == drained
         acknowledge(subscription.consumers[0], first.delivered)
         assert subscription.draining_hashes_cleared_total > drained
@@ -71,11 +73,11 @@ async def test_drained_hashes_are_counted_over_all_dispatchers(broker: MemoryBro
 
 async def test_what_a_draining_hash_held_back_goes_to_its_new_owner_without_another_push(broker: MemoryBroker) -> None:
     subscription = await subscription_of(broker)
-    first = join(subscription, "a", "Key_Shared")
-    await broker.publish(subscription.topic, 40)
+    first = join(broker, subscription, "a", "Key_Shared")
+    await broker.publish(broker.topic_of(subscription), 40)
     await broker.until(lambda: len(first.delivered) == 40)
-    second = join(subscription, "b", "Key_Shared")
-    await broker.publish(subscription.topic, 40)  # the same keys again: producer and sequence id
+    second = join(broker, subscription, "b", "Key_Shared")
+    await broker.publish(broker.topic_of(subscription), 40)  # the same keys again: producer and sequence id
     await broker.until(lambda: subscription.replay_entry_count + len(first.delivered) == 80)
     assert not second.delivered
     acknowledge(subscription.consumers[0], list(first.delivered))
@@ -85,10 +87,10 @@ async def test_what_a_draining_hash_held_back_goes_to_its_new_owner_without_anot
 
 async def test_a_wait_that_is_over_starts_only_the_dispatcher_that_asked_for_it(broker: MemoryBroker) -> None:
     subscription = await subscription_of(broker)
-    await broker.publish(subscription.topic, 2)
-    join(subscription, "a", "Failover")
+    await broker.publish(broker.topic_of(subscription), 2)
+    join(broker, subscription, "a", "Failover")
     subscription.consumers[0].detach()
-    peer = join(subscription, "b", "Failover")
+    peer = join(broker, subscription, "b", "Failover")
     assert peer.activity == [], "nobody is told before the answer to SUBSCRIBE"
     await broker.until(lambda: len(peer.delivered) == 2)
     assert peer.activity == [True]
@@ -96,9 +98,9 @@ async def test_a_wait_that_is_over_starts_only_the_dispatcher_that_asked_for_it(
 
 async def test_a_refused_consumer_leaves_the_dispatcher_as_it_was(broker: MemoryBroker) -> None:
     subscription = await subscription_of(broker)
-    join(subscription, "a", "Shared")
+    join(broker, subscription, "a", "Shared")
     subscription.consumers[0].detach()
     before = subscription.dispatcher
     with pytest.raises(ConsumerAssignError):
-        join(subscription, "b", "Key_Shared", KeySharedOptions([], False))
+        join(broker, subscription, "b", "Key_Shared", KeySharedOptions([], False))
     assert (subscription.dispatcher, subscription.consumers) == (before, [])

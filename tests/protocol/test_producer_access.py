@@ -21,6 +21,7 @@ from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.publishing.producer_access import AccessMode
 from pybroker.broker.publishing.producer_places import LARGEST_EPOCH, TOPIC_EPOCH_PROPERTY, stored_epoch
 from pybroker.broker.topic.topic import Topic
+from pybroker.broker.topic.topic_commons import TopicCommons
 from pybroker.errors import (
     MetadataError,
     PersistenceError,
@@ -56,13 +57,15 @@ class Room:
                 raise self.failure
             await store(epoch)
 
-        monkeypatch.setattr(topic, "store_epoch", store_epoch)
+        monkeypatch.setattr(topic.producer_places, "_store_epoch", store_epoch)
 
     def producer(self, mode: AccessMode, name: str = "", **more: Any) -> Producer:
         name = name or f"p{next(_serial)}"
         peer = more.pop("peer", None) or RecordingPeer()
         epoch = more.pop("epoch", 0)
-        return Producer(self.topic, next(_serial), name, False, epoch, peer, {}, 0, access_mode=mode, **more)
+        return Producer(
+            self.topic.producer_places.remove, next(_serial), name, False, epoch, peer, {}, 0, access_mode=mode, **more
+        )
 
     async def enter(self, mode: AccessMode, name: str = "", **more: Any) -> Producer:
         producer = self.producer(mode, name, **more)
@@ -131,7 +134,7 @@ async def test_one_that_leaves_while_its_epoch_is_being_stored_makes_way(room: R
         await first
     room.gate.set()
     await room.broker.until(lambda: room.attached == ["waiting"])
-    assert peer_of(waiting).ready_producers == ["waiting"]
+    assert peer_of(waiting).ready_producers == [waiting.producer_id]
     assert waiting.topic_epoch == 0
 
 
@@ -222,7 +225,7 @@ async def test_a_waiting_producer_that_leaves_is_forgotten(room: Room) -> None:
 async def test_one_that_waits_is_looked_at_again_at_its_turn(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     holder = await room.enter(EXCLUSIVE)
     waiting = await room.enter(WAIT)
-    monkeypatch.setattr(Topic, "is_encryption_required", True)
+    monkeypatch.setattr(TopicCommons, "is_encryption_required", True)
     holder.detach()
     await room.broker.until(lambda: bool(peer_of(waiting).refused_producers))
     assert [type(each) for each in peer_of(waiting).refused_producers] == [MetadataError]

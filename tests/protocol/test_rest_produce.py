@@ -151,7 +151,9 @@ async def test_a_terminated_topic_takes_nothing(broker: MemoryBroker) -> None:
 
 async def test_a_topic_with_an_exclusive_producer_takes_nothing_else(broker: MemoryBroker) -> None:
     topic = await kept(broker)
-    producer = Producer(topic, 1, "p", False, 0, RecordingPeer(), {}, 0, access_mode=AccessMode.EXCLUSIVE)
+    producer = Producer(
+        topic.producer_places.remove, 1, "p", False, 0, RecordingPeer(), {}, 0, access_mode=AccessMode.EXCLUSIVE
+    )
     await topic.producer_places.enter(producer)
     assert (await produce(broker, {"payload": "x"})).status == 409
 

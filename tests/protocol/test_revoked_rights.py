@@ -76,14 +76,25 @@ async def test_who_waits_for_its_turn_and_loses_the_right_is_told_at_once() -> N
         topic, peers = await broker.topic(NAME), [RecordingPeer(role=role) for role in ("first", "second", "third")]
         for number, peer in enumerate(peers):
             mode = AccessMode.WAIT_FOR_EXCLUSIVE
-            producer = Producer(topic, number, str(peer.role), False, 0, peer, {}, broker.clock.now_ms, False, mode)
+            producer = Producer(
+                topic.producer_places.remove,
+                number,
+                str(peer.role),
+                False,
+                0,
+                peer,
+                {},
+                broker.clock.now_ms,
+                False,
+                mode,
+            )
             await topic.producer_places.enter(producer)
         assert topic.producer_places.waiting_count == 2
         await grant(broker, {"first": BOTH, "third": BOTH})
         assert [type(error) for error in peers[1].refused_producers] == [AuthorizationError]
         assert (topic.producer_places.waiting_count, list(topic.producers)) == (1, ["first"])
         await grant(broker, {"third": BOTH})  # The next one in line is the one that still may.
-        await broker.until(lambda: peers[2].ready_producers == ["third"])
+        await broker.until(lambda: peers[2].ready_producers == [2])
         assert list(topic.producers) == ["third"]
 
 

@@ -442,7 +442,7 @@ async def test_whoever_takes_the_place_of_a_dead_consumer_is_on_the_subscription
     async def is_alive() -> bool:
         """It is dead, and meanwhile the subscription is deleted."""
         async with topic.turn("s", "being deleted"):
-            await before.delete()
+            await topic.delete_subscription(before)
         return False
 
     monkeypatch.setattr(dead.peer, "is_alive", is_alive)
@@ -523,7 +523,7 @@ async def test_a_subscription_deleted_while_the_topic_is_truncated_fails_neither
     skip_all = cursor.skip_all
 
     async def deleted_meanwhile() -> int:
-        await topic.subscriptions["b"].delete()
+        await topic.delete_subscription(topic.subscriptions["b"])
         return await skip_all()
 
     monkeypatch.setattr(cursor, "skip_all", deleted_meanwhile)

@@ -302,7 +302,7 @@ async def test_what_a_removed_subscription_delivered_stays_in_the_topics_totals(
         consumer, peer = await attached(topic, "c", "Shared")
         await broker.publish(topic, 3)
         await broker.until(received(peer, count=3))
-        await consumer.subscription.delete()
+        await broker.topic_of(consumer.subscription).delete_subscription(consumer.subscription)
         stats = await shown(broker)
         assert (stats["subscriptions"], stats["msgOutCounter"]) == ({}, 3)
         assert stats["bytesOutCounter"] == topic.ledger.size_bytes

@@ -18,6 +18,7 @@ from pybroker.admin.calls.http_limits import HttpLimits
 from pybroker.admin.server import HttpServer
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.delivery.subscription_base import SubscriptionBase
 from pybroker.broker.peer import Peer
 from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.service import BrokerService
@@ -76,7 +77,7 @@ class RecordingPeer(Peer):
     dropped: int = 0
     delivered: list[Position] = field(default_factory=list)
     closed_producers: list[int] = field(default_factory=list)
-    ready_producers: list[str] = field(default_factory=list)
+    ready_producers: list[int] = field(default_factory=list)
     refused_producers: list[BrokerError] = field(default_factory=list)
     fenced_producers: list[int] = field(default_factory=list)
     closed_consumers: list[int] = field(default_factory=list)
@@ -104,10 +105,10 @@ class RecordingPeer(Peer):
     def close_producer(self, producer_id: int) -> None:
         self.closed_producers.append(producer_id)
 
-    def producer_ready(self, producer: Producer) -> None:
-        self.ready_producers.append(producer.name)
+    def producer_ready(self, producer_id: int) -> None:
+        self.ready_producers.append(producer_id)
 
-    def producer_refused(self, producer: Producer, refusal: BrokerError) -> None:
+    def producer_refused(self, producer_id: int, refusal: BrokerError) -> None:
         self.refused_producers.append(refusal)
 
     def producer_fenced(self, producer_id: int) -> None:
@@ -164,6 +165,10 @@ class MemoryBroker:
         """The topic, made if need be."""
         return await self.service.topics.get(TopicName.parse(name), may_create=True)
 
+    def topic_of(self, subscription: SubscriptionBase) -> Topic:
+        """Its topic, which is loaded."""
+        return self.service.loaded.persistent[str(subscription.topic.name)]
+
     async def end_window(self, seconds: float) -> None:
         """End a window of rates that has lasted that long; do it once before, to know when the first one begins."""
         rates = self._server.rates
@@ -203,7 +208,7 @@ class MemoryBroker:
 
     def producer(self, topic: TopicBase, peer: RecordingPeer, name: str = "p") -> Producer:
         """A producer that is attached already."""
-        producer = Producer(topic, 1, name, False, 0, peer, {}, self.clock.now_ms)
+        producer = Producer(topic.producer_places.remove, 1, name, False, 0, peer, {}, self.clock.now_ms)
         topic.producer_places.add(producer)
         return producer
 
@@ -213,7 +218,7 @@ class MemoryBroker:
 
     def consumer_on(self, subscription: Subscription, peer: RecordingPeer, kind: str, name: str = "c") -> Consumer:
         consumer = Consumer(subscription, 1, name, 0, 0, peer, {}, self.clock.now_ms)
-        subscription.topic.attach(subscription, consumer, kind)
+        self.topic_of(subscription).attach(subscription, consumer, kind)
         consumer.flow(1000)
         return consumer
 

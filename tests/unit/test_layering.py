@@ -175,6 +175,7 @@ PURE = (
     "broker.limits.rate_limit",
     "broker.topic.read_leases",
     "broker.limits.subscribe_limit",
+    "broker.delivery.entry_kinds",
     "broker.delivery.subscription_turns",
     "broker.lifecycle.watched_topics",
     "broker.limits.unacked_budget",
@@ -261,35 +262,18 @@ CIRCLES: tuple[frozenset[str], ...] = (
             "broker.delivery.damaged_entries",
             "broker.delivery.delayed_delivery",
             "broker.delivery.filter_chain",
-            "broker.publishing.internal_producer",
             "broker.delivery.markers",
             "broker.delivery.subscription",
             "broker.delivery.subscription_registry",
             "broker.limits.throttle",
+            "broker.publishing.internal_producer",
             "broker.topic.topic",
             "broker.topic.topic_compaction",
             "broker.topic.topic_deduplication",
         }
     ),
-    frozenset(
-        {
-            "broker.delivery.consumer",
-            "broker.peer",
-            "broker.publishing.producer",
-            "broker.publishing.producer_places",
-            "broker.policies.revoked_rights",
-            "broker.delivery.subscription_base",
-            "broker.topic.topic_base",
-            "broker.topic.topic_limits",
-        }
-    ),
-    frozenset(
-        {
-            "managed_ledger.managed_cursor",
-            "managed_ledger.managed_ledger",
-        }
-    ),
-    frozenset({"broker.non_persistent.subscription", "broker.non_persistent.topic"}),
+    frozenset({"broker.delivery.consumer", "broker.delivery.subscription_base"}),
+    frozenset({"managed_ledger.managed_cursor", "managed_ledger.managed_ledger"}),
     frozenset({"server.connection", "server.context"}),
 )
 

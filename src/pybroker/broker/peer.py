@@ -7,14 +7,10 @@ is sent what it has not acknowledged.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
 
 from pybroker.dispatch.dispatcher import Delivery
 from pybroker.errors import BrokerError
 from pybroker.model.events import SendRun
-
-if TYPE_CHECKING:
-    from pybroker.broker.publishing.producer import Producer
 
 
 class Peer(ABC):
@@ -63,11 +59,11 @@ class Peer(ABC):
         """Tell the client that its producer is closed: it looks the topic up again."""
 
     @abstractmethod
-    def producer_ready(self, producer: Producer) -> None:
+    def producer_ready(self, producer_id: int) -> None:
         """Tell the client that its producer, which waited, has exclusive access."""
 
     @abstractmethod
-    def producer_refused(self, producer: Producer, refusal: BrokerError) -> None:
+    def producer_refused(self, producer_id: int, refusal: BrokerError) -> None:
         """Tell the client that its producer has waited for exclusive access in vain."""
 
     @abstractmethod

@@ -18,7 +18,6 @@ from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.limits.publish_gate import PublishWaiter, WaitingRow
 from pybroker.broker.limits.publish_throttle import PublishThrottle
 from pybroker.broker.peer import Peer
-from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.publishing.publish_checks import rows
 from pybroker.dispatch.dispatcher import Delivery
 from pybroker.errors import (
@@ -31,6 +30,7 @@ from pybroker.errors import (
 )
 from pybroker.model.events import Ack, CommandRefused, Flow, Redeliver, SendRefused, SendRun
 from pybroker.model.position import from_wire
+from pybroker.server.open_producer import OpenProducer
 from pybroker.server.outbox import Outbox
 from pybroker.server.set_ups import SetUps
 from pybroker.tasks import TaskOwner
@@ -89,8 +89,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.is_challenged = False
         self.is_renewing = False
         self.certificate: PeerCertificate | None = None
-        self.producers: dict[int, Producer | None] = {}  # None: being set up, or waiting
-        self.waiting_producers: dict[int, Producer] = {}  # for exclusive access to their topics
+        self.producers: dict[int, OpenProducer | None] = {}  # None: being set up, or waiting
+        self.waiting_producers: dict[int, OpenProducer] = {}  # for exclusive access to their topics
         self.consumers: dict[int, Consumer | None] = {}
         self.producer_set_ups = SetUps(self.producers)
         self.consumer_set_ups = SetUps(self.consumers)
@@ -137,11 +137,11 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     def _detach_all(self) -> None:
         """The client is gone: its places on topics and subscriptions are free."""
-        for producer in list(self.producers.values()):
-            if producer is not None:
-                producer.detach()
-        for producer in list(self.waiting_producers.values()):
-            producer.detach()
+        for opened in list(self.producers.values()):
+            if opened is not None:
+                opened.detach()
+        for waiting in list(self.waiting_producers.values()):
+            waiting.detach()
         for consumer in list(self.consumers.values()):
             if consumer is not None:
                 consumer.detach()
@@ -293,12 +293,13 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     def _publish(self, run: SendRun) -> None:
         self._require_connected("SEND")
-        producer = self.producers.get(run.producer_id)
-        if producer is None:
+        opened = self.producers.get(run.producer_id)
+        if opened is None:
             if run.producer_id in self._closed_producers:
                 return  # The client had them on the way when the broker closed the producer; it sends them again.
             raise ProtocolViolation(f"SEND for unknown producer id {run.producer_id}")
-        throttle = producer.topic.publish_throttle
+        topic = opened.topic
+        throttle = topic.publish_throttle
         if throttle is not None and (passing := throttle.admit(run)) < len(run.payloads):
             run = self._defer(run, passing, throttle)
             if not run.payloads:
@@ -308,7 +309,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self._hold(_HOLD_PENDING_PUBLISHES)
         if self.context.publish_started(run.size_bytes):
             self.context.hold_all_publishers()
-        producer.topic.publish(producer, run)
+        topic.publish(opened.producer, run)
 
     def _defer(self, run: SendRun, passing: int, throttle: PublishThrottle) -> SendRun:
         """Read nothing more until the rest of `run` may be published; what of it may be now."""
@@ -440,20 +441,22 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             if len(self._closed_producers) > MAX_RECENTLY_CLOSED_PRODUCERS:
                 del self._closed_producers[next(iter(self._closed_producers))]
 
-    def tell_ready(self, producer: Producer) -> None:
-        """`producer` is attached: take what it sends from now on."""
-        self.producers[producer.producer_id] = producer
+    def tell_ready(self, opened: OpenProducer) -> None:
+        """Its producer is attached: take what it sends from now on."""
+        producer = opened.producer
+        self.producers[producer.producer_id] = opened
         self._closed_producers.pop(producer.producer_id, None)  # The client uses its id again.
-        logs.info("producer.created", topic=producer.topic.name, producer=producer.name, connection=self.address)
-        self.reply_producer(producer.request_id, producer)
+        logs.info("producer.created", topic=opened.topic.name, producer=producer.name, connection=self.address)
+        self.reply_producer(producer.request_id, opened)
 
-    def reply_producer(self, request_id: int, producer: Producer) -> None:
+    def reply_producer(self, request_id: int, opened: OpenProducer) -> None:
         """Say what the producer is called, where it stands, and whether it waits."""
+        producer = opened.producer
         reply = pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS)
         success = reply.producer_success
         success.request_id = request_id
         success.producer_name = producer.name
-        success.last_sequence_id = producer.topic.last_sequence_id(producer.name)
+        success.last_sequence_id = opened.topic.last_sequence_id(producer.name)
         success.schema_version = producer.schema_version
         success.producer_ready = not producer.is_waiting
         if producer.topic_epoch is not None:
@@ -516,14 +519,16 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.forget_producer(producer_id)
         self.send(replies.close_producer(producer_id))
 
-    def producer_ready(self, producer: Producer) -> None:
-        if self.waiting_producers.pop(producer.producer_id, None) is not None:
-            self.tell_ready(producer)
+    def producer_ready(self, producer_id: int) -> None:
+        waiting = self.waiting_producers.pop(producer_id, None)
+        if waiting is not None:
+            self.tell_ready(waiting)
 
-    def producer_refused(self, producer: Producer, refusal: BrokerError) -> None:
-        if self.waiting_producers.pop(producer.producer_id, None) is not None:
-            self.producers.pop(producer.producer_id, None)
-            self.send(replies.error(producer.request_id, refusal))
+    def producer_refused(self, producer_id: int, refusal: BrokerError) -> None:
+        waiting = self.waiting_producers.pop(producer_id, None)
+        if waiting is not None:
+            self.producers.pop(producer_id, None)
+            self.send(replies.error(waiting.producer.request_id, refusal))
 
     def producer_fenced(self, producer_id: int) -> None:
         # Not among those that were closed lately, whose messages on the way are dropped: these end the connection.

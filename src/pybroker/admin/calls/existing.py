@@ -20,6 +20,7 @@ from pybroker.broker.delivery.subscription_registry import BEING_CHANGED
 from pybroker.broker.lifecycle.open_topic import on_open_topic
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.topic.topic_base import TopicBase
+from pybroker.broker.topic.topic_commons import TopicCommons
 from pybroker.errors import AdminError, BrokerError, ServiceNotReady, StoreError, SubscriptionNotFound, TopicNotFound
 from pybroker.model.names import TopicName
 
@@ -91,7 +92,7 @@ def require_persistent_subscription(call: Call, what: str) -> None:
 
 
 @contextmanager
-def while_served(topic: TopicBase, subscription: SubscriptionBase | None = None) -> Iterator[None]:
+def while_served(topic: TopicBase | TopicCommons, subscription: SubscriptionBase | None = None) -> Iterator[None]:
     """Answer a failure that comes from the topic's or the subscription's end as such: 503 and 404."""
     try:
         yield
@@ -143,7 +144,7 @@ async def on_subscription(call: Call, action: Callable[[Subscription], Awaitable
 async def on_each_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> None:
     """As `on_each_topic` with the subscription of the path, in its turn. Who calls may consume by it."""
 
-    async def act(subscription: SubscriptionBase) -> None:
+    async def act(_topic: TopicBase, subscription: SubscriptionBase) -> None:
         if not isinstance(subscription, Subscription):
             raise AdminError(405, f"Subscription {subscription.name} keeps no messages: there is nothing to do that to")
         await action(subscription)
@@ -151,13 +152,15 @@ async def on_each_subscription(call: Call, action: Callable[[Subscription], Awai
     await on_each_any_subscription(call, act)
 
 
-async def on_each_any_subscription(call: Call, action: Callable[[SubscriptionBase], Awaitable[None]]) -> None:
+async def on_each_any_subscription(
+    call: Call, action: Callable[[TopicBase, SubscriptionBase], Awaitable[None]]
+) -> None:
     """The same, also on non-persistent topics."""
     name = call.name("subscription")
     call.require_consume(call.topic_name(), name)
 
     async def act(topic: TopicBase) -> None:
         async with topic.turn(name, BEING_CHANGED):
-            await action(any_subscription_of(topic, name))
+            await action(topic, any_subscription_of(topic, name))
 
     await _on_each_any_topic(call, act)

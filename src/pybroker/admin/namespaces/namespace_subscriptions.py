@@ -83,7 +83,7 @@ async def unsubscribe(call: Call) -> Response:
             if subscription.consumers:
                 busy.append(topic.name)
             else:
-                await subscription.delete()
+                await topic.delete_subscription(subscription)
 
     await _on_topics(call, act)
     if busy:

@@ -135,7 +135,7 @@ def _cursor(
 
 
 def _cursor_properties(subscription: Subscription) -> dict[str, int]:
-    view = subscription.topic.ledger.compacted
+    view = subscription.cursor.ledger.compacted
     if view is None or subscription.name != COMPACTION_SUBSCRIPTION:
         return {}
     return {"CompactedTopicLedger": view.ledger}

@@ -107,7 +107,7 @@ async def expire_by_position(call: Call) -> Response:
 
     async def act(subscription: Subscription) -> None:
         position = await call.place()
-        if position > subscription.topic.ledger.last_confirmed:
+        if position > subscription.cursor.ledger.last_confirmed:
             raise _nothing_expired(subscription)
         await cursor_moves.expire_to(subscription, position)
 

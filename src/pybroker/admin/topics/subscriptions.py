@@ -100,10 +100,10 @@ async def delete_subscription(call: Call) -> Response:
     """With consumers on it only when forced, or when there are no messages to lose; they are told to subscribe again, which
     makes a new one."""
 
-    async def act(subscription: SubscriptionBase) -> None:
+    async def act(topic: TopicBase, subscription: SubscriptionBase) -> None:
         if subscription.consumers and not call.flag("force") and isinstance(subscription, Subscription):
             raise AdminError(412, "Subscription has active connected consumers")
-        await subscription.delete()
+        await topic.delete_subscription(subscription)
 
     await on_each_any_subscription(call, act)
     return no_content()
@@ -112,7 +112,7 @@ async def delete_subscription(call: Call) -> Response:
 async def get_properties(call: Call) -> Response:
     properties: dict[str, str] = {}
 
-    async def act(subscription: SubscriptionBase) -> None:
+    async def act(_topic: TopicBase, subscription: SubscriptionBase) -> None:
         properties.update(subscription.properties)
 
     await on_each_any_subscription(call, act)
@@ -124,7 +124,7 @@ async def set_properties(call: Call) -> Response:
     call.require_consume(call.topic_name(), call.name("subscription"))
     properties = await call.optional_json(dict[str, str]) or {}
 
-    async def act(subscription: SubscriptionBase) -> None:
+    async def act(_topic: TopicBase, subscription: SubscriptionBase) -> None:
         await subscription.set_properties(properties)
 
     await on_each_any_subscription(call, act)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pybroker import logs
@@ -84,7 +83,7 @@ async def reset(subscription: Subscription, position: Position, unacked_words: S
 async def reset_to_time(subscription: Subscription, publish_time_ms: int) -> None:
     """Go on at the first entry that was published at that time or later; otherwise as `reset`."""
     with _fenced(subscription):
-        await _move(subscription, await subscription.topic.ledger.find_by_publish_time(publish_time_ms), ())
+        await _move(subscription, await subscription.cursor.ledger.find_by_publish_time(publish_time_ms), ())
 
 
 async def _move(subscription: Subscription, position: Position, unacked_words: Sequence[int]) -> None:
@@ -98,7 +97,7 @@ async def _move(subscription: Subscription, position: Position, unacked_words: S
     finally:
         if not subscription.is_durable:
             # Its reader comes back on it; one that does not must leave nothing behind.
-            subscription.surroundings.call_later(READER_RETURN_S, partial(_drop_unused, subscription))
+            subscription.surroundings.call_later(READER_RETURN_S, subscription.drop_if_unused)
     logs.info("cursor.reset", topic=subscription.topic.name, subscription=subscription.name, position=position)
 
 
@@ -111,8 +110,3 @@ def _fenced(subscription: Subscription) -> Iterator[None]:
         yield
     finally:
         subscription.is_resetting = False
-
-
-def _drop_unused(subscription: Subscription) -> None:
-    if not subscription.consumers and not subscription.is_resetting:
-        subscription.topic.registry.drop(subscription)

@@ -10,7 +10,7 @@ Invariants: at most one read is under way; the subscription is on the broker's p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pybroker import logs
@@ -36,7 +36,8 @@ from pybroker.storage.ledger_store import EntryRun
 from pybroker.wire.entry_metadata import chunk_of, sticky_key
 
 if TYPE_CHECKING:
-    from pybroker.broker.topic.topic import Topic
+    from pybroker.broker.delivery.entry_kinds import EntryKinds
+    from pybroker.broker.topic.topic_commons import TopicCommons
     from pybroker.model.events import Ack
 
 
@@ -47,11 +48,19 @@ REPLICATED_PROPERTY = "pulsar.replicated.subscription"
 class Subscription(SubscriptionBase, Pumped):
     """Owned by its topic, under its name."""
 
-    topic: Topic
-
-    def __init__(self, topic: Topic, name: str, cursor: ManagedCursor) -> None:
+    def __init__(
+        self,
+        topic: TopicCommons,
+        name: str,
+        cursor: ManagedCursor,
+        kinds: EntryKinds,
+        unused: Callable[[Subscription], None],
+    ) -> None:
+        """`kinds` says what may be among the topic's entries; `unused` is told when nobody will come back to it."""
         super().__init__(topic, name)
         self.cursor = cursor
+        self._kinds = kinds
+        self._unused = unused
         self.reads: ManagedCursor | CompactedReads = cursor
         """Where the pump reads: the cursor, unless the active consumer reads compacted."""
         self.compacted_reads: CompactedReads | None = None
@@ -165,7 +174,7 @@ class Subscription(SubscriptionBase, Pumped):
         try:
             redelivery = dispatcher.add_consumer(consumer.state)
         except BrokerError:
-            self._drop_if_unused()  # it may have been made for this one alone
+            self.drop_if_unused()  # it may have been made for this one alone
             raise
         if dispatcher is not self.dispatcher:
             self._draining_hashes_cleared_before = self.draining_hashes_cleared_total
@@ -181,15 +190,12 @@ class Subscription(SubscriptionBase, Pumped):
         self.topic.in_use()
         assert self.dispatcher is not None
         self._apply(self.dispatcher.remove_consumer(consumer.state))
-        self._drop_if_unused()
+        self.drop_if_unused()
 
-    def _drop_if_unused(self) -> None:
+    def drop_if_unused(self) -> None:
         """Without a reader nobody will come back to a non-durable subscription."""
         if not self.is_durable and not self.consumers and not self.is_resetting:
-            self.topic.registry.drop(self)
-
-    async def delete(self) -> None:
-        await self.topic.registry.delete(self)
+            self._unused(self)
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         self._count_flow(consumer)
@@ -372,7 +378,7 @@ class Subscription(SubscriptionBase, Pumped):
         entries = self._undelivered(run)
         if not entries.entry_ids:
             return
-        if self.topic.may_hold_markers(Position(run.ledger_id, first)):
+        if self._kinds.may_hold_markers(Position(run.ledger_id, first)):
             entries = markers.passed_over(self, entries)
             if not entries.entry_ids:
                 return
@@ -388,7 +394,7 @@ class Subscription(SubscriptionBase, Pumped):
         assert dispatcher is not None
         if dispatcher.needs_key_hashes:
             entries.key_hashes = [key_hash(sticky_key(payload)) for payload in entries.payloads]
-        if dispatcher.keeps_chunks_together and self.topic.may_hold_chunks(Position(run.ledger_id, first)):
+        if dispatcher.keeps_chunks_together and self._kinds.may_hold_chunks(Position(run.ledger_id, first)):
             chunks = [chunk_of(payload) for payload in entries.payloads]
             if any(chunks):
                 entries.chunks = chunks
@@ -425,7 +431,7 @@ class Subscription(SubscriptionBase, Pumped):
         """Send the plan's positions again if all are in memory; False when the store must be asked."""
         runs: list[EntryRun] = []
         for ledger_id, first, last in self._wanted(plan):
-            run = self.topic.ledger.read_cached(Position(ledger_id, first), last - first + 1, plan.max_bytes)
+            run = self.cursor.ledger.read_cached(Position(ledger_id, first), last - first + 1, plan.max_bytes)
             if run is None or len(run.payloads) <= last - first:
                 return False
             runs.append(run)
@@ -443,7 +449,7 @@ class Subscription(SubscriptionBase, Pumped):
                     self.dispatcher.give_back(plan)
                     return
                 try:
-                    run = await self.topic.ledger.read_if_there(
+                    run = await self.cursor.ledger.read_if_there(
                         Position(ledger_id, first), last - first + 1, left_bytes
                     )
                 except NoSuchLedger as error:
@@ -487,6 +493,6 @@ class Subscription(SubscriptionBase, Pumped):
 
     def tell_if_at_end(self) -> None:
         """Tell the consumers when everything is acknowledged that a terminated topic will ever hold."""
-        if self.topic.ledger.is_terminated and not self.cursor.backlog_entries:
+        if self.cursor.ledger.is_terminated and not self.cursor.backlog_entries:
             for consumer in self.consumers:
                 consumer.reached_end()

@@ -11,16 +11,14 @@ from pybroker.model.stats import DeliveryCounters
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.consumer import Consumer
-    from pybroker.broker.topic.topic_base import TopicBase
+    from pybroker.broker.topic.topic_commons import TopicCommons
     from pybroker.model.events import Ack
 
 
 class SubscriptionBase(ABC):
     """Owned by its topic, under its name."""
 
-    topic: TopicBase
-
-    def __init__(self, topic: TopicBase, name: str) -> None:
+    def __init__(self, topic: TopicCommons, name: str) -> None:
         self.topic = topic
         self.name = name
         self.commons = topic.commons
@@ -80,10 +78,6 @@ class SubscriptionBase(ABC):
     @abstractmethod
     def wake(self) -> None:
         """There may be something to dispatch."""
-
-    @abstractmethod
-    async def delete(self) -> None:
-        """Forget it for good, in its turn; its consumers are told to go. Raises StoreError."""
 
     def close_consumers(self) -> None:
         """Tell all consumers to subscribe again."""

@@ -31,6 +31,7 @@ from pybroker.model.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
     from pybroker.broker.topic.topic import Topic
+    from pybroker.managed_ledger.managed_cursor import ManagedCursor
 
 BEING_MADE = "being made or subscribed to"
 BEING_DELETED = "being deleted"
@@ -142,7 +143,7 @@ class SubscriptionRegistry:
         """A durable subscription, of a name that there is none of, whose first entry is the one at `first` or behind it."""
         require_free_name(name)
         assert name not in self._topic.subscriptions, f"there is a subscription {name}"
-        topic_limits.require_room_for_subscription(self._topic)
+        self._require_room()
         self.being_made += 1
         try:
             return await self._topic.commons.tasks.run_to_end(
@@ -158,10 +159,16 @@ class SubscriptionRegistry:
         start = ledgers.last_position if is_behind_all else topic.ledger.position_before(first)
         cursor = await topic.commons.ledgers.create_cursor(topic.ledger, name, start, properties)
         # Also when the topic was fenced meanwhile: it waits for this turn, and closes it with the others then.
-        subscription = topic.subscriptions[name] = Subscription(topic, name, cursor)
+        subscription = topic.subscriptions[name] = self._made(name, cursor)
         subscription.is_closed = topic.is_fenced
         logs.info("subscription.created", topic=topic.name, subscription=name, position=cursor.mark_delete_position)
         return subscription
+
+    def _require_room(self) -> None:
+        topic_limits.require_room_for_subscription(self._topic.shared, len(self._topic.subscriptions) + self.being_made)
+
+    def _made(self, name: str, cursor: ManagedCursor) -> Subscription:
+        return Subscription(self._topic.shared, name, cursor, self._topic.entry_kinds, self.drop)
 
     def non_durable(self, name: str, mark_delete: Position) -> Subscription:
         """A reader's subscription, whose next entry is the one behind `mark_delete`."""
@@ -173,9 +180,9 @@ class SubscriptionRegistry:
                 raise NotAllowedError(f"Durable subscription with the same name already exists: {name}")
             return present
         require_free_name(name)
-        topic_limits.require_room_for_subscription(topic)
+        self._require_room()
         cursor = topic.commons.ledgers.create_non_durable_cursor(topic.ledger, name, mark_delete)
-        subscription = topic.subscriptions[name] = Subscription(topic, name, cursor)
+        subscription = topic.subscriptions[name] = self._made(name, cursor)
         return subscription
 
     async def delete(self, subscription: Subscription) -> None:
@@ -200,7 +207,7 @@ class SubscriptionRegistry:
             await topic.commons.ledgers.delete_cursor(topic.ledger, cursor)
         except StoreError:
             if topic.ledger.cursors.get(name) is cursor:
-                topic.subscriptions[name] = Subscription(topic, name, cursor)
+                topic.subscriptions[name] = self._made(name, cursor)
             raise
         if name == COMPACTION_SUBSCRIPTION:
             await topic.compaction.drop()

@@ -16,6 +16,7 @@ from pybroker.model.policies import DispatchRate
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription import Subscription
     from pybroker.broker.topic.topic import Topic
+    from pybroker.broker.topic.topic_commons import TopicCommons
 
 MIN_WAIT_MS = 10
 """Shorter waits would send a fast stream message by message."""
@@ -23,7 +24,8 @@ MIN_WAIT_MS = 10
 
 def renew(topic: Topic) -> None:
     """Apply the rates that are in force for `topic` now; a limit that stays the same keeps its count."""
-    topic.dispatch_limit = _renewed_limit("Topic", topic.dispatch_limit, topic.policies.dispatch_rate, topic)
+    shared = topic.shared
+    shared.dispatch_limit = _renewed_limit("Topic", shared.dispatch_limit, topic.policies.dispatch_rate, shared)
     for subscription in topic.subscriptions.values():
         subscription.throttle = throttle_of(subscription)
         subscription.wake()
@@ -46,7 +48,9 @@ def throttle_of(subscription: Subscription) -> Throttle | None:
     return Throttle(subscription, shared, own) if shared or own is not None else None
 
 
-def _renewed_limit(scope: str, limit: DispatchLimit | None, rate: DispatchRate, topic: Topic) -> DispatchLimit | None:
+def _renewed_limit(
+    scope: str, limit: DispatchLimit | None, rate: DispatchRate, topic: TopicCommons
+) -> DispatchLimit | None:
     if not is_limited(rate):
         return None
     if limit is not None and limit.rate == rate:

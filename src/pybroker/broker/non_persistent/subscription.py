@@ -6,7 +6,7 @@ it has a consumer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pybroker.broker.delivery.consumer import Consumer
@@ -22,16 +22,22 @@ from pybroker.model.position import Position
 from pybroker.wire.entry_metadata import sticky_key
 
 if TYPE_CHECKING:
-    from pybroker.broker.non_persistent.topic import NonPersistentTopic
+    from pybroker.broker.topic.topic_commons import TopicCommons
 
 
 class NonPersistentSubscription(SubscriptionBase):
     """Owned by its topic, under its name."""
 
-    topic: NonPersistentTopic
-
-    def __init__(self, topic: NonPersistentTopic, name: str, properties: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        topic: TopicCommons,
+        name: str,
+        properties: Mapping[str, str],
+        unused: Callable[[NonPersistentSubscription], None],
+    ) -> None:
+        """`unused` is told when its last consumer is gone."""
         super().__init__(topic, name)
+        self._unused = unused
         self._properties = dict(properties)
         self.dispatcher: NonPersistentDispatcher | None = None
         self._filters: FilterJury | None
@@ -81,7 +87,7 @@ class NonPersistentSubscription(SubscriptionBase):
         assert self.dispatcher is not None
         self.dispatcher.remove_consumer(consumer.state)
         if not self.consumers:
-            self.topic.drop_subscription(self)
+            self._unused(self)
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         self._count_flow(consumer)
@@ -98,11 +104,6 @@ class NonPersistentSubscription(SubscriptionBase):
 
     def wake(self) -> None:
         """Nothing waits."""
-
-    async def delete(self) -> None:
-        self.is_closed = True
-        self.close_consumers()
-        self.topic.drop_subscription(self)
 
     # --- messages ----------------------------------------------------------------------------------------------------
 

@@ -96,7 +96,9 @@ class NonPersistentTopic(TopicBase):
 
     def subscription(self, name: str, properties: Mapping[str, str]) -> NonPersistentSubscription:
         """The subscription `name`; a new one is listed from when its first consumer is attached."""
-        return self.subscriptions.get(name) or NonPersistentSubscription(self, name, properties)
+        return self.subscriptions.get(name) or NonPersistentSubscription(
+            self.shared, name, properties, self._drop_subscription
+        )
 
     @asynccontextmanager
     async def turn(self, subscription: str, doing: str) -> AsyncIterator[None]:
@@ -109,14 +111,20 @@ class NonPersistentTopic(TopicBase):
         assert isinstance(subscription, NonPersistentSubscription)
         present = self.subscriptions.get(subscription.name)
         if present is None:
-            topic_limits.require_room_for_subscription(self)
+            topic_limits.require_room_for_subscription(self.shared, len(self.subscriptions))
         elif present is not subscription:
             raise ServiceNotReady(f"subscription {subscription.name} was made anew meanwhile, try again")
         super().attach(subscription, consumer, kind)
         subscription.is_closed = False
         self.subscriptions[subscription.name] = subscription
 
-    def drop_subscription(self, subscription: NonPersistentSubscription) -> None:
+    async def delete_subscription(self, subscription: SubscriptionBase) -> None:
+        assert isinstance(subscription, NonPersistentSubscription)
+        subscription.is_closed = True
+        subscription.close_consumers()
+        self._drop_subscription(subscription)
+
+    def _drop_subscription(self, subscription: NonPersistentSubscription) -> None:
         """Its last consumer is gone."""
         if self.subscriptions.get(subscription.name) is subscription:
             subscription.is_closed = True

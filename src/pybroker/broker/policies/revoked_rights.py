@@ -8,6 +8,7 @@ for their next request only.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pybroker import logs
@@ -16,19 +17,26 @@ from pybroker.errors import AuthorizationError
 if TYPE_CHECKING:
     from pybroker.auth.authorization import AuthorizationService
     from pybroker.broker.delivery.consumer import Consumer
+    from pybroker.broker.delivery.subscription_base import SubscriptionBase
     from pybroker.broker.lifecycle.watched_topics import TopicWatcher
     from pybroker.broker.publishing.producer import Producer
-    from pybroker.broker.topic.topic_base import TopicBase
+    from pybroker.broker.publishing.producer_places import ProducerPlaces
+    from pybroker.model.names import TopicName
 
 
-def disconnect_who_may_not(topic: TopicBase, authorization: AuthorizationService) -> None:
+def disconnect_who_may_not(
+    topic: TopicName,
+    producers: ProducerPlaces,
+    subscriptions: Iterable[SubscriptionBase],
+    authorization: AuthorizationService,
+) -> None:
     """Close the producers and consumers of `topic` that would be refused if they came now, and those that wait to be one."""
     if not authorization.enabled:
         return
-    topic.producer_places.refuse_who_may_not()
-    for producer in list(topic.producers.values()):
+    producers.refuse_who_may_not()
+    for producer in list(producers.attached.values()):
         _check_producer(topic, producer, authorization)
-    for subscription in list(topic.subscriptions.values()):
+    for subscription in list(subscriptions):
         for consumer in list(subscription.consumers):
             _check_consumer(topic, subscription.name, consumer, authorization)
 
@@ -43,19 +51,19 @@ def disconnect_watcher_who_may_not(watcher: TopicWatcher, authorization: Authori
         watcher.close_from_broker()
 
 
-def _check_producer(topic: TopicBase, producer: Producer, authorization: AuthorizationService) -> None:
+def _check_producer(topic: TopicName, producer: Producer, authorization: AuthorizationService) -> None:
     try:
-        authorization.require_produce(topic.name, producer.peer.role)
+        authorization.require_produce(topic, producer.peer.role)
     except AuthorizationError as error:
-        logs.info("producer.right_revoked", topic=topic.name, producer=producer.name, reason=str(error))
+        logs.info("producer.right_revoked", topic=topic, producer=producer.name, reason=str(error))
         producer.close_from_broker()
 
 
 def _check_consumer(
-    topic: TopicBase, subscription: str, consumer: Consumer, authorization: AuthorizationService
+    topic: TopicName, subscription: str, consumer: Consumer, authorization: AuthorizationService
 ) -> None:
     try:
-        authorization.require_consume(topic.name, subscription, consumer.peer.role)
+        authorization.require_consume(topic, subscription, consumer.peer.role)
     except AuthorizationError as error:
-        logs.info("consumer.right_revoked", topic=topic.name, consumer=consumer.name, reason=str(error))
+        logs.info("consumer.right_revoked", topic=topic, consumer=consumer.name, reason=str(error))
         consumer.close_from_broker()

@@ -66,10 +66,10 @@ class _Publisher(Peer):
     def close_producer(self, producer_id: int) -> None:
         """Not attached, so nobody is to be told."""
 
-    def producer_ready(self, producer: Producer) -> None:
+    def producer_ready(self, producer_id: int) -> None:
         raise AssertionError("not attached, so it waits for nothing")
 
-    def producer_refused(self, producer: Producer, refusal: BrokerError) -> None:
+    def producer_refused(self, producer_id: int, refusal: BrokerError) -> None:
         raise AssertionError("not attached, so it waits for nothing")
 
     def producer_fenced(self, producer_id: int) -> None:
@@ -97,7 +97,14 @@ class InternalProducer(_Publisher):
         commons = topic.commons
         self._topic = topic
         self._producer = Producer(
-            topic, _PRODUCER_ID, commons.producer_names.new(), False, 0, self, {}, commons.surroundings.clock.wall_ms()
+            topic.producer_places.remove,
+            _PRODUCER_ID,
+            commons.producer_names.new(),
+            False,
+            0,
+            self,
+            {},
+            commons.surroundings.clock.wall_ms(),
         )
         self._sequence_id = 0
         self._awaited: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
@@ -159,7 +166,14 @@ class EntryPublish(_Publisher):
         commons = topic.commons
         # Of a name that nobody else has: these sequence ids, which only count, are not to be taken for somebody's.
         self._producer = Producer(
-            topic, _PRODUCER_ID, commons.producer_names.new(), False, 0, self, {}, commons.surroundings.clock.wall_ms()
+            topic.producer_places.remove,
+            _PRODUCER_ID,
+            commons.producer_names.new(),
+            False,
+            0,
+            self,
+            {},
+            commons.surroundings.clock.wall_ms(),
         )
         self._left: Sequence[int] = range(len(entries))  # to be handed to the topic
         self._handed = 0  # of these

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from pybroker.broker.peer import Peer
 from pybroker.broker.publishing.producer_access import AccessMode
 from pybroker.errors import BrokerError
 from pybroker.model.stats import ProducerCounters
-
-if TYPE_CHECKING:
-    from pybroker.broker.topic.topic_base import TopicBase
 
 
 class Producer:
@@ -23,6 +19,7 @@ class Producer:
 
     __slots__ = (
         "_drained",
+        "_leave",
         "access_mode",
         "connected_since_ms",
         "counters",
@@ -40,13 +37,12 @@ class Producer:
         "refusal",
         "request_id",
         "schema_version",
-        "topic",
         "topic_epoch",
     )
 
     def __init__(
         self,
-        topic: TopicBase,
+        leave: Callable[[Producer], None],
         producer_id: int,
         name: str,
         has_user_provided_name: bool,
@@ -59,10 +55,11 @@ class Producer:
         former_epoch: int | None = None,
         request_id: int = 0,
     ) -> None:
-        """`is_encrypted`: the client says that it encrypts what it sends. `former_epoch`: the topic's epoch when the client had
-        exclusive access before. `request_id`: of the command that is answered once more when a producer that waits has its turn.
+        """`leave` gives its place on the topic up. `is_encrypted`: the client says that it encrypts what it sends. `former_epoch`:
+        the topic's epoch when the client had exclusive access before. `request_id`: of the command that is answered once more
+        when a producer that waits has its turn.
         """
-        self.topic = topic
+        self._leave = leave
         self.producer_id = producer_id
         self.name = name
         self.has_user_provided_name = has_user_provided_name
@@ -105,7 +102,7 @@ class Producer:
         """Leave the topic; the client is gone or has asked for it. What is under way is still stored."""
         if not self.is_closed:
             self.is_closed = True
-            self.topic.producer_places.remove(self)
+            self._leave(self)
 
     def close_from_broker(self) -> None:
         """Leave the topic and tell the client, which looks the topic up again."""

@@ -8,7 +8,7 @@ than the liveness check takes. Whether a topic takes the producer at all is the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from pybroker import logs
@@ -18,7 +18,7 @@ from pybroker.errors import AuthorizationError, BrokerError, PersistenceError, P
 
 if TYPE_CHECKING:
     from pybroker.broker.publishing.producer import Producer
-    from pybroker.broker.topic.topic_base import TopicBase
+    from pybroker.broker.topic.topic_commons import TopicCommons
 
 TOPIC_EPOCH_PROPERTY = "pulsar.topic.epoch"
 """Which property of a topic is its epoch; REST shows it among the others."""
@@ -40,9 +40,22 @@ class ProducerPlaces:
     Invariants: who is in `attached` may publish; one with exclusive access is there alone.
     """
 
-    def __init__(self, topic: TopicBase, epoch: int | None) -> None:
-        """`epoch` is the last one that the topic has stored, if any."""
+    def __init__(
+        self,
+        topic: TopicCommons,
+        epoch: int | None,
+        require_admissible: Callable[[Producer], None],
+        store_epoch: Callable[[int], Awaitable[None]],
+        settled: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """`epoch` is the last one that the topic has stored, if any. The others are what only a kind of topic knows:
+        `require_admissible` raises what a producer is refused with, `store_epoch` makes a take-over durable, and `settled` waits
+        until it is sure what the producer of a name has stored last.
+        """
         self._topic = topic
+        self._require_admissible = require_admissible
+        self._store_epoch = store_epoch
+        self._settled = settled
         self._access: ProducerAccess[Producer] = ProducerAccess(epoch)
         self.attached: dict[str, Producer] = {}
 
@@ -74,13 +87,13 @@ class ProducerPlaces:
 
         Raises what the topic's `require_admissible` does, ProducerBusy, ProducerFenced.
         """
-        self._topic.require_admissible(producer)
+        self._require_admissible(producer)
         if self._succeeds(producer):
             return Standing.ATTACHED
         if producer.access_mode is AccessMode.SHARED and producer.name in self.attached:
             raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic")
         if producer.access_mode is not AccessMode.EXCLUSIVE_WITH_FENCING:  # It will be the only one.
-            topic_limits.require_room_for_producer(self._topic, producer)
+            topic_limits.require_room_for_producer(self._topic, self.attached.values(), producer.peer)
         joined = self._access.join(producer)
         for each in joined.fenced:
             self._fence_out(each)
@@ -114,7 +127,7 @@ class ProducerPlaces:
         epoch = self._access.claimed_epoch(producer)
         try:
             if epoch is not None:
-                await self._topic.store_epoch(epoch)
+                await self._store_epoch(epoch)
         except BaseException:
             producer.detach()
             raise
@@ -142,15 +155,15 @@ class ProducerPlaces:
 
     async def _give_turn(self, producer: Producer) -> None:
         try:
-            self._topic.require_admissible(producer)
-            await self._topic.settled(producer.name)
+            self._require_admissible(producer)
+            await self._settled(producer.name)
             await self._take_over(producer)
         except (BrokerError, StoreError) as error:
             producer.detach()
             self._refuse(producer, error if isinstance(error, BrokerError) else PersistenceError(str(error)))
         else:
             producer.is_waiting = False
-            producer.peer.producer_ready(producer)
+            producer.peer.producer_ready(producer.producer_id)
 
     async def _outlives_holder(self, producer: Producer) -> bool:
         """Whether the one that kept `producer` away is gone, or found dead now. If it was the same producer before its client came
@@ -211,4 +224,4 @@ class ProducerPlaces:
         producer.is_closed = True
         producer.refusal = refusal
         if producer.is_waiting:
-            producer.peer.producer_refused(producer, refusal)
+            producer.peer.producer_refused(producer.producer_id, refusal)

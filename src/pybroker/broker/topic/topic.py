@@ -10,10 +10,10 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 from pybroker import logs
+from pybroker.broker.delivery.entry_kinds import EntryKinds
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.delivery.subscription_registry import BEING_MADE, SubscriptionRegistry
 from pybroker.broker.limits import throttle
-from pybroker.broker.limits.dispatch_limit import DispatchLimit
 from pybroker.broker.publishing.deduplication import Accepted
 from pybroker.broker.publishing.entry_metadata import EntryMetadata
 from pybroker.broker.publishing.producer import Producer
@@ -96,18 +96,17 @@ class Topic(TopicBase, ManagedLedgerListener):
         self.compaction = TopicCompaction(self)
         self.offload_error = ""
         """Why the last offload that was asked for did not happen."""
-        self._end_when_loaded = ledger.ledgers.last_position
-        self._has_markers = False  # among what was published since it was loaded
-        self.has_entry_metadata = ledger.document.last_index is not None
+        self.entry_kinds = EntryKinds(ledger.ledgers.last_position, self.counters)
+        self.shared.has_entry_metadata = ledger.document.last_index is not None
         added = commons.added_metadata
         self._entry_metadata = None if added is None else EntryMetadata(added, ledger)
         self.registry = SubscriptionRegistry(self)
-        self.dispatch_limit: DispatchLimit | None = None
-        """What limits the dispatch of all subscriptions together."""
         ledger.listen(self)
         for cursor in ledger.cursors.values():
             if cursor.name != DEDUPLICATION_CURSOR:
-                self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
+                self.subscriptions[cursor.name] = Subscription(
+                    self.shared, cursor.name, cursor, self.entry_kinds, self.registry.drop
+                )
         self.deduplication = TopicDeduplication(self)
         ledger.held_from = self._held_from
         ledger.retention = backlog.retention_limits(self.policies.retention)
@@ -137,14 +136,6 @@ class Topic(TopicBase, ManagedLedgerListener):
     @property
     def ledger_counters(self) -> LedgerCounters:
         return self.ledger.counters
-
-    def may_hold_chunks(self, position: Position) -> bool:
-        """Whether an entry from `position` on may be part of a larger message: such were published, or it is from before."""
-        return self.counters.chunks_in > 0 or position <= self._end_when_loaded
-
-    def may_hold_markers(self, position: Position) -> bool:
-        """Whether an entry from `position` on may be a marker: such were published, or it is from before."""
-        return self._has_markers or position <= self._end_when_loaded
 
     # --- producers and publishing ------------------------------------------------------------------------------------
 
@@ -188,7 +179,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         publish = Publish(producer, run, self.surroundings.clock.monotonic_ms(), accepted)
         producer.pending += len(run.payloads)
         if run.has_markers:
-            self._has_markers = True
+            self.entry_kinds.has_markers = True
         try:
             if self._entry_metadata is None:
                 self.ledger.append(run.payloads, run.message_counts, run.size_bytes, publish)
@@ -284,6 +275,10 @@ class Topic(TopicBase, ManagedLedgerListener):
             raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted meanwhile")
         super().attach(subscription, consumer, kind)
 
+    async def delete_subscription(self, subscription: SubscriptionBase) -> None:
+        assert isinstance(subscription, Subscription)
+        await self.registry.delete(subscription)
+
     async def subscription(
         self, name: str, is_earliest: bool, may_create: bool, properties: Mapping[str, str]
     ) -> Subscription:
@@ -366,12 +361,12 @@ class Topic(TopicBase, ManagedLedgerListener):
         stored and answered first."""
         if not self.is_fenced:
             self.is_silent = True
-            self._start_unload(self, str(error))
+            self.shared.start_unload(str(error))
 
     async def close(self) -> None:
         """Fence, write what is left, release. Raises StoreError when that fails."""
         if not self.is_fenced:
-            self.is_fenced = True
+            self.shared.is_fenced = True
             await self.drained()
         self.fence()
         await self.tasks.close()

@@ -17,21 +17,21 @@ from pybroker.broker.policies.revoked_rights import disconnect_who_may_not
 from pybroker.broker.publishing.producer_places import ProducerPlaces
 from pybroker.broker.publishing.publish_checks import publish_checks
 from pybroker.broker.topic import topic_limits
-from pybroker.errors import BrokerError, NotAllowedError, PersistenceError, ServiceNotReady, TopicFenced
+from pybroker.broker.topic.topic_commons import TopicCommons
+from pybroker.errors import BrokerError, NotAllowedError, PersistenceError, ServiceNotReady
 from pybroker.model.effective_policies import EffectivePolicies
-from pybroker.model.stats import LedgerCounters, TopicCounters
+from pybroker.model.stats import LedgerCounters
 from pybroker.model.system_topics import is_system_topic
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.consumer import Consumer
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
-    from pybroker.broker.entry_filters import EntryFilter
     from pybroker.broker.limits.publish_gate import WaitingRow
     from pybroker.broker.publishing.producer import Producer
     from pybroker.broker.topic.commons import Commons
     from pybroker.model.events import SendRun
     from pybroker.model.names import TopicName
-    from pybroker.model.policies import NamespacePolicies, TopicPolicies
+    from pybroker.model.policies import TopicPolicies
     from pybroker.tasks import TaskOwner
 
 T = TypeVar("T")
@@ -54,60 +54,49 @@ class TopicBase(ABC):
         """`start_unload` closes it in the background, and is told why.
 
         `tasks` end before the topic's storage is closed; `epoch` is the last one stored."""
+        self.shared = TopicCommons(commons, name, own_policies, tasks, lambda reason: start_unload(self, reason))
         self.commons = commons
         self.surroundings = commons.surroundings
-        self._start_unload = start_unload
         self.name = name
         self.tasks = tasks
-        self._own_policies = own_policies
-        self._policies: EffectivePolicies | None = None
-        self._policies_of: tuple[NamespacePolicies | None, EffectivePolicies | None] = (None, None)
-        self.producer_places = ProducerPlaces(self, epoch)
+        self.counters = self.shared.counters
+        self.producer_places = ProducerPlaces(
+            self.shared, epoch, self.require_admissible, self.store_epoch, self.settled
+        )
         self.producers: Mapping[str, Producer] = self.producer_places.attached
-        self.counters = TopicCounters()
-        self.is_fenced = False
         self.is_silent = False
         """What producers send is dropped without an answer: they are about to be closed, and send it again."""
         self.loaded_ms = self.surroundings.clock.wall_ms()
-        self.last_used_ms = self.surroundings.clock.monotonic_ms()
-        """When somebody was known to use it last."""
         self._subscribe_limit: SubscribeLimit | None = None
         self.publish_throttle: PublishThrottle | None = None
         self.held_publishers: WaitingRow | None = None
         """Where publishers wait while nothing is taken; None, as a rule, when they need not."""
-        self.has_entry_metadata = False
-        """Whether the broker has put something in front of entries that are stored, or does so now."""
 
     # --- policies ----------------------------------------------------------------------------------------------------
 
     @property
     def policies(self) -> EffectivePolicies:
-        """What is in force for this topic now; made anew only when what it is made of was replaced."""
-        namespace, defaults = self.commons.resources.namespace(self.name.namespace), self.commons.default_policies
-        if self._policies is None or self._policies_of[0] is not namespace or self._policies_of[1] is not defaults:
-            self._policies = self.commons.effective_policies(self.name.namespace, self._own_policies)
-            self._policies_of = (namespace, defaults)
-        return self._policies
+        """What is in force for this topic now."""
+        return self.shared.policies
 
     def own_policies_changed(self, policies: TopicPolicies) -> None:
         """`policies` are set for this topic alone, or for all partitions of its partitioned topic, now."""
-        self._own_policies = policies
-        self._policies = None
+        self.shared.set_own_policies(policies)
         self.policies_changed()
 
     def policies_changed(self) -> None:
         """Act on what is in force now."""
         self._renew_limits()
         for producer in list(self.producers.values()):
-            if self.is_encryption_required and not producer.is_encrypted:
+            if self.shared.is_encryption_required and not producer.is_encrypted:
                 producer.close_from_broker()
         for subscription in self.subscriptions.values():
             subscription.filters_changed()
-        disconnect_who_may_not(self, self.commons.authorization)
+        disconnect_who_may_not(self.name, self.producer_places, self.subscriptions.values(), self.commons.authorization)
 
     def _renew_limits(self) -> None:
         self.renew_publish_throttle()
-        self._publish_checks = publish_checks(self.policies, is_encryption_required=self.is_encryption_required)
+        self._publish_checks = publish_checks(self.policies, is_encryption_required=self.shared.is_encryption_required)
 
     def renew_publish_throttle(self) -> None:
         """Apply the rates that are in force now; who waits for one that does not hold any more goes on."""
@@ -124,23 +113,21 @@ class TopicBase(ABC):
         if before is not None:
             before.close(self.publish_throttle)
 
-    @property
-    def entry_filters(self) -> tuple[EntryFilter, ...]:
-        """Those that are asked for its messages; none for topics of the broker itself."""
-        if is_system_topic(self.name):
-            return ()
-        is_named_here = self.surroundings.config.allow_override_entry_filters
-        return self.commons.entry_filters.of(self.policies.entry_filter_names if is_named_here else None)
+    # --- the same as its parts see it --------------------------------------------------------------------------------
 
     @property
-    def is_encryption_required(self) -> bool:
-        """Whether every message must be encrypted; the broker's own need not be."""
-        return self.policies.encryption_required and not is_system_topic(self.name)
+    def is_fenced(self) -> bool:
+        """It takes nobody and nothing more."""
+        return self.shared.is_fenced
+
+    @property
+    def last_used_ms(self) -> float:
+        """When somebody was known to use it last."""
+        return self.shared.last_used_ms
 
     def require_open(self) -> None:
         """Raises TopicFenced."""
-        if self.is_fenced:
-            raise TopicFenced(f"topic {self.name} is being unloaded, try again")
+        self.shared.require_open()
 
     @property
     @abstractmethod
@@ -154,7 +141,7 @@ class TopicBase(ABC):
         self.require_open()
         # Its right may have been revoked since the client asked: it waited for the topic, or for its turn.
         self.commons.authorization.require_produce(self.name, producer.peer.role)
-        topic_limits.require_encryption(self, producer)
+        topic_limits.require_encryption(self.shared, producer)
 
     @abstractmethod
     async def store_epoch(self, epoch: int) -> None:
@@ -194,7 +181,7 @@ class TopicBase(ABC):
 
     def publish(self, producer: Producer, run: SendRun) -> None:
         """Take a run of messages; the producer's peer is answered for each, now or later."""
-        if self.is_fenced or producer.is_closed or self.is_silent:
+        if self.shared.is_fenced or producer.is_closed or self.is_silent:
             # Not refused: at an error C++ clients drop their connection, and Go clients what they cannot send any more.
             producer.peer.sends_dropped(run, PersistenceError(f"producer {producer.name} is being closed"))
             return
@@ -240,29 +227,30 @@ class TopicBase(ABC):
         TooManyRequests.
         """
 
+    @abstractmethod
+    async def delete_subscription(self, subscription: SubscriptionBase) -> None:
+        """Forget it for good, in its turn; its consumers are told to go. Raises StoreError."""
+
     def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
         """Add `consumer` to `subscription`, in its turn. Raises ConsumerBusy, AuthorizationError."""
         self.require_open()
         self.commons.authorization.require_consume(self.name, subscription.name, consumer.peer.role)
-        topic_limits.require_room_for_consumer(self, consumer.peer)
+        topic_limits.require_room_for_consumer(self.shared, self.subscriptions.values(), consumer.peer)
         subscription.add_consumer(consumer, kind)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
     def in_use(self) -> None:
         """Somebody uses the topic now, or did until now."""
-        self.last_used_ms = self.surroundings.clock.monotonic_ms()
+        self.shared.in_use()
 
     def fail(self, bug: Exception) -> None:
         """A broken invariant in here: close the topic; its clients look it up again and get a fresh one."""
-        self.surroundings.stats.bugs += 1
-        if not self.is_fenced:
-            self.is_fenced = True
-            self._start_unload(self, f"{type(bug).__name__}: {bug}")
+        self.shared.fail(bug)
 
     def fence(self) -> None:
         """Take nobody and nothing more, and tell the clients to look the topic up again."""
-        self.is_fenced = True
+        self.shared.is_fenced = True
         self.disconnect_producers(ServiceNotReady(f"topic {self.name} is being unloaded, try again"))
         if self.publish_throttle is not None:
             self.publish_throttle.close(None)  # Its producers are gone: who waits for it goes on.

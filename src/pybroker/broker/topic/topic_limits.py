@@ -6,6 +6,7 @@ is none. Topics of the broker itself take everybody.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from pybroker.broker.peer import Peer
@@ -15,35 +16,34 @@ from pybroker.model.system_topics import is_system_topic
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
     from pybroker.broker.publishing.producer import Producer
-    from pybroker.broker.topic.topic_base import TopicBase
+    from pybroker.broker.topic.topic_commons import TopicCommons
 
 
-def require_room_for_producer(topic: TopicBase, producer: Producer) -> None:
-    """Raises ProducerBusy when the topic takes no more producers, or no more from the producer's address."""
+def require_room_for_producer(topic: TopicCommons, attached: Collection[Producer], peer: Peer) -> None:
+    """Raises ProducerBusy when the topic takes no more producers, or no more from the address of `peer`."""
     if is_system_topic(topic.name):
         return
     limit = topic.policies.max_producers
-    if 0 < limit <= len(topic.producers):
+    if 0 < limit <= len(attached):
         raise ProducerBusy(f"Topic '{topic.name}' reached max producers limit (maxProducersPerTopic={limit})")
     limit = topic.surroundings.config.max_same_address_producers_per_topic
-    if 0 < limit <= sum(_is_neighbour(each.peer, producer.peer) for each in topic.producers.values()):
+    if 0 < limit <= sum(_is_neighbour(each.peer, peer) for each in attached):
         raise ProducerBusy(
             f"Topic '{topic.name}' reached max same address producers limit (maxSameAddressProducersPerTopic={limit})"
         )
 
 
-def require_encryption(topic: TopicBase, producer: Producer) -> None:
+def require_encryption(topic: TopicCommons, producer: Producer) -> None:
     """Raises MetadataError for a producer that does not encrypt, where everybody must."""
     if not producer.is_encrypted and topic.is_encryption_required:
         raise MetadataError(f"Encryption is required in {topic.name}")
 
 
-def require_room_for_consumer(topic: TopicBase, peer: Peer) -> None:
+def require_room_for_consumer(topic: TopicCommons, subscriptions: Collection[SubscriptionBase], peer: Peer) -> None:
     """Raises ConsumerBusy when the topic takes no more consumers, or no more from the address of `peer`."""
     if is_system_topic(topic.name):
         return
     limit = topic.policies.max_consumers
-    subscriptions = topic.subscriptions.values()
     if 0 < limit <= sum(len(subscription.consumers) for subscription in subscriptions):
         raise ConsumerBusy(f"Topic reached max consumers limit (maxConsumersPerTopic={limit})")
     limit = topic.surroundings.config.max_same_address_consumers_per_topic
@@ -63,14 +63,14 @@ def require_room_on_subscription(subscription: SubscriptionBase) -> None:
         raise ConsumerBusy(f"Subscription reached max consumers limit (maxConsumersPerSubscription={limit})")
 
 
-def require_room_for_subscription(topic: TopicBase) -> None:
-    """Raises NotAllowedError when the topic takes no more subscriptions."""
+def require_room_for_subscription(topic: TopicCommons, subscription_count: int) -> None:
+    """Raises NotAllowedError when the topic, which has or is about to have so many, takes no more subscriptions."""
     limit = topic.policies.max_subscriptions
-    if 0 < limit <= len(topic.subscriptions) + topic.subscriptions_being_made and not is_system_topic(topic.name):
+    if 0 < limit <= subscription_count and not is_system_topic(topic.name):
         raise NotAllowedError(f"Exceed the maximum number of subscriptions of the topic: {topic.name} ({limit})")
 
 
-def require_type_enabled(topic: TopicBase, kind: str) -> None:
+def require_type_enabled(topic: TopicCommons, kind: str) -> None:
     """Raises NotAllowedError for a subscription type that may not be used; consumers that use it already stay."""
     if kind not in topic.policies.subscription_types_enabled and not is_system_topic(topic.name):
         raise NotAllowedError(f"Topic {topic.name} doesn't support {kind} sub type (subscriptionTypesEnabled)")

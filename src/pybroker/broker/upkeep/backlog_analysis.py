@@ -48,7 +48,7 @@ async def analyze_backlog(
     Without `start`: the whole backlog. Raises StoreError.
     """
     cursor = subscription.cursor
-    ledger = subscription.topic.ledger
+    ledger = subscription.cursor.ledger
     clock = subscription.surroundings.clock
     filters = FilterChain(subscription, subscription.topic.entry_filters)
     found = BacklogAnalysis()

@@ -182,7 +182,7 @@ async def _delete_unused(topic: Topic) -> None:
                 logs.info(
                     "subscription.expired", topic=topic.name, subscription=subscription.name, minutes=limit_minutes
                 )
-                await subscription.delete()
+                await topic.delete_subscription(subscription)
 
 
 def _is_unused(subscription: Subscription, deadline_ms: int) -> bool:

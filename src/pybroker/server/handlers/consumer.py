@@ -116,8 +116,8 @@ async def _attach_to(connection: Connection, request: pb.CommandSubscribe, topic
     topic.admit_subscribe((host, request.consumer_name, request.consumer_id))
     kind = KIND_OF_SUB_TYPE[request.subType]
     # Before it leaves a subscription behind.
-    require_type_enabled(topic, kind)
-    require_room_for_consumer(topic, connection)
+    require_type_enabled(topic.shared, kind)
+    require_room_for_consumer(topic.shared, topic.subscriptions.values(), connection)
     schema = schema_of(request)
     if schema is not None and schema.type is not SchemaType.AUTO_CONSUME:
         await admit_consumer_schema(topic, schema)
@@ -217,8 +217,11 @@ async def unsubscribe(connection: Connection, command: pb.BaseCommand) -> None:
     """Delete the consumer's subscription; with other consumers on it only when forced."""
     request = command.unsubscribe
     subscription = require_consumer(connection, request.consumer_id).subscription
+    topic = connection.broker.loaded.get(subscription.topic.name)
+    if topic is None:
+        raise MetadataError(f"Consumer not found: {request.consumer_id}")  # It was closed with its topic.
     try:
-        async with subscription.topic.turn(subscription.name, BEING_DELETED):
+        async with topic.turn(subscription.name, BEING_DELETED):
             # Its consumers were perhaps closed meanwhile, by a move or with the subscription, and this one subscribes again.
             consumer = require_consumer(connection, request.consumer_id)
             if consumer.subscription is not subscription:
@@ -227,7 +230,7 @@ async def unsubscribe(connection: Connection, command: pb.BaseCommand) -> None:
                 raise MetadataError("Unconnected or shared consumer attempting to unsubscribe")
             connection.consumers.pop(request.consumer_id, None)
             consumer.detach()
-            await subscription.delete()
+            await topic.delete_subscription(subscription)
     except TopicFenced as error:
         raise MetadataError(f"Consumer not found: {request.consumer_id}") from error
     connection.send(replies.success(request.request_id))
@@ -253,7 +256,8 @@ async def get_last_message_id(connection: Connection, command: pb.BaseCommand) -
         raise UnknownError(
             "a non-persistent topic keeps no messages, so there is no last message id"
         )  # As Pulsar does.
-    topic = subscription.topic
+    topic = connection.broker.loaded.get(subscription.topic.name)
+    assert isinstance(topic, Topic), "a topic that is closed has no consumers"
     last_compacted = await topic.compaction.last_message() if consumer.reads_compacted else None
     last, batch_index = last_compacted or await topic.last_message()
     reply = pb.BaseCommand(type=pb.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
@@ -262,7 +266,7 @@ async def get_last_message_id(connection: Connection, command: pb.BaseCommand) -
     _fill(response.last_message_id, last)
     if batch_index >= 0:
         response.last_message_id.batch_index = batch_index
-    partition = subscription.topic.name.partition_index
+    partition = topic.name.partition_index
     if partition >= 0:
         response.last_message_id.partition = partition
     _fill(response.consumer_mark_delete_position, subscription.cursor.mark_delete_position)

@@ -18,6 +18,7 @@ from pybroker.model.names import TopicName
 from pybroker.server.handlers.refused import refused_to
 from pybroker.server.handlers.request_limits import require_short_name, require_small_properties
 from pybroker.server.handlers.schema import schema_of
+from pybroker.server.open_producer import OpenProducer
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
 
@@ -39,18 +40,19 @@ async def create_producer(connection: Connection, command: pb.BaseCommand) -> No
     _require_supported(connection, request)
     name = TopicName.parse(request.topic)
     _require_rights(connection, request, name)
-    producer = await connection.producer_set_ups.set_up(producer_id, _attach(connection, request, name))
-    if producer is not None:
-        _tell(connection, request, producer)
+    opened = await connection.producer_set_ups.set_up(producer_id, _attach(connection, request, name))
+    if opened is not None:
+        _tell(connection, request, opened)
 
 
-def _tell(connection: Connection, request: pb.CommandProducer, producer: Producer) -> None:
+def _tell(connection: Connection, request: pb.CommandProducer, opened: OpenProducer) -> None:
+    producer = opened.producer
     if producer.is_waiting:
-        connection.waiting_producers[request.producer_id] = producer
-        logs.info("producer.waiting", topic=producer.topic.name, producer=producer.name, connection=connection.address)
-        connection.reply_producer(request.request_id, producer)
+        connection.waiting_producers[request.producer_id] = opened
+        logs.info("producer.waiting", topic=opened.topic.name, producer=producer.name, connection=connection.address)
+        connection.reply_producer(request.request_id, opened)
     else:
-        connection.tell_ready(producer)
+        connection.tell_ready(opened)
 
 
 def _require_supported(connection: Connection, request: pb.CommandProducer) -> None:
@@ -73,7 +75,7 @@ def _require_rights(connection: Connection, request: pb.CommandProducer, name: T
             authorization.require_consume(name, request.initial_subscription_name, connection.role)
 
 
-async def _attach(connection: Connection, request: pb.CommandProducer, name: TopicName) -> Producer:
+async def _attach(connection: Connection, request: pb.CommandProducer, name: TopicName) -> OpenProducer:
     broker = connection.broker
     return await on_open_topic(
         broker.surroundings,
@@ -82,7 +84,7 @@ async def _attach(connection: Connection, request: pb.CommandProducer, name: Top
     )
 
 
-async def _attach_to(topic: TopicBase, connection: Connection, request: pb.CommandProducer) -> Producer:
+async def _attach_to(topic: TopicBase, connection: Connection, request: pb.CommandProducer) -> OpenProducer:
     broker = connection.broker
     if isinstance(topic, Topic):  # Nothing is kept of a non-persistent one, no subscription without consumers either.
         await require_within_quota(topic)
@@ -92,7 +94,7 @@ async def _attach_to(topic: TopicBase, connection: Connection, request: pb.Comma
         _require_rights(connection, request, topic.name)
         await _make_initial_subscription(topic, request.initial_subscription_name)
     producer = Producer(
-        topic,
+        topic.producer_places.remove,
         request.producer_id,
         request.producer_name or broker.commons.producer_names.new(),
         request.user_provided_producer_name if request.producer_name else False,
@@ -116,7 +118,7 @@ async def _attach_to(topic: TopicBase, connection: Connection, request: pb.Comma
         raise producer.refusal or ServiceNotReady(
             f"producer {producer.name} was closed while the topic was getting ready, try again"
         )
-    return producer
+    return OpenProducer(topic, producer)
 
 
 async def _make_initial_subscription(topic: Topic, name: str) -> None:
@@ -132,10 +134,10 @@ async def _make_initial_subscription(topic: Topic, name: str) -> None:
 async def close_producer(connection: Connection, command: pb.BaseCommand) -> None:
     """Detach a producer once all it has sent is answered."""
     request = command.close_producer
-    producer = connection.producers.get(request.producer_id)
-    if producer is not None:
-        await producer.drained()
-        producer.detach()
+    opened = connection.producers.get(request.producer_id)
+    if opened is not None:
+        await opened.producer.drained()
+        opened.detach()
     waiting = connection.waiting_producers.pop(request.producer_id, None)
     if waiting is not None:
         waiting.detach()

@@ -1,0 +1,27 @@
+"""Which unusual entries a topic may hold, so that nobody looks for them where none can be. Pure."""
+
+from __future__ import annotations
+
+from pybroker.model.position import Position
+from pybroker.model.stats import TopicCounters
+
+
+class EntryKinds:
+    """Owned by its topic. What was published since that was loaded is known; of what is from before, anything may be among it."""
+
+    __slots__ = ("_counters", "_end_when_loaded", "has_markers")
+
+    def __init__(self, end_when_loaded: Position, counters: TopicCounters) -> None:
+        """`end_when_loaded` is the last position that the topic had then."""
+        self._end_when_loaded = end_when_loaded
+        self._counters = counters
+        self.has_markers = False
+        """Whether markers were published since it was loaded."""
+
+    def may_hold_chunks(self, position: Position) -> bool:
+        """Whether an entry from `position` on may be part of a larger message."""
+        return self._counters.chunks_in > 0 or position <= self._end_when_loaded
+
+    def may_hold_markers(self, position: Position) -> bool:
+        """Whether an entry from `position` on may be a marker."""
+        return self.has_markers or position <= self._end_when_loaded
