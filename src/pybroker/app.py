@@ -54,6 +54,7 @@ from pybroker.storage.local_store import LocalStore
 from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
 from pybroker.storage.options import LocalStoreOptions
 from pybroker.storage.start_up import is_new_store, older_table_text
+from pybroker.storage.surroundings import StoreSurroundings
 from pybroker.surroundings import Surroundings
 from pybroker.tasks import TaskOwner
 from pybroker.watchdog import LoopWatchdog
@@ -167,7 +168,7 @@ class Broker:
         self.service.request_stop = self._request_stop
         if self.config.ledger_store == "local":
             self.service.data_directory = DataDirectoryName(
-                write_run_id(self._directory), str(self._directory.absolute())
+                write_run_id(self._directory, self.surroundings.random), str(self._directory.absolute())
             )
         descriptors = self.service.descriptors
         log = logs.warning if descriptors.limit < FEW else logs.info
@@ -183,7 +184,9 @@ class Broker:
         """Let this broker, which has been started and is alone in its process, say when cyclic garbage is collected."""
         service = self.service
         stats = self.surroundings.stats
-        policy = GarbagePolicy(stats, lambda: stats.topic_loads - len(service.loaded.persistent))
+        policy = GarbagePolicy(
+            stats, self.surroundings.clock, lambda: stats.topic_loads - len(service.loaded.persistent)
+        )
         policy.start()
         self._garbage = policy
         self._closers.append(policy.stop)
@@ -202,7 +205,10 @@ class Broker:
             store = MemoryMetadataStore()
         else:
             store = await SqliteMetadataStore.open(
-                self._directory / "metadata.db", self._disk.open_database, self._directory / "metadata.end"
+                self._directory / "metadata.db",
+                self._disk.open_database,
+                self._directory / "metadata.end",
+                self.surroundings.threads,
             )
         self._closers.append(store.close)
         return MeasuredMetadataStore(store, self.surroundings.clock)
@@ -245,7 +251,9 @@ class Broker:
             min_free_bytes=config.storage_min_free_space_mb * _MIB,
             reserve_bytes=config.storage_reserve_mb * _MIB,
         )
-        store = await LocalStore.open(self._directory, options, _storage_is_lost, self._disk, entry_time_ms)
+        given = self.surroundings
+        surroundings = StoreSurroundings(self._disk, given.clock, given.random, given.threads)
+        store = await LocalStore.open(self._directory, options, _storage_is_lost, surroundings, entry_time_ms)
         self._closers.append(store.close)
         return store, store
 

@@ -15,6 +15,10 @@ class Clock:
         """Milliseconds since some fixed moment; never goes back."""
         return time.perf_counter() * 1000
 
+    def processor_ms(self) -> float:
+        """Milliseconds of processors that this process has used; never goes back."""
+        return time.process_time() * 1000
+
     def wall_ms(self) -> int:
         """Milliseconds since 1970, UTC."""
         return time.time_ns() // 1_000_000

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 from pathlib import Path
+from random import Random
 
 from pybroker.storage.disk import OWNER_ONLY_FILE, Disk
 
@@ -71,10 +71,10 @@ class DataDirectoryLock:
                 raise
 
 
-def write_run_id(directory: Path) -> str:
+def write_run_id(directory: Path, chance: Random) -> str:
     """A new name for this run of a broker, in a file of the directory: who reads the same name there and from the broker knows
     that it is the broker's directory, and no copy. Raises OSError."""
-    run_id = secrets.token_hex(16)
+    run_id = f"{chance.getrandbits(128):032x}"
     descriptor = os.open(
         directory / RUN_ID_FILE_NAME, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, OWNER_ONLY_FILE
     )

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
 from collections.abc import Callable
 from typing import Any
 
 from pybroker import logs
+from pybroker.clock import Clock
 from pybroker.model.stats import BrokerStats
 
 CHECK_S = 1.0
@@ -35,14 +35,15 @@ _OBJECTS_OF_TOPIC = 60  # with one subscription
 class GarbagePolicy:
     """Takes over the collector with `start`, gives it back with `stop`."""
 
-    def __init__(self, stats: BrokerStats, count_ended_topics: Callable[[], int]) -> None:
+    def __init__(self, stats: BrokerStats, clock: Clock, count_ended_topics: Callable[[], int]) -> None:
         """`count_ended_topics` says how many topics were unloaded or deleted since the start."""
         self._stats = stats
+        self._clock = clock
         self._count_ended_topics = count_ended_topics
         self._ended_topics = 0  # before the last collection of everything
         self._alive = 0  # objects that were frozen after the last collection of everything
         self._added = 0  # those that were frozen since then; more than there are, since some were freed
-        self._began_s = 0.0
+        self._began_ms = 0.0
         self._before = gc.get_threshold()
         self._is_resting = False
 
@@ -68,23 +69,23 @@ class GarbagePolicy:
 
     def _collected(self, phase: str, info: dict[str, Any]) -> None:
         if phase == "start":
-            self._began_s = time.perf_counter()
+            self._began_ms = self._clock.monotonic_ms()
             return
         if info["generation"] == 1:
             self._added += len(gc.get_objects(generation=2))
             gc.freeze()
-        self._stats.gc_pauses_ms.add((time.perf_counter() - self._began_s) * 1000)
+        self._stats.gc_pauses_ms.add(self._clock.monotonic_ms() - self._began_ms)
 
     def collect_all(self) -> None:
         """Visit everything: a long pause when there is much."""
-        began_s = time.perf_counter()
+        began_ms = self._clock.monotonic_ms()
         gc.unfreeze()
         found = gc.collect()
         gc.freeze()
         self._alive, self._added = gc.get_freeze_count(), 0
         self._ended_topics = self._count_ended_topics()
         self._stats.gc_full_collections += 1
-        took_ms = (time.perf_counter() - began_s) * 1000
+        took_ms = self._clock.monotonic_ms() - began_ms
         logs.info("garbage.collected", found=found, alive=self._alive, took_ms=round(took_ms, 1))
 
     def check(self, busy_share: float) -> None:
@@ -103,6 +104,6 @@ class GarbagePolicy:
     async def run(self) -> None:
         """Check until cancelled."""
         while True:
-            used_s, began_s = time.process_time(), time.perf_counter()
+            used_ms, began_ms = self._clock.processor_ms(), self._clock.monotonic_ms()
             await asyncio.sleep(CHECK_S)
-            self.check((time.process_time() - used_s) / (time.perf_counter() - began_s))
+            self.check((self._clock.processor_ms() - used_ms) / (self._clock.monotonic_ms() - began_ms))

@@ -1,7 +1,7 @@
-"""What a broker is given of the world around it: time, timers, chance, ports, its configuration, and the counters that it keeps.
+"""What a broker is given of the world: time, timers, chance, ports, threads, its configuration, and the counters that it keeps.
 
 One object, made by whoever builds a broker and handed down to every part of it. A test or a simulator gives others: nothing in
-the broker asks the machine for the time, or for randomness, by itself.
+the broker asks the machine for the time, for randomness or for a thread by itself.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pybroker.clock import Clock
 from pybroker.model.stats import BrokerStats
 from pybroker.network import Network
+from pybroker.threads import Threads
 
 if TYPE_CHECKING:
     from pybroker.config import BrokerConfig
@@ -30,6 +31,7 @@ class Surroundings:
     """Where randomness comes from, also that which nobody may foresee."""
     stats: BrokerStats = field(default_factory=BrokerStats)
     network: Network = field(default_factory=Network)
+    threads: Threads = field(default_factory=Threads)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
         """Call back on the running loop after `delay_s` seconds."""

@@ -19,7 +19,7 @@ class TaskOwner:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in the order of their start
         self._closed = False
 
     def __len__(self) -> int:
@@ -31,7 +31,7 @@ class TaskOwner:
             work.close()
             return
         task = asyncio.get_running_loop().create_task(work, name=f"{self._name}:{what}")
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
 
     async def run_to_end(self, work: Coroutine[Any, Any, Result], what: str) -> Result:
@@ -53,7 +53,7 @@ class TaskOwner:
         return ended.result()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             logs.error("task.failed", task=task.get_name(), exc_info=error)
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 from tests.fuzz.managed_ledger_faults import Faults, SlowMetadata
-from tests.fuzz.stepped_loop import SteppedLoop
+from tests.fuzz.stepped_loop import NoThreads, SteppedLoop
 from tests.unit.storage.stores import DIRECTORY
 
 from pybroker import logs
@@ -26,6 +26,7 @@ from pybroker.metadata.store import Versioned
 from pybroker.storage.fault_disk import FaultDisk
 from pybroker.storage.local_store import LocalStore
 from pybroker.storage.options import LocalStoreOptions
+from pybroker.storage.surroundings import StoreSurroundings
 
 _T = TypeVar("_T")
 
@@ -82,7 +83,8 @@ class Life:
 
     def start(self, options: LocalStoreOptions, limits: LedgerLimits) -> None:
         """Raises Crashed when this life ends before it has begun."""
-        self.store = self.run(LocalStore.open(DIRECTORY, options, self._fatal, self.disk, publish_time_ms))
+        around = StoreSurroundings(self.disk, self.clock, Random(0), NoThreads())
+        self.store = self.run(LocalStore.open(DIRECTORY, options, self._fatal, around, publish_time_ms))
         surroundings = LedgerSurroundings(
             self.store,
             EntryCache(2_000),

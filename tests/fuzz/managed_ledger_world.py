@@ -39,7 +39,11 @@ TOPIC_NAMES = ("a", "b", "c")
 LIMITS = LedgerLimits(max_entries_per_ledger=9, max_bytes_per_ledger=60_000, min_rollover_ms=0)
 OPTIONS = (
     LocalStoreOptions(
-        journal_file_bytes=32 << 10, max_batch_bytes=4 << 10, checkpoint_max_bytes=1 << 40, checkpoint_retry_s=0.01
+        journal_file_bytes=32 << 10,
+        max_batch_bytes=4 << 10,
+        checkpoint_max_bytes=1 << 40,
+        checkpoint_retry_s=0.01,
+        snapshot_turn_ms=-1,
     ),
     LocalStoreOptions(
         journal_file_bytes=16 << 10,
@@ -47,6 +51,7 @@ OPTIONS = (
         checkpoint_max_entries=12,
         journal_max_records=20,
         checkpoint_retry_s=0.01,
+        snapshot_turn_ms=-1,
     ),
     LocalStoreOptions(
         sync_data=False,  # a power loss may take receipted entries, and is not tried
@@ -54,6 +59,7 @@ OPTIONS = (
         max_batch_bytes=4 << 10,
         checkpoint_max_entries=60,
         checkpoint_retry_s=0.01,
+        snapshot_turn_ms=-1,
     ),
 )
 

@@ -10,16 +10,19 @@ and not a test that hangs.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Executor
 from random import Random
 from typing import Any, TypeVar
 
 import pytest
 
-from pybroker.storage import checkpointer, journal_files, local_store
+from pybroker.storage import local_store
+from pybroker.storage.fault_disk import InlineExecutor
 from pybroker.storage.journal import Journal, JournalBatch, JournalItem, JournalSetup
+from pybroker.threads import Threads
 
 _T = TypeVar("_T")
 
@@ -76,22 +79,14 @@ def _work(future: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any
             future.set_result(result)
 
 
-class InlineExecutor:
-    """A pool whose work is done when it is handed over."""
+class NoThreads(Threads):
+    """What is handed to a pool is done at once, or, by `run_in_executor` of a SteppedLoop, at a drawn moment."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
+    def pool(self, name: str, count: int = 1) -> Executor:
+        return InlineExecutor()
 
-    def submit(self, func: Callable[..., _T], *args: Any) -> Future[_T]:
-        future: Future[_T] = Future()
-        try:
-            future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 - as an executor does
-            future.set_exception(error)
-        return future
-
-    def shutdown(self, wait: bool = True) -> None:
-        """Nothing runs."""
+    def start(self, name: str, work: Callable[[], None]) -> threading.Thread:
+        raise AssertionError("no thread runs here")
 
 
 class SteppedJournal(Journal):
@@ -145,6 +140,3 @@ def open_stepped_journal(setup: JournalSetup, *, direct_io: bool) -> Journal:
 def install(patch: pytest.MonkeyPatch) -> None:
     """From now on stores that are opened on a SteppedLoop use no threads."""
     patch.setattr(local_store, "open_journal", open_stepped_journal)
-    patch.setattr(journal_files, "ThreadPoolExecutor", InlineExecutor)
-    # The checkpoint gives way by the real clock; here it always does.
-    patch.setattr(checkpointer, "_SNAPSHOT_TURN_S", -1.0)

@@ -33,7 +33,9 @@ from pybroker.storage.ledger_store import AppendListener, AppendRun
 from pybroker.storage.options import LocalStoreOptions
 
 LIMITS = LedgerLimits(max_entries_per_ledger=4, min_rollover_ms=0)
-OPTIONS = LocalStoreOptions(journal_file_bytes=16 << 10, max_batch_bytes=1, checkpoint_retry_s=0.01)
+OPTIONS = LocalStoreOptions(
+    journal_file_bytes=16 << 10, max_batch_bytes=1, checkpoint_retry_s=0.01, snapshot_turn_ms=-1
+)
 ROOT = "/managed-ledgers/public/default/persistent/"
 MANY = 200
 LAST = 10_000

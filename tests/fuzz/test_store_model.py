@@ -32,6 +32,7 @@ from pybroker.storage.layout import journal as journal_layout
 from pybroker.storage.ledger_store import AppendRun
 from pybroker.storage.local_store import LocalStore
 from pybroker.storage.options import LocalStoreOptions
+from pybroker.storage.surroundings import StoreSurroundings
 
 _T = TypeVar("_T")
 
@@ -102,7 +103,7 @@ class StoreMachine(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.fatal = []
-        self.store = self.run(LocalStore.open(DIRECTORY, OPTIONS, self.fatal.append, self.disk))
+        self.store = self.run(LocalStore.open(DIRECTORY, OPTIONS, self.fatal.append, StoreSurroundings(self.disk)))
 
     def teardown(self) -> None:
         try:

@@ -11,6 +11,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 PRELUDE = """
 import gc, weakref
 from pybroker.garbage import GarbagePolicy
+from pybroker.clock import Clock
 from pybroker.model.stats import BrokerStats
 
 class Cycle:
@@ -29,7 +30,7 @@ def policy_turns():
 
 ended = 0
 stats = BrokerStats()
-policy = GarbagePolicy(stats, lambda: ended)
+policy = GarbagePolicy(stats, Clock(), lambda: ended)
 policy.start()
 """
 

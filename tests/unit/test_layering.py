@@ -15,7 +15,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 VALUES = ("model", "errors")
-PERFORMERS = (*VALUES, "config", "logs", "clock", "tasks", "permits", "memory_limit")
+PERFORMERS = (*VALUES, "config", "logs", "clock", "threads", "tasks", "permits", "memory_limit")
 STORES = (*PERFORMERS, "storage", "metadata")
 SERVICES = ("managed_ledger", "compaction", "transaction", "schema", "cluster", "auth", "client")
 # What says how a definition is read, without a registry.
@@ -40,12 +40,13 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "logs": (),
     "clock": (),
     "network": (),
+    "threads": (),
     "tasks": ("logs",),
     "config": ("errors",),
     "model": ("errors",),
     "permits": ("model",),
     "memory_limit": (),
-    "surroundings": ("config", "clock", "network", "model"),
+    "surroundings": ("config", "clock", "network", "threads", "model"),
     "descriptors": (),
     "wire": VALUES,
     "dispatch": VALUES,
@@ -81,7 +82,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "data_directory": ("storage.disk",),
     "watchdog": ("logs", "model"),
-    "garbage": ("logs", "model"),
+    "garbage": ("logs", "clock", "model"),
     "configuration_check": ("config", "errors", "model", "auth", "cluster"),
     "tools": ("data_directory", *STORES, "managed_ledger", "dispatch.delayed_record", "wire"),
     "build": (*STORES, "surroundings", "managed_ledger", "wire", "broker"),
@@ -251,6 +252,33 @@ NOT_YET = frozenset({"transaction", "websocket"})
 # What stands beside the broker and need not be held to that.
 BESIDE = ("columns", "reading", "client", "spark", "lake", "pipelines", "pyspark_pulsar")
 IMPURE_CALLS = frozenset({"input", "open", "print"})
+
+# Who asks the machine itself for time, chance or a thread; everybody else in the broker is given them by its surroundings.
+WORLD = frozenset(
+    {
+        "random.SystemRandom",
+        "secrets",
+        "threading.Thread",
+        "threading.Timer",
+        "time",
+        "uuid",
+        "concurrent.futures.ThreadPoolExecutor",
+        "concurrent.futures.ProcessPoolExecutor",
+    }
+)
+AT_THE_EDGE: dict[str, set[str]] = {
+    "clock": {"time"},
+    "threads": {"concurrent.futures.ThreadPoolExecutor", "threading.Thread"},
+    "surroundings": {"random.SystemRandom"},
+    "storage.surroundings": {"random.SystemRandom"},
+    "storage.fault_disk": {
+        "concurrent.futures.ThreadPoolExecutor",
+        "time",
+    },  # stands for a slow device, and for the kernel
+    "logs": {"time"},  # the time of a record is that of its writing
+    "watchdog": {"time"},  # asks the operating system why the loop stood still
+    "auth.basic": {"secrets"},  # a key that lasts as long as the process
+}
 
 # Circles of modules that know of each other, if only by a type. They may only get smaller; what stays has its reason in
 # docs/architecture.md.
@@ -456,6 +484,33 @@ def does_nothing_itself(name: str) -> bool:
     outer = {module.split(".")[0] for module in imported_modules(TREES[name])}
     waits = any(isinstance(node, ast.AsyncFunctionDef) for node in ast.walk(TREES[name]))
     return not waits and not outer & (IMPURE_IMPORTS | EDGES)
+
+
+def asked_of_the_machine(name: str) -> set[str]:
+    """What of `WORLD` a module names, by import or by attribute."""
+    named = imported_names(TREES[name])
+    named |= {
+        ast.unparse(node)
+        for node in ast.walk(TREES[name])
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in named
+    }
+    return {what for what in WORLD if any(is_below(each, (what,)) for each in named)}
+
+
+def imported_names(tree: ast.AST) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
+
+
+def test_only_the_edge_asks_the_machine_for_time_chance_and_threads() -> None:
+    beside = (*BESIDE, "tools", "cli")
+    asked = {inner(name): asked_of_the_machine(name) for name in INNER_MODULES if not is_below(inner(name), beside)}
+    assert {name: what for name, what in asked.items() if what} == AT_THE_EDGE
 
 
 def test_no_imports_form_a_cycle() -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +32,7 @@ from pybroker.metadata.memory import require_version
 from pybroker.metadata.sqlite_table import Totals, is_empty, prepare, require_whole, row_checksum, save_totals
 from pybroker.metadata.store import ANY_VERSION, MetadataStore, Versioned, Watch
 from pybroker.metadata.watches import Watches, prefix_below
+from pybroker.threads import Threads
 
 MAX_BATCH_OPERATIONS = 1000
 
@@ -151,7 +152,7 @@ class _Operation(NamedTuple):
 class SqliteMetadataStore(MetadataStore):
     """Made by `open`; owns the thread and the connection until `close`."""
 
-    def __init__(self, table: _Table, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, table: _Table, thread: Executor) -> None:
         self._loop = asyncio.get_running_loop()
         self._table = table
         self._thread = thread
@@ -163,13 +164,16 @@ class SqliteMetadataStore(MetadataStore):
 
     @staticmethod
     async def open(
-        path: Path, open_database: OpenDatabase | None = None, mark: Path | None = None
+        path: Path,
+        open_database: OpenDatabase | None = None,
+        mark: Path | None = None,
+        threads: Threads | None = None,
     ) -> SqliteMetadataStore:
         """Open or create the file at `path`, whose directory exists. Raises StoreError, also for what is damaged.
 
         `mark` is the file of `CommitMark`. Tests give `open_database`, for a file that fails when it is told to.
         """
-        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
+        thread = (threads or Threads()).pool("metadata")
         try:
             table = await asyncio.get_running_loop().run_in_executor(
                 thread, _open_table, path, open_database or _open_file, mark

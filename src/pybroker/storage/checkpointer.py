@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from time import perf_counter
 
 from pybroker import logs
 from pybroker.errors import StoreError
 from pybroker.storage.checkpoint import CheckpointJob, LedgerWork, Moved, run_checkpoint
 from pybroker.storage.checkpoint_table import CheckpointTable, CursorChange, TableChange
 from pybroker.storage.cursor_shelf import CursorShelf, ShelvedCursor
-from pybroker.storage.disk import Disk, lacks_room
+from pybroker.storage.disk import lacks_room
 from pybroker.storage.journal import Journal, JournalMark
 from pybroker.storage.journal_end import JournalEndFile
 from pybroker.storage.journal_files import JournalFiles
@@ -30,6 +28,7 @@ from pybroker.storage.options import LocalStoreOptions
 from pybroker.storage.segment_leftovers import Leftovers
 from pybroker.storage.space import StorageSpace
 from pybroker.storage.stats import StoreStats
+from pybroker.storage.surroundings import StoreSurroundings
 from pybroker.tasks import TaskOwner
 
 # What a ledger's part of a checkpoint takes beside its payloads, at most: half-filled blocks of the file system, an index.
@@ -37,16 +36,13 @@ _LEDGER_BYTES = 8192
 # The same for an entry: its share of the columns and of a block's header.
 _ENTRY_BYTES = 16
 
-# Taking snapshots gives way to other work of the loop after this time.
-_SNAPSHOT_TURN_S = 0.002
-
 
 class Checkpointer:
     """Owned by the store, which tells what was appended, created, sealed and deleted, and hears when one has ended."""
 
     def __init__(
         self,
-        disk: Disk,
+        surroundings: StoreSurroundings,
         directory: Path,
         table: CheckpointTable,
         journal: Journal,
@@ -61,7 +57,8 @@ class Checkpointer:
         on_fatal: Callable[[BaseException], None],
         space: StorageSpace,
     ) -> None:
-        self._disk = disk
+        self._disk = surroundings.disk
+        self._clock = surroundings.clock
         self._space = space
         self._directory = directory
         self._table = table
@@ -75,7 +72,7 @@ class Checkpointer:
         self._on_sealed = on_sealed
         self._on_ended = on_ended
         self._on_fatal = on_fatal
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._thread = surroundings.threads.pool("checkpoint")
         self._tasks = TaskOwner("checkpoint")
         self._lock = asyncio.Lock()
         self._closing = asyncio.Event()
@@ -161,7 +158,7 @@ class Checkpointer:
         async with self._lock:
             if self._failed is not None or self._has_given_up:
                 return False
-            start_s = perf_counter()
+            start_ms = self._clock.monotonic_ms()
             self._is_requested = False
             try:
                 job = await self._freeze()
@@ -183,7 +180,7 @@ class Checkpointer:
                 return False
             self._apply(job, moved)
             self._stats.checkpoints += 1
-            self._stats.checkpoint_s += perf_counter() - start_s
+            self._stats.checkpoint_s += (self._clock.monotonic_ms() - start_ms) / 1000
             self._stats.checkpoint_bytes += job.written_bytes
         self._on_ended()
         return True
@@ -260,12 +257,12 @@ class Checkpointer:
     async def _snapshot_cursors(self) -> list[CursorChange]:
         """What the table shall get of each changed cursor; taken at leisure, because records are numbered."""
         changes = []
-        turn_start_s = perf_counter()
+        turn_start_ms = self._clock.monotonic_ms()
         for cursor in self._shelf.dirty():
             changes.append(self._cursor_change(cursor))
-            if perf_counter() - turn_start_s > _SNAPSHOT_TURN_S:
+            if self._clock.monotonic_ms() - turn_start_ms > self._options.snapshot_turn_ms:
                 await asyncio.sleep(0)
-                turn_start_s = perf_counter()
+                turn_start_ms = self._clock.monotonic_ms()
         return changes
 
     def _cursor_change(self, cursor: ShelvedCursor) -> CursorChange:

@@ -17,12 +17,13 @@ import os
 import sqlite3
 import sys
 from collections.abc import Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from pybroker import logs
 from pybroker.storage.direct_io import DirectFile, DirectWriter, open_direct
+from pybroker.threads import Threads
 
 Pieces = Sequence["bytes | memoryview"]
 
@@ -215,9 +216,9 @@ class Disk:
             finally:
                 os.close(descriptor)
 
-    def make_thread(self, name: str) -> Executor:
-        """One thread for operations beside those of the caller."""
-        return ThreadPoolExecutor(1, thread_name_prefix=name)
+    def thread_of(self, threads: Threads, name: str) -> Executor:
+        """One of `threads` for operations beside those of the caller."""
+        return threads.pool(name)
 
     def make_directory(self, path: Path) -> None:
         """Make the directory and those above it, durably and for their owner only; an existing one is fine."""

@@ -27,6 +27,7 @@ from pybroker.storage.direct_io import ALIGNMENT, DirectFile, DirectWriter
 from pybroker.storage.disk import Database, Disk, DiskFile, FileSystemSync, MappedFile, Pieces, SpaceFigures, lacks_room
 from pybroker.storage.disk_database import open_on_disk
 from pybroker.storage.fault_content import Content
+from pybroker.threads import Threads
 
 # Operation and file name; raises to make the operation fail.
 FaultPlan = Callable[[str, str], None]
@@ -190,9 +191,9 @@ class FaultDisk(Disk):
     def expect_read(self, path: Path) -> None:
         """A hint changes nothing."""
 
-    def make_thread(self, name: str) -> Executor:
+    def thread_of(self, threads: Threads, name: str) -> Executor:
         """No thread: one order of operations, so that a plan means the same every time."""
-        return _NoThread()
+        return InlineExecutor()
 
     def make_directory(self, path: Path) -> None:
         self.step("make_directory", path)
@@ -410,8 +411,8 @@ class FaultDirectWriter(DirectWriter):
         os.close(self._told)
 
 
-class _NoThread(Executor):
-    """Works when it is told to."""
+class InlineExecutor(Executor):
+    """A pool whose work is done when it is handed over."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -420,6 +421,9 @@ class _NoThread(Executor):
         except Exception as error:  # noqa: BLE001 - as an executor does
             future.set_exception(error)
         return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Nothing runs."""
 
 
 class FaultFileSystemSync(FileSystemSync):

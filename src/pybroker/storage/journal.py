@@ -16,14 +16,13 @@ Concurrency: `put` and `forget_fenced` on the loop; everything with "writer" in 
 from __future__ import annotations
 
 import asyncio
-import threading
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from time import perf_counter
 from typing import TypeVar
 
+from pybroker.clock import Clock
 from pybroker.errors import StorageFull, StoreError
 from pybroker.storage.disk import lacks_room
 from pybroker.storage.journal_end import JournalEndFile
@@ -38,6 +37,7 @@ from pybroker.storage.layout.journal import (
 )
 from pybroker.storage.ledger_store import AppendListener, AppendRun
 from pybroker.storage.stats import StoreStats
+from pybroker.threads import Threads
 
 _T = TypeVar("_T")
 
@@ -92,7 +92,7 @@ class JournalBatch:
         "refused_runs",
         "runs",
         "size_bytes",
-        "submitted_s",
+        "submitted_ms",
     )
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class JournalBatch:
         self.error: StorageFull | None = None  # why there are refused ones
         self.mark: JournalMark | None = None
         self.size_bytes = 0
-        self.submitted_s = 0.0
+        self.submitted_ms = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +120,8 @@ class JournalSetup:
     on_fatal: Callable[[BaseException], None]
     max_batch_bytes: int
     sync_data: bool
+    clock: Clock
+    threads: Threads
 
 
 class Journal:
@@ -134,17 +136,18 @@ class Journal:
         self._on_fatal = setup.on_fatal
         self._max_batch_bytes = setup.max_batch_bytes
         self._sync_data = setup.sync_data
+        self._clock = setup.clock
+        self._threads = setup.threads
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[JournalItem | None] = SimpleQueue()
-        self._submitted_s = 0.0
+        self._submitted_ms = 0.0
         self._fenced: set[int] = set()
         self._fenced_listeners: set[AppendListener] = set()  # writer
         self._file = setup.files.current
         self._start()
 
     def _start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="journal-writer", daemon=True)
-        self._thread.start()
+        self._thread = self._threads.start("journal-writer", self._run)
 
     @property
     def queue_depth(self) -> int:
@@ -152,8 +155,8 @@ class Journal:
 
     def put(self, item: JournalItem) -> None:
         """Hand over; the completion comes on the loop, never inside this call."""
-        if not self._submitted_s:
-            self._submitted_s = perf_counter()
+        if not self._submitted_ms:
+            self._submitted_ms = self._clock.monotonic_ms()
         self._queue.put(item)
 
     def forget_fenced(self, ledger_id: int) -> None:
@@ -189,7 +192,7 @@ class Journal:
 
     def _collect(self, batch: JournalBatch, item: JournalItem | None) -> bool:
         """Writer: take `item` and what else is there. False when the thread shall end."""
-        batch.submitted_s, self._submitted_s = self._submitted_s, 0.0
+        batch.submitted_ms, self._submitted_ms = self._submitted_ms, 0.0
         size_bytes = 0
         while True:
             if type(item) is AppendRun:
@@ -247,10 +250,10 @@ class Journal:
                     raise
 
     def _put_on_disk(self, batch: JournalBatch) -> None:
-        start_s = perf_counter()
+        start_ms = self._clock.monotonic_ms()
         pieces = self._encode(batch)
         self._file.file.write_at(pieces, self._file.offset, durable=self._sync_data)
-        self._stats.synced(perf_counter() - start_s)
+        self._stats.synced(self._clock.monotonic_ms() - start_ms)
         self._advance(batch)
 
     def _encode(self, batch: JournalBatch) -> tuple[bytes, bytes]:

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import Empty
-from time import perf_counter
 from typing import Any
 
 from pybroker.storage.direct_io import DirectWriter
@@ -33,7 +32,7 @@ class DirectJournal(Journal):
         self._direct = direct
         self._batch: JournalBatch | None = None
         self._is_erasing = False
-        self._submitted_at_s = 0.0
+        self._submitted_at_ms = 0.0
         self._is_scheduled = False
         self._has_failed = False
         self._idle = asyncio.Event()
@@ -118,7 +117,7 @@ class DirectJournal(Journal):
         batch = self._batch
         assert batch is not None
         if not self._is_erasing:
-            self._stats.synced(perf_counter() - self._submitted_at_s)
+            self._stats.synced(self._clock.monotonic_ms() - self._submitted_at_ms)
             self._advance(batch)
         self._batch_ends(batch, ended)
 
@@ -166,7 +165,7 @@ class DirectJournal(Journal):
     def _submit(self, pieces: tuple[bytes, ...]) -> None:
         file = self._file.direct
         assert file is not None, "all files of a disk are alike"
-        self._submitted_at_s = perf_counter()
+        self._submitted_at_ms = self._clock.monotonic_ms()
         self._direct.submit(file, pieces, self._file.offset)
 
     def _wait_for(self, future: Future[Any], event: _Event) -> None:

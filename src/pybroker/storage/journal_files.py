@@ -15,17 +15,17 @@ writing 64 MiB of zeros must not delay an append.
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 
 from pybroker import logs
 from pybroker.storage.direct_io import DirectFile
-from pybroker.storage.disk import Disk, DiskFile, lacks_room
+from pybroker.storage.disk import DiskFile, lacks_room
 from pybroker.storage.layout.journal import FILE_HEADER_BYTES, FileHeader, encode_file_header
 from pybroker.storage.space import StorageSpace
+from pybroker.storage.surroundings import StoreSurroundings
 
 # The very first file of a data directory is short, so that a cold start does not wait for a long one; so are those that are
 # made where room is scarce.
@@ -79,8 +79,16 @@ class JournalFile:
 class JournalFiles:
     """Gives the writer its next file, and takes files back."""
 
-    def __init__(self, disk: Disk, directory: Path, file_bytes: int, next_generation: int, space: StorageSpace) -> None:
-        self.disk = disk
+    def __init__(
+        self,
+        surroundings: StoreSurroundings,
+        directory: Path,
+        file_bytes: int,
+        next_generation: int,
+        space: StorageSpace,
+    ) -> None:
+        self.disk = surroundings.disk
+        self._random = surroundings.random
         self._space = space
         self._directory = directory
         self._file_bytes = file_bytes
@@ -88,7 +96,7 @@ class JournalFiles:
         self._spares: list[Path] = []
         self._full: deque[JournalFile] = deque()
         self._current: JournalFile | None = None
-        self._background = ThreadPoolExecutor(1, thread_name_prefix="journal-files")
+        self._background = surroundings.threads.pool("journal-files")
         self._lock = threading.Lock()
         self._next: Future[JournalFile] | None = None
         self._failure: OSError | None = None
@@ -224,7 +232,7 @@ class JournalFiles:
             else:
                 self._fill(file, size_bytes)
             # The salt makes an old batch invalid even if its generation were seen again.
-            header = FileHeader(generation, secrets.randbits(32))
+            header = FileHeader(generation, self._random.getrandbits(32))
             file.write_at((encode_file_header(header),), 0, durable=False)
             file.sync()
             self.disk.rename(spare, path)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -22,7 +22,7 @@ from pyroaring import BitMap
 from pybroker import logs
 from pybroker.errors import DamagedEntries, NoSuchLedger, StoreError
 from pybroker.storage.checkpoint import Moved
-from pybroker.storage.disk import Disk, DiskFile
+from pybroker.storage.disk import DiskFile
 from pybroker.storage.index_cache import IndexCache
 from pybroker.storage.layout.segment import EMPTY_EXTENT, PublishTimeOf, SegmentIndex
 from pybroker.storage.ledger_store import EntryRun, LedgerPoint, LedgerTotals, StoredBlocks
@@ -39,6 +39,7 @@ from pybroker.storage.segment_reader import (
 )
 from pybroker.storage.segments import segment_path
 from pybroker.storage.stats import StoreStats
+from pybroker.storage.surroundings import StoreSurroundings
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -49,22 +50,22 @@ class LedgerReads:
 
     def __init__(
         self,
-        disk: Disk,
+        surroundings: StoreSurroundings,
         directory: Path,
         ledgers: dict[int, LiveLedger],
         options: LocalStoreOptions,
         stats: StoreStats,
         publish_time_of: PublishTimeOf,
     ) -> None:
-        self._disk = disk
+        disk = self._disk = surroundings.disk
         self._directory = directory
         self._ledgers = ledgers
         self._stats = stats
         self._publish_time_of = publish_time_of
         self._loop = asyncio.get_running_loop()
-        self._pool = ThreadPoolExecutor(options.read_threads, thread_name_prefix="ledger-read")
+        self._pool = surroundings.threads.pool("ledger-read", options.read_threads)
         # Apart from the others: who takes his data slowly keeps a thread, and consumers must not wait for that.
-        self._bulk_pool = ThreadPoolExecutor(options.bulk_read_threads, thread_name_prefix="bulk-read")
+        self._bulk_pool = surroundings.threads.pool("bulk-read", options.bulk_read_threads)
         self._indexes = IndexCache(options.index_cache_points)
         self._files = OpenFiles(disk, options.max_open_segments)
         self._damaged: dict[int, BitMap] = {}
@@ -181,7 +182,7 @@ class LedgerReads:
         """Blocking work in a reading thread. An error of the device becomes a StoreError: a later try may succeed."""
         return await self._in_pool(self._pool, partial(work, *args, **kwargs))
 
-    async def _in_pool(self, pool: ThreadPoolExecutor, work: Callable[[], _T]) -> _T:
+    async def _in_pool(self, pool: Executor, work: Callable[[], _T]) -> _T:
         try:
             return await self._loop.run_in_executor(pool, work)
         except FileNotFoundError as error:

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from time import perf_counter
 
 from pyroaring import BitMap
 
@@ -30,7 +29,7 @@ from pybroker.storage.checkpoint_table import DamagedCursor, TableChange
 from pybroker.storage.checkpointer import Checkpointer
 from pybroker.storage.cursor_shelf import CursorShelf, merge
 from pybroker.storage.cursor_store import CursorDone, CursorOwner, CursorStore
-from pybroker.storage.disk import Disk, DiskFile
+from pybroker.storage.disk import DiskFile
 from pybroker.storage.journal import JournalBatch, JournalMark, JournalRecord, JournalSetup, ListenersTold
 from pybroker.storage.journal_direct import open_journal
 from pybroker.storage.layout.journal import (
@@ -60,6 +59,7 @@ from pybroker.storage.segments import parse_segment_name, segment_path
 from pybroker.storage.space import StorageSpace
 from pybroker.storage.start_up import LEDGER_ID_BLOCK, OpenedStore, StoreDirectories, open_store
 from pybroker.storage.stats import StoreStats
+from pybroker.storage.surroundings import StoreSurroundings
 
 
 class LocalStore(LedgerStore, CursorStore):
@@ -70,7 +70,7 @@ class LocalStore(LedgerStore, CursorStore):
         directory: Path,
         space: StorageSpace,
         on_fatal: Callable[[BaseException], None],
-        disk: Disk,
+        surroundings: StoreSurroundings,
         opened: OpenedStore,
         stats: StoreStats,
         publish_time_of: PublishTimeOf,
@@ -80,7 +80,8 @@ class LocalStore(LedgerStore, CursorStore):
         self._files = opened.files
         self._journal_end = opened.journal_end
         self._on_fatal = on_fatal
-        self._disk = disk
+        self._disk = surroundings.disk
+        self._clock = surroundings.clock
         self._stats = stats
         self._directory = StoreDirectories.below(directory).ledgers
         self._table = opened.table
@@ -93,7 +94,7 @@ class LocalStore(LedgerStore, CursorStore):
         self._shelf = CursorShelf(opened.facts.cursor_number)
         self._publish_time_of = publish_time_of
         self._ledgers: dict[int, LiveLedger] = {}
-        self._reads = LedgerReads(disk, self._directory, self._ledgers, options, stats, publish_time_of)
+        self._reads = LedgerReads(surroundings, self._directory, self._ledgers, options, stats, publish_time_of)
         for ledger_id, extent in opened.extents.items():
             ledger = self._ledgers[ledger_id] = LiveLedger(ledger_id, extent, publish_time_of)
             ledger.set_state(LedgerState.FENCED)  # nobody continues the ledger of an earlier run
@@ -101,7 +102,7 @@ class LocalStore(LedgerStore, CursorStore):
         self._held: deque[AppendRun] = deque()
         self._held_waiters: list[asyncio.Future[None]] = []
         self._idle_waiters: dict[int, list[asyncio.Future[None]]] = {}
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}  # in the order of their calls
         self._failed: BaseException | None = None
         self._is_closed = False
         setup = JournalSetup(
@@ -113,10 +114,12 @@ class LocalStore(LedgerStore, CursorStore):
             on_fatal=self._fail,
             max_batch_bytes=options.max_batch_bytes,
             sync_data=options.sync_data,
+            clock=surroundings.clock,
+            threads=surroundings.threads,
         )
         self._journal = open_journal(setup, direct_io=options.direct_io)
         self._checkpointer = Checkpointer(
-            disk,
+            surroundings,
             self._directory,
             opened.table,
             self._journal,
@@ -139,7 +142,7 @@ class LocalStore(LedgerStore, CursorStore):
         directory: Path,
         options: LocalStoreOptions,
         on_fatal: Callable[[BaseException], None],
-        disk: Disk | None = None,
+        surroundings: StoreSurroundings | None = None,
         publish_time_of: PublishTimeOf = no_publish_time,
     ) -> LocalStore:
         """Recover what an earlier run left in `directory`, or make it. Raises StoreError, also when it is damaged.
@@ -147,11 +150,11 @@ class LocalStore(LedgerStore, CursorStore):
         `on_fatal` is called at most once, on the loop, when a write has failed in a way that must not be survived.
         `publish_time_of` is asked in the checkpoint's thread, for one entry in 64 KiB.
         """
-        disk = disk or Disk()
+        surroundings = surroundings or StoreSurroundings()
         stats = StoreStats()
         try:
-            space, opened = await asyncio.to_thread(_open, disk, directory, options, stats)
-            return cls(directory, space, on_fatal, disk, opened, stats, publish_time_of)
+            space, opened = await asyncio.to_thread(_open, surroundings, directory, options, stats)
+            return cls(directory, space, on_fatal, surroundings, opened, stats, publish_time_of)
         except OSError as error:
             raise StoreError(f"{directory} cannot be opened: {error}") from error
 
@@ -248,8 +251,8 @@ class LocalStore(LedgerStore, CursorStore):
         stats.journal_bytes += batch.size_bytes
         stats.journal_batch_bytes.add(batch.size_bytes)
         stats.journal_batch_entries.add(sum(len(run.payloads) for run in batch.runs))
-        if batch.submitted_s:
-            took_s = perf_counter() - batch.submitted_s
+        if batch.submitted_ms:
+            took_s = (self._clock.monotonic_ms() - batch.submitted_ms) / 1000
             stats.submit_to_completion_s += took_s
             stats.submit_to_completion_max_s = max(stats.submit_to_completion_max_s, took_s)
         if batch.error is not None:
@@ -522,20 +525,21 @@ class LocalStore(LedgerStore, CursorStore):
 
         self._journal.put(JournalRecord(data, done))
         self._checkpointer.recorded(len(data))
-        self._waiting.add(written)
+        self._waiting[written] = None
         try:
             await written
         finally:
-            self._waiting.discard(written)
+            self._waiting.pop(written, None)
 
 
 def _open(
-    disk: Disk, directory: Path, options: LocalStoreOptions, stats: StoreStats
+    surroundings: StoreSurroundings, directory: Path, options: LocalStoreOptions, stats: StoreStats
 ) -> tuple[StorageSpace, OpenedStore]:
     """In a thread: everything that blocks."""
-    disk.make_directory(directory)
-    space = StorageSpace(disk, directory, options)
-    return space, open_store(disk, StoreDirectories.below(directory), stats, space, is_synced=options.sync_data)
+    surroundings.disk.make_directory(directory)
+    space = StorageSpace(surroundings, directory, options)
+    directories = StoreDirectories.below(directory)
+    return space, open_store(surroundings, directories, stats, space, is_synced=options.sync_data)
 
 
 def _nothing() -> None:

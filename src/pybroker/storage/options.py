@@ -31,6 +31,8 @@ class LocalStoreOptions:
     index_cache_points: int = 262_144  # 10 MiB of indexes of sealed ledgers
     checkpoint_retry_s: float = 0.5
     space_poll_s: float = 0.25
+    # Taking snapshots of cursors gives way to other work of the loop after this time.
+    snapshot_turn_ms: float = 2
 
 
 def fit_to_file_system(options: LocalStoreOptions, total_bytes: int) -> LocalStoreOptions:

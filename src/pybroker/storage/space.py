@@ -16,12 +16,12 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pybroker import logs
 from pybroker.storage.disk import Disk, lacks_descriptors, lacks_room
 from pybroker.storage.options import LocalStoreOptions, fit_to_file_system
+from pybroker.storage.surroundings import StoreSurroundings
 from pybroker.tasks import TaskOwner
 
 RESERVE_NAME = "space.reserve"
@@ -79,9 +79,9 @@ class SpaceReserve:
 class StorageSpace:
     """Owned by the store. Made in a thread; `options` are those that suit the size of the file system."""
 
-    def __init__(self, disk: Disk, directory: Path, options: LocalStoreOptions) -> None:
+    def __init__(self, surroundings: StoreSurroundings, directory: Path, options: LocalStoreOptions) -> None:
         """Looks at the file system and takes the reserve if there is room. Raises OSError when it cannot be looked at."""
-        self._disk = disk
+        disk = self._disk = surroundings.disk
         self._directory = directory
         figures = disk.space(directory)
         self._has_figures = figures is not None
@@ -98,7 +98,7 @@ class StorageSpace:
         self._cause: OSError | None = None  # what the last write that found no room met
         self._has_told = False
         self._tasks = TaskOwner("space")
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="storage-space")
+        self._thread = surroundings.threads.pool("storage-space")
         self._look()
 
     def start(self, unstored_bytes: Callable[[], int], on_change: Callable[[], None]) -> None:

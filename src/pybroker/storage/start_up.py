@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from time import perf_counter
 
 from pybroker import logs
 from pybroker.errors import StoreError
@@ -48,6 +47,7 @@ from pybroker.storage.segment_leftovers import Leftovers, UnknownEntries, held_e
 from pybroker.storage.segments import parse_segment_name, segment_path
 from pybroker.storage.space import StorageSpace
 from pybroker.storage.stats import StoreStats
+from pybroker.storage.surroundings import StoreSurroundings
 
 # Ledger ids are reserved in blocks: one commit for each block, and no id is ever given twice.
 LEDGER_ID_BLOCK = 1000
@@ -89,10 +89,16 @@ def is_new_store(directory: Path) -> bool:
 
 
 def open_store(
-    disk: Disk, directories: StoreDirectories, stats: StoreStats, space: StorageSpace, *, is_synced: bool
+    surroundings: StoreSurroundings,
+    directories: StoreDirectories,
+    stats: StoreStats,
+    space: StorageSpace,
+    *,
+    is_synced: bool,
 ) -> OpenedStore:
     """Open or make the directory. Raises DamagedJournal, other StoreErrors, and OSError."""
-    start_s = perf_counter()
+    disk, clock = surroundings.disk, surroundings.clock
+    start_ms = clock.monotonic_ms()
     disk.make_directory(directories.ledgers)
     disk.make_directory(directories.journal)
     names = disk.list_names(directories.journal)
@@ -122,7 +128,9 @@ def open_store(
             if is_synced:
                 raise
             logs.warning("segment.entries_cut", reason=str(error))  # a power cut may have taken them from the journal
-        extents = _replay(disk, directories, table, facts, extents, generations, end, stats, is_synced=is_synced)
+        extents = _replay(
+            surroundings, directories, table, facts, extents, generations, end, stats, is_synced=is_synced
+        )
         if facts.is_clean and facts.sequence != covered_sequence:
             logs.error(
                 "checkpoint.clean_mark_wrong",
@@ -146,12 +154,12 @@ def open_store(
         # Before an old file is used again: from now on a table that is older than this commit is found out.
         journal_end = JournalEndFile(disk, directories.journal, JournalEnd(facts.sequence, 0, 0, table.commit_count))
         file_bytes = space.options.journal_file_bytes
-        files = JournalFiles(disk, directories.journal, file_bytes, facts.first_generation, space)
+        files = JournalFiles(surroundings, directories.journal, file_bytes, facts.first_generation, space)
         files.adopt(names)
     except BaseException:
         table.abandon()
         raise
-    stats.recovery_s = perf_counter() - start_s
+    stats.recovery_s = (clock.monotonic_ms() - start_ms) / 1000
     return OpenedStore(table, facts, extents, files, journal_end, reserved, damaged_cursors)
 
 
@@ -248,7 +256,7 @@ def _check_leftovers(
 
 
 def _replay(
-    disk: Disk,
+    surroundings: StoreSurroundings,
     directories: StoreDirectories,
     table: CheckpointTable,
     facts: Facts,
@@ -263,6 +271,7 @@ def _replay(
 
     A thread stores one file while the next one is read and applied here: half of each is waiting for the device.
     """
+    disk = surroundings.disk
     order = BatchOrder(facts.sequence, is_synced=is_synced)
     replay = Replay(extents)
     store = _ReplayStore(disk, directories, table, extents)
@@ -270,7 +279,7 @@ def _replay(
     for generation in live_generations:
         disk.expect_read(directories.journal / generations[generation])
     buffers = deque((bytearray(), bytearray()))
-    with disk.make_thread("recovery") as thread:
+    with disk.thread_of(surroundings.threads, "recovery") as thread:
         storing: Future[None] | None = None
         for generation in live_generations:
             name = generations[generation]

@@ -51,10 +51,10 @@ class StoreStats:
     journal_batch_entries: Buckets = field(default_factory=lambda: Buckets(BATCH_ENTRIES_BOUNDS))
     journal_sync_ms: Buckets = field(default_factory=lambda: Buckets(SYNC_BOUNDS_MS))
 
-    def synced(self, took_s: float) -> None:
+    def synced(self, took_ms: float) -> None:
         """A batch was written, as durable as promised."""
-        self.journal_sync_s += took_s
-        self.journal_sync_ms.add(took_s * 1000)
+        self.journal_sync_s += took_ms / 1000
+        self.journal_sync_ms.add(took_ms)
 
     def figures(self) -> dict[str, float]:
         """The plain counters by name."""

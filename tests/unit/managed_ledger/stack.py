@@ -22,6 +22,7 @@ from pybroker.storage.ledger_store import AppendRun, LedgerStore
 from pybroker.storage.local_store import LocalStore
 from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
 from pybroker.storage.options import LocalStoreOptions
+from pybroker.storage.surroundings import StoreSurroundings
 
 PATH = "/managed-ledgers/public/default/persistent/topic"
 LOCAL = LocalStoreOptions(journal_file_bytes=64 << 10, checkpoint_retry_s=0.001)
@@ -170,7 +171,8 @@ class LocalStack(Stack):
 
     async def _open_store(self) -> None:
         fatal: list[BaseException] = []
-        store = await LocalStore.open(Path("/data"), LOCAL, fatal.append, self.disk, publish_time_of=publish_time_of)
+        around = StoreSurroundings(self.disk)
+        store = await LocalStore.open(Path("/data"), LOCAL, fatal.append, around, publish_time_of)
         self.store = self.cursor_store = store
         self._make_factory()
 

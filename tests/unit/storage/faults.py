@@ -14,6 +14,7 @@ from tests.unit.storage.stores import DIRECTORY, SMALL, Listener
 from pybroker.storage.fault_disk import FaultDisk, FaultPlan
 from pybroker.storage.local_store import LocalStore
 from pybroker.storage.options import LocalStoreOptions
+from pybroker.storage.surroundings import StoreSurroundings
 
 # The journal's writer: the thread, or what stands for the kernel.
 WRITERS = (False, True)
@@ -33,7 +34,7 @@ class World:
         self.store: LocalStore
 
     async def open(self) -> World:
-        self.store = await LocalStore.open(DIRECTORY, self.options, self._failed, self.disk)
+        self.store = await LocalStore.open(DIRECTORY, self.options, self._failed, StoreSurroundings(self.disk))
         return self
 
     def _failed(self, error: BaseException) -> None:

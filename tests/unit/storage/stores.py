@@ -11,6 +11,7 @@ from pybroker.storage.fault_disk import FaultDisk
 from pybroker.storage.ledger_store import AppendListener, AppendRun, LedgerStore
 from pybroker.storage.local_store import LocalStore
 from pybroker.storage.options import LocalStoreOptions
+from pybroker.storage.surroundings import StoreSurroundings
 
 DIRECTORY = Path("/data")
 SMALL = LocalStoreOptions(
@@ -64,7 +65,7 @@ class Owner(CursorOwner):
 async def open_store(disk: FaultDisk, options: LocalStoreOptions = SMALL) -> tuple[LocalStore, list[BaseException]]:
     """A store and the list of the fatal errors that it has told."""
     fatal: list[BaseException] = []
-    return await LocalStore.open(DIRECTORY, options, fatal.append, disk), fatal
+    return await LocalStore.open(DIRECTORY, options, fatal.append, StoreSurroundings(disk)), fatal
 
 
 async def has_space(store: LedgerStore) -> None:

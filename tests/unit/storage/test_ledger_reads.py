@@ -22,6 +22,7 @@ from pybroker.storage.local_store import LocalStore
 from pybroker.storage.memory_store import MemoryLedgerStore
 from pybroker.storage.open_files import OpenFiles
 from pybroker.storage.segments import segment_path
+from pybroker.storage.surroundings import StoreSurroundings
 
 
 def time_of(payload: bytes) -> int:
@@ -37,7 +38,9 @@ async def open_store(disk: Disk, **changes: object) -> LocalStore:
     def never(error: BaseException) -> None:
         raise AssertionError from error
 
-    return await LocalStore.open(DIRECTORY, dataclasses.replace(SMALL, **changes), never, disk, time_of)
+    return await LocalStore.open(
+        DIRECTORY, dataclasses.replace(SMALL, **changes), never, StoreSurroundings(disk), time_of
+    )
 
 
 async def checkpoint(store: LocalStore) -> None:
@@ -372,7 +375,7 @@ async def test_the_space_of_a_deleted_ledger_comes_back_at_once(tmp_path: Path) 
     def never(error: BaseException) -> None:
         raise AssertionError from error
 
-    store = await LocalStore.open(tmp_path, SMALL, never, disk)
+    store = await LocalStore.open(tmp_path, SMALL, never, StoreSurroundings(disk))
     kept, deleted = await store.create_ledger(), await store.create_ledger()
     for ledger_id in (kept, deleted):
         await append(store, ledger_id, 0, [bytes(1000)] * 100, [1] * 100)

@@ -7,8 +7,8 @@ from pybroker.storage.stats import StoreStats
 
 def test_a_write_counts_in_the_sum_and_in_its_bucket() -> None:
     stats = StoreStats()
-    stats.synced(0.0004)
-    stats.synced(0.003)
+    stats.synced(0.4)
+    stats.synced(3)
     assert stats.journal_sync_s == pytest.approx(0.0034)
     assert stats.journal_sync_ms.count == 2
     assert stats.journal_sync_ms.counts[stats.journal_sync_ms.bounds.index(0.5)] == 1

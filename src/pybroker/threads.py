@@ -1,0 +1,25 @@
+"""Where threads come from: a part that blocks asks for one here, and whoever builds a broker says what it is.
+
+A test or a simulator gives others, in which what a thread would do is a step of its loop. Blocking work that no pool is kept for
+goes to the loop's own (`asyncio.to_thread`), so that is the loop's to say.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+
+class Threads:
+    """Threads of this process. Any method may be called from any thread."""
+
+    def pool(self, name: str, count: int = 1) -> Executor:
+        """Up to `count` threads, made when they are needed; with one, work is done in the order in which it was handed over."""
+        return ThreadPoolExecutor(count, thread_name_prefix=name)
+
+    def start(self, name: str, work: Callable[[], None]) -> threading.Thread:
+        """A thread that does `work`, at once; the process does not wait for it when it ends."""
+        thread = threading.Thread(target=work, name=name, daemon=True)
+        thread.start()
+        return thread
