@@ -35,7 +35,7 @@ SEED ?= 1
 PULSAR_BASELINE_HOME ?= $(HOME)/.cache/pulsar-baseline
 JAVA_JARS = $(PULSAR_BASELINE_HOME)/tools/cp.txt
 # Tests without processes, and tests that start brokers. Those of the load generator and the comparison need no Java.
-UNIT_TESTS = $(wildcard tests/unit benchmarks tests/differential tests/churn tests/storm tests/fuzz_server)
+UNIT_TESTS = $(wildcard tests/unit benchmarks tests/differential tests/churn tests/storm tests/fuzz_server tests/pipelines)
 TEST_DIRECTORIES = $(wildcard $(UNIT_TESTS) tests/protocol tests/clients tests/crash tests/fuzz tests/tables tests/spark)
 TYPED_DIRECTORIES = $(wildcard src tools benchmarks)
 
@@ -53,6 +53,7 @@ help:
 	@echo 'make bench ARGS=...        benchmarks; those of restarts and worst inputs only when named: ARGS="--only recovery*,hostile*"'
 	@echo 'make churn ARGS=...        consumers that join, leave, stall and are killed, a minute of each type; what they saw is judged'
 	@echo 'make storm ARGS=...        official clients do everything at once; ARGS="--reference" beside the reference broker'
+	@echo 'make pipelines ARGS=...    a query of Spark and lakes are killed at random; what they wrote is judged; ARGS="--seconds 600"'
 	@echo 'make fuzz-server ARGS=...  hostile frames and HTTP requests against a running broker'
 	@echo 'make differential ARGS=... compare with the reference broker'
 	@echo 'make clean                 remove environment, caches and build output'
@@ -147,6 +148,10 @@ churn: $(STAMP)
 .PHONY: storm
 storm: $(STAMP)
 	$(BIN)/python -m tests.storm.run --seed $(SEED) $(ARGS)
+
+.PHONY: pipelines
+pipelines: $(SPARK_STAMP)
+	$(BIN)/python -m tests.pipelines.run --seed $(SEED) $(ARGS)
 
 .PHONY: fuzz-server
 fuzz-server: $(STAMP)
