@@ -119,16 +119,16 @@ async def test_what_pulsar_takes_is_kept_and_what_is_in_force_stays_shown(
 async def test_default_policies_reach_loaded_topics(broker: MemoryBroker) -> None:
     topic = await broker.topic("t")
     consumer = await broker.consumer(topic, "s", RecordingPeer())
-    assert topic.shared.dispatch_limit is None
+    assert topic.shared.dispatch_rate_limit is None
     await put(broker, "dispatchThrottlingRatePerTopicInMsg", "5")
-    await broker.until(lambda: topic.shared.dispatch_limit is not None)
+    await broker.until(lambda: topic.shared.dispatch_rate_limit is not None)
     await broker.rest("DELETE", f"{CONFIGURATION}/dispatchThrottlingRatePerTopicInMsg")
-    await broker.until(lambda: topic.shared.dispatch_limit is None)
+    await broker.until(lambda: topic.shared.dispatch_rate_limit is None)
     await put(broker, "dispatchThrottlingRateInMsg", "5")
     await broker.until(lambda: consumer.subscription.throttle is not None)
-    limit = broker.service.commons.dispatch_limit
+    limit = broker.service.commons.dispatch_rate_limit
     await put(broker, "allowAutoSubscriptionCreation", "false")
-    assert broker.service.commons.dispatch_limit is limit  # What it has counted stays.
+    assert broker.service.commons.dispatch_rate_limit is limit  # What it has counted stays.
     await broker.until(lambda: not topic.policies.auto_subscription_creation.allowAutoSubscriptionCreation)
 
 

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from pybroker.broker.limits.publish_gate import PublishGate, PublishWaiter, renewed_gate
+from pybroker.broker.limits.publish_rate_limit import PublishRateLimit, PublishWaiter, renewed_publish_limit
 from pybroker.broker.limits.publish_throttle import PublishThrottle
 from pybroker.model.events import SendRun
 from pybroker.model.policies import PublishRate
@@ -44,10 +44,10 @@ class World:
             callback()
         self.now_ms = end_ms
 
-    def gate(self, messages: int = -1, size_bytes: int = -1) -> PublishGate:
-        return PublishGate(cast(Any, self), PublishRate(messages, size_bytes))
+    def gate(self, messages: int = -1, size_bytes: int = -1) -> PublishRateLimit:
+        return PublishRateLimit(cast(Any, self), PublishRate(messages, size_bytes))
 
-    def throttle(self, own: PublishGate | None, shared: Sequence[PublishGate] = ()) -> PublishThrottle:
+    def throttle(self, own: PublishRateLimit | None, shared: Sequence[PublishRateLimit] = ()) -> PublishThrottle:
         return PublishThrottle(cast(Any, self), self.counters, own, shared)
 
 
@@ -60,7 +60,7 @@ class Client(PublishWaiter):
         self.left = left
         self.size_bytes = size_bytes
         self.published_ms: list[float] = []
-        self.gate: PublishGate | None = None
+        self.gate: PublishRateLimit | None = None
 
     def publish_again(self) -> None:
         run = SendRun(1)
@@ -149,6 +149,6 @@ def test_nobody_who_left_is_called_and_the_others_are() -> None:
 def test_a_gate_stays_the_same_while_its_rate_does() -> None:
     world = World()
     gate = world.gate(5)
-    assert renewed_gate(cast(Any, world), gate, PublishRate(5, -1)) is gate
-    assert renewed_gate(cast(Any, world), gate, PublishRate(6, -1)) is not gate
-    assert renewed_gate(cast(Any, world), gate, PublishRate(0, 0)) is None
+    assert renewed_publish_limit(cast(Any, world), gate, PublishRate(5, -1)) is gate
+    assert renewed_publish_limit(cast(Any, world), gate, PublishRate(6, -1)) is not gate
+    assert renewed_publish_limit(cast(Any, world), gate, PublishRate(0, 0)) is None

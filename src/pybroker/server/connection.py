@@ -15,7 +15,7 @@ from pybroker import logs
 from pybroker.auth.authentication import Identity, PeerCertificate
 from pybroker.auth.tls import peer_certificate
 from pybroker.broker.delivery.consumer import Consumer
-from pybroker.broker.limits.publish_gate import PublishWaiter, WaitingRow
+from pybroker.broker.limits.publish_rate_limit import PublishWaiter, WaitingPublishers
 from pybroker.broker.limits.publish_throttle import PublishThrottle
 from pybroker.broker.peer import Peer
 from pybroker.broker.publishing.publish_checks import rows
@@ -104,7 +104,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._not_stored_in_turn = 0  # messages for non-persistent topics
         self._held = 0
         self._deferred: list[Event] = []
-        self._gate: WaitingRow | None = None  # that the first of these waits for
+        self._held_by: WaitingPublishers | None = None  # that the first of these waits for
         self._many_ids: Iterator[Slice] | None = None  # or what is worked off before them
         self.is_writable = (
             True  # whether the client takes what it is sent; consumers that attach meanwhile wait as well
@@ -131,8 +131,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._wake_alive_waiters()
         self._deferred.clear()
         self._many_ids = None
-        if self._gate is not None:
-            self._gate.leave(self)
+        if self._held_by is not None:
+            self._held_by.leave(self)
         self.context.closed(self, self.close_reason or (str(error) if error else "by the client"))
 
     def _detach_all(self) -> None:
@@ -315,13 +315,13 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         """Read nothing more until the rest of `run` may be published; what of it may be now."""
         self._deferred.append(rows(run, range(passing, len(run.payloads))))
         self._hold(_HOLD_PUBLISH_RATE)
-        self._gate = throttle.wait(self)
+        self._held_by = throttle.wait(self)
         return rows(run, range(passing))
 
     def publish_again(self) -> None:
-        self._gate = None
+        self._held_by = None
         self._take_deferred()
-        if self._gate is None:
+        if self._held_by is None:
             self._release(_HOLD_PUBLISH_RATE)
 
     def _take_deferred(self) -> None:

@@ -16,7 +16,7 @@ from pybroker.auth.authentication import AuthenticationService
 from pybroker.auth.authorization import AuthorizationService
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
-from pybroker.broker.lifecycle.waiting import WaitingRequests
+from pybroker.broker.lifecycle.waiting_requests import WaitingRequests
 from pybroker.broker.policies.default_policies import default_policies
 from pybroker.broker.presence import Presence
 from pybroker.broker.service import BrokerService

@@ -12,7 +12,7 @@ from pybroker.broker.lifecycle.changing import Changing
 from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
 from pybroker.broker.lifecycle.topic_creation import TopicCreation
 from pybroker.broker.lifecycle.topic_directory import TopicDirectory
-from pybroker.broker.lifecycle.waiting import WaitingRequests
+from pybroker.broker.lifecycle.waiting_requests import WaitingRequests
 from pybroker.broker.presence import Presence
 from pybroker.build import ledger_limits
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts

@@ -22,8 +22,8 @@ from pybroker.broker.delivery.dispatchers import new_dispatcher
 from pybroker.broker.delivery.filter_chain import FilterChain
 from pybroker.broker.delivery.pumps import Pumped
 from pybroker.broker.delivery.subscription_base import SubscriptionBase
-from pybroker.broker.limits.throttle import Throttle, throttle_of
-from pybroker.broker.topic.topic_limits import require_room_on_subscription
+from pybroker.broker.limits.dispatch_throttle import DispatchThrottle, throttle_of
+from pybroker.broker.topic.topic_admission import require_room_on_subscription
 from pybroker.dispatch.delayed import Delayed
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan, Redelivery
 from pybroker.dispatch.key_shared import KeySharedDispatcher
@@ -73,7 +73,7 @@ class Subscription(SubscriptionBase, Pumped):
         self._is_reading = False
         self.is_resetting = False
         self._read_failures = 0
-        self.throttle: Throttle | None = None
+        self.throttle: DispatchThrottle | None = None
         self._is_waking_soon = False
         self._draining_hashes_cleared_before = 0  # by dispatchers of before
         self.throttle = throttle_of(self)
@@ -145,8 +145,8 @@ class Subscription(SubscriptionBase, Pumped):
     @property
     def is_blocked(self) -> bool:
         """Whether dispatch is stopped by a limit of unacknowledged messages, the subscription's or the broker's."""
-        budget = self.commons.unacked_budget
-        if budget is not None and budget.is_stopped(self):
+        limit = self.commons.broker_unacked_limit
+        if limit is not None and limit.is_stopped(self):
             return True
         return self.dispatcher is not None and self.dispatcher.blocked
 
@@ -255,9 +255,9 @@ class Subscription(SubscriptionBase, Pumped):
 
     def unacked_changed(self) -> None:
         """Something was delivered, acknowledged or taken back: the whole broker may have a limit on it."""
-        budget = self.commons.unacked_budget
-        if budget is not None:
-            for subscription in budget.report(self, self.unacked_messages):
+        limit = self.commons.broker_unacked_limit
+        if limit is not None:
+            for subscription in limit.report(self, self.unacked_messages):
                 subscription.wake()
 
     def _start(self, dispatcher: Dispatcher) -> None:
@@ -292,11 +292,11 @@ class Subscription(SubscriptionBase, Pumped):
         """Dispatch until nothing can move or the time is up; True when there is more to do."""
         dispatcher = self.dispatcher
         clock = self.surroundings.clock
-        budget = self.commons.unacked_budget
+        limit = self.commons.broker_unacked_limit
         if not self.delayed.restore(deadline_ms):
             return True
         while not self._is_reading and not self.is_closed and dispatcher is not None and self.consumers:
-            if budget is not None and budget.is_stopped(self):
+            if limit is not None and limit.is_stopped(self):
                 return False
             if self._filters is not None and self._filters.is_waiting:
                 return False

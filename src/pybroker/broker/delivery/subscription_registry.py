@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from pybroker import logs
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.delivery.subscription_turns import SubscriptionTurns
-from pybroker.broker.topic import topic_limits
+from pybroker.broker.topic import topic_admission
 from pybroker.broker.topic.topic_compaction import COMPACTION_SUBSCRIPTION
 from pybroker.broker.topic.topic_deduplication import require_free_name
 from pybroker.errors import NotAllowedError, StoreError, SubscriptionNotFound, TooManyRequests
@@ -165,7 +165,9 @@ class SubscriptionRegistry:
         return subscription
 
     def _require_room(self) -> None:
-        topic_limits.require_room_for_subscription(self._topic.shared, len(self._topic.subscriptions) + self.being_made)
+        topic_admission.require_room_for_subscription(
+            self._topic.shared, len(self._topic.subscriptions) + self.being_made
+        )
 
     def _made(self, name: str, cursor: ManagedCursor) -> Subscription:
         return Subscription(self._topic.shared, name, cursor, self._topic.entry_kinds, self.drop)

@@ -6,7 +6,7 @@ turn waits for somebody who waits for that turn to pass.
 
 from __future__ import annotations
 
-from pybroker.broker.lifecycle.waiting import Turns, WaitingRequests
+from pybroker.broker.lifecycle.waiting_requests import Turns, WaitingRequests
 from pybroker.model.names import NamespaceName, TopicName
 
 

@@ -22,7 +22,7 @@ from pybroker.model.system_topics import is_system_topic, is_transaction_interna
 if TYPE_CHECKING:
     from pybroker.broker.lifecycle.changing import Changing
     from pybroker.broker.lifecycle.topic_directory import TopicDirectory
-    from pybroker.broker.lifecycle.waiting import WaitingRequests
+    from pybroker.broker.lifecycle.waiting_requests import WaitingRequests
     from pybroker.broker.presence import Presence
     from pybroker.metadata.partitioned_topics import PartitionedTopics
     from pybroker.metadata.resources import Resources

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pybroker.broker.limits.publish_gate import PublishGate, PublishWaiter, WaitingRow
+from pybroker.broker.limits.publish_rate_limit import PublishRateLimit, PublishWaiter, WaitingPublishers
 from pybroker.clock import Clock
 from pybroker.model.events import SendRun
 from pybroker.model.stats import TopicCounters
@@ -27,13 +27,13 @@ class PublishThrottle:
         self,
         clock: Clock,
         counters: TopicCounters,
-        own: PublishGate | None,
-        shared: Sequence[PublishGate],
-        held: WaitingRow | None = None,
+        own: PublishRateLimit | None,
+        shared: Sequence[PublishRateLimit],
+        held: WaitingPublishers | None = None,
     ) -> None:
         self.own = own
         self.held = held
-        self.gates = [*shared, *([] if own is None else [own])]
+        self.limits = [*shared, *([] if own is None else [own])]
         self._clock = clock
         self._counters = counters
 
@@ -43,27 +43,27 @@ class PublishThrottle:
             return 0
         now_ms = self._clock.monotonic_ms()
         counts, payloads = run.message_counts, run.payloads
-        passing = min(gate.limit.passing(counts, payloads, run.size_bytes, now_ms) for gate in self.gates)
+        passing = min(limit.buckets.passing(counts, payloads, run.size_bytes, now_ms) for limit in self.limits)
         if passing:
             messages, size_bytes = sum(counts[:passing]), sum(map(len, payloads[:passing]))
-            for gate in self.gates:
-                gate.limit.spend(messages, size_bytes)
+            for limit in self.limits:
+                limit.buckets.spend(messages, size_bytes)
         return passing
 
-    def wait(self, waiter: PublishWaiter) -> WaitingRow:
+    def wait(self, waiter: PublishWaiter) -> WaitingPublishers:
         """Make `waiter` wait for the limit that lets something pass last; where it waits."""
         if self.held is not None:
             self.held.wait(waiter)
             return self.held
         self._counters.publish_rate_limited += 1
-        gate = max(self.gates, key=lambda each: each.limit.wait_ms())
-        gate.wait(waiter)
-        return gate
+        limit = max(self.limits, key=lambda each: each.buckets.wait_ms())
+        limit.wait(waiter)
+        return limit
 
     def close(self, after: PublishThrottle | None) -> None:
         """`after` holds from now on, None for nothing: who waits for a limit that does not hold any more goes on."""
         if self.held is not None and (after is None or after.held is not self.held):
             self.held.open()
-        for gate in self.gates:
-            if after is None or gate not in after.gates:
-                gate.open()
+        for limit in self.limits:
+            if after is None or limit not in after.limits:
+                limit.open()

@@ -13,7 +13,7 @@ from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.delivery.dispatchers import new_non_persistent_dispatcher
 from pybroker.broker.delivery.filter_chain import FilterJury
 from pybroker.broker.delivery.subscription_base import SubscriptionBase
-from pybroker.broker.topic.topic_limits import require_room_on_subscription
+from pybroker.broker.topic.topic_admission import require_room_on_subscription
 from pybroker.dispatch.non_persistent import NonPersistentDispatcher
 from pybroker.errors import ConsumerBusy
 from pybroker.model.events import Ack, SendRun

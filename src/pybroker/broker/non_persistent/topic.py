@@ -17,7 +17,7 @@ from pybroker import logs
 from pybroker.broker.non_persistent.subscription import NonPersistentSubscription
 from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.publishing.publish_checks import rows
-from pybroker.broker.topic import topic_limits
+from pybroker.broker.topic import topic_admission
 from pybroker.broker.topic.topic_base import TopicBase
 from pybroker.dispatch.non_persistent import ENTRY_ID
 from pybroker.errors import ServiceNotReady
@@ -111,7 +111,7 @@ class NonPersistentTopic(TopicBase):
         assert isinstance(subscription, NonPersistentSubscription)
         present = self.subscriptions.get(subscription.name)
         if present is None:
-            topic_limits.require_room_for_subscription(self.shared, len(self.subscriptions))
+            topic_admission.require_room_for_subscription(self.shared, len(self.subscriptions))
         elif present is not subscription:
             raise ServiceNotReady(f"subscription {subscription.name} was made anew meanwhile, try again")
         super().attach(subscription, consumer, kind)

@@ -61,7 +61,7 @@ class PolicyChanges(PolicyListener, ResourceGroupListener):
 
     def resource_group_changed(self, name: str) -> None:
         commons = self._commons
-        commons.group_limits.changed(name)
+        commons.resource_group_rates.changed(name)
         for tenant in commons.resources.tenants():
             for namespace in commons.resources.namespaces(tenant):
                 policies = commons.resources.namespace(namespace)

@@ -9,7 +9,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from pybroker.broker.limits.publish_gate import PublishWaiter
+from pybroker.broker.limits.publish_rate_limit import PublishWaiter
 from pybroker.broker.limits.publish_throttle import PublishThrottle
 from pybroker.broker.peer import Peer
 from pybroker.broker.publishing.producer import Producer
@@ -243,11 +243,11 @@ class _Turn(PublishWaiter):
         self._has_come = asyncio.Event()
 
     async def wait_for(self, throttle: PublishThrottle) -> None:
-        gate = throttle.wait(self)
+        row = throttle.wait(self)
         try:
             await self._has_come.wait()
         finally:
-            gate.leave(self)
+            row.leave(self)
 
     def publish_again(self) -> None:
         self._has_come.set()

@@ -3,7 +3,7 @@
 Owns the carrying out of what `producer_access.py` decides: an epoch is durable before its producer is told of it, who is driven
 out or kept waiting in vain learns it as the protocol has it, and a holder whose client is dead does not keep others away for longer
 than the liveness check takes. Whether a topic takes the producer at all is the topic's question, how many it takes
-`topic_limits`'s.
+`topic_admission`'s.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pybroker import logs
 from pybroker.broker.publishing.producer_access import AccessMode, ProducerAccess, Standing
-from pybroker.broker.topic import topic_limits
+from pybroker.broker.topic import topic_admission
 from pybroker.errors import AuthorizationError, BrokerError, PersistenceError, ProducerBusy, ProducerFenced, StoreError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class ProducerPlaces:
         if producer.access_mode is AccessMode.SHARED and producer.name in self.attached:
             raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic")
         if producer.access_mode is not AccessMode.EXCLUSIVE_WITH_FENCING:  # It will be the only one.
-            topic_limits.require_room_for_producer(self._topic, self.attached.values(), producer.peer)
+            topic_admission.require_room_for_producer(self._topic, self.attached.values(), producer.peer)
         joined = self._access.join(producer)
         for each in joined.fenced:
             self._fence_out(each)

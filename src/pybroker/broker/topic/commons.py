@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from pybroker.auth.authorization import AuthorizationService
 from pybroker.broker.delivery.pumps import Pumped, PumpList
 from pybroker.broker.entry_filters import AvailableFilters
-from pybroker.broker.lifecycle.waiting import WaitingRequests
-from pybroker.broker.limits.dispatch_limit import DispatchLimit, is_limited
-from pybroker.broker.limits.group_limits import GroupLimits
-from pybroker.broker.limits.publish_gate import renewed_gate
-from pybroker.broker.limits.unacked_budget import UnackedBudget
+from pybroker.broker.lifecycle.waiting_requests import WaitingRequests
+from pybroker.broker.limits.broker_unacked_limit import BrokerUnackedLimit
+from pybroker.broker.limits.dispatch_rate_limit import DispatchRateLimit, is_limited
+from pybroker.broker.limits.publish_rate_limit import renewed_publish_limit
+from pybroker.broker.limits.resource_group_rates import ResourceGroupRates
 from pybroker.broker.policies.default_policies import default_policies
 from pybroker.broker.publishing.entry_metadata import added_metadata
 from pybroker.broker.publishing.producer_names import ProducerNames
@@ -61,11 +61,11 @@ class Commons:
         self.default_policies = default_policies(config)
         self.entry_filters = AvailableFilters(config.entry_filter_names)
         self.added_metadata = added_metadata(config.broker_entry_metadata_interceptors)
-        self.dispatch_limit = _dispatch_limit(surroundings)
-        self.publish_gate = renewed_gate(surroundings, None, _publish_rate(config))
+        self.dispatch_rate_limit = _dispatch_rate_limit(surroundings)
+        self.publish_rate_limit = renewed_publish_limit(surroundings, None, _publish_rate(config))
         """What limits all publishing to the broker together."""
-        self.group_limits = GroupLimits(surroundings, self.resource_groups)
-        self.unacked_budget = _unacked_budget(config)
+        self.resource_group_rates = ResourceGroupRates(surroundings, self.resource_groups)
+        self.broker_unacked_limit = _broker_unacked_limit(config)
         self.pumps = PumpList(asyncio.get_running_loop(), surroundings.clock)
         self.read_leases = ReadLeases(config.max_read_leases_per_topic, config.max_read_leases)
         """Of topics that are loaded or not: unloading ends none."""
@@ -91,10 +91,12 @@ class Commons:
         """Settings were changed at run time: renew what is made of them. Limits that stay the same keep their count."""
         surroundings = self.surroundings
         self.default_policies = default_policies(surroundings.config)
-        limit = _dispatch_limit(surroundings)
-        if (limit and limit.rate) != (self.dispatch_limit and self.dispatch_limit.rate):
-            self.dispatch_limit = limit
-        self.publish_gate = renewed_gate(surroundings, self.publish_gate, _publish_rate(surroundings.config))
+        limit = _dispatch_rate_limit(surroundings)
+        if (limit and limit.rate) != (self.dispatch_rate_limit and self.dispatch_rate_limit.rate):
+            self.dispatch_rate_limit = limit
+        self.publish_rate_limit = renewed_publish_limit(
+            surroundings, self.publish_rate_limit, _publish_rate(surroundings.config)
+        )
 
     def read_retry_delay_s(self, failures: int) -> float:
         """How long to wait after the n-th failed read in a row."""
@@ -104,11 +106,11 @@ class Commons:
         return min(most_ms, first_ms << min(failures - 1, 16)) / 1000
 
 
-def _unacked_budget(config: BrokerConfig) -> UnackedBudget[Pumped] | None:
+def _broker_unacked_limit(config: BrokerConfig) -> BrokerUnackedLimit[Pumped] | None:
     """None when there is no limit."""
     limit = config.max_unacked_messages_per_broker
     share = config.max_unacked_messages_per_subscription_on_broker_blocked
-    return UnackedBudget(limit, share) if limit > 0 else None
+    return BrokerUnackedLimit(limit, share) if limit > 0 else None
 
 
 def _publish_rate(config: BrokerConfig) -> PublishRate:
@@ -117,8 +119,8 @@ def _publish_rate(config: BrokerConfig) -> PublishRate:
     )
 
 
-def _dispatch_limit(surroundings: Surroundings) -> DispatchLimit | None:
+def _dispatch_rate_limit(surroundings: Surroundings) -> DispatchRateLimit | None:
     """What limits all dispatch of the broker together."""
     config = surroundings.config
     rate = DispatchRate(config.dispatch_throttling_rate_in_msg, config.dispatch_throttling_rate_in_byte, False, 1)
-    return DispatchLimit("Broker", rate, surroundings.clock.monotonic_ms(), 0, 0) if is_limited(rate) else None
+    return DispatchRateLimit("Broker", rate, surroundings.clock.monotonic_ms(), 0, 0) if is_limited(rate) else None

@@ -13,7 +13,7 @@ from pybroker import logs
 from pybroker.broker.delivery.entry_kinds import EntryKinds
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.delivery.subscription_registry import BEING_MADE, SubscriptionRegistry
-from pybroker.broker.limits import throttle
+from pybroker.broker.limits import dispatch_throttle
 from pybroker.broker.publishing.deduplication import Accepted
 from pybroker.broker.publishing.entry_metadata import EntryMetadata
 from pybroker.broker.publishing.producer import Producer
@@ -130,7 +130,7 @@ class Topic(TopicBase, ManagedLedgerListener):
             subscription.limit_unacked()
 
     def _renew_limits(self) -> None:
-        throttle.renew(self)
+        dispatch_throttle.renew(self)
         super()._renew_limits()
 
     @property

@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, TypeVar
 
-from pybroker.broker.limits.publish_gate import renewed_gate
+from pybroker.broker.limits.publish_rate_limit import renewed_publish_limit
 from pybroker.broker.limits.publish_throttle import PublishThrottle
-from pybroker.broker.limits.subscribe_limit import SubscribeLimit
+from pybroker.broker.limits.subscribe_rate_limit import SubscribeRateLimit
 from pybroker.broker.policies.revoked_rights import disconnect_who_may_not
 from pybroker.broker.publishing.producer_places import ProducerPlaces
 from pybroker.broker.publishing.publish_checks import publish_checks
-from pybroker.broker.topic import topic_limits
+from pybroker.broker.topic import topic_admission
 from pybroker.broker.topic.topic_commons import TopicCommons
 from pybroker.errors import BrokerError, NotAllowedError, PersistenceError, ServiceNotReady
 from pybroker.model.effective_policies import EffectivePolicies
@@ -26,7 +26,7 @@ from pybroker.model.system_topics import is_system_topic
 if TYPE_CHECKING:
     from pybroker.broker.delivery.consumer import Consumer
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
-    from pybroker.broker.limits.publish_gate import WaitingRow
+    from pybroker.broker.limits.publish_rate_limit import WaitingPublishers
     from pybroker.broker.publishing.producer import Producer
     from pybroker.broker.topic.commons import Commons
     from pybroker.model.events import SendRun
@@ -67,9 +67,9 @@ class TopicBase(ABC):
         self.is_silent = False
         """What producers send is dropped without an answer: they are about to be closed, and send it again."""
         self.loaded_ms = self.surroundings.clock.wall_ms()
-        self._subscribe_limit: SubscribeLimit | None = None
+        self._subscribe_limit: SubscribeRateLimit | None = None
         self.publish_throttle: PublishThrottle | None = None
-        self.held_publishers: WaitingRow | None = None
+        self.held_publishers: WaitingPublishers | None = None
         """Where publishers wait while nothing is taken; None, as a rule, when they need not."""
 
     # --- policies ----------------------------------------------------------------------------------------------------
@@ -103,9 +103,9 @@ class TopicBase(ABC):
         if is_system_topic(self.name):
             return
         commons, policies, before = self.commons, self.policies, self.publish_throttle
-        own = renewed_gate(self.surroundings, None if before is None else before.own, policies.publish_rate)
-        group = commons.group_limits.of(policies.resource_group)
-        shared = [gate for gate in (commons.publish_gate, group.publish_gate) if gate is not None]
+        own = renewed_publish_limit(self.surroundings, None if before is None else before.own, policies.publish_rate)
+        group = commons.resource_group_rates.of(policies.resource_group)
+        shared = [limit for limit in (commons.publish_rate_limit, group.publish_rate_limit) if limit is not None]
         held = self.held_publishers
         is_needed = shared or own is not None or held is not None
         clock, counters = self.surroundings.clock, self.counters
@@ -141,7 +141,7 @@ class TopicBase(ABC):
         self.require_open()
         # Its right may have been revoked since the client asked: it waited for the topic, or for its turn.
         self.commons.authorization.require_produce(self.name, producer.peer.role)
-        topic_limits.require_encryption(self.shared, producer)
+        topic_admission.require_encryption(self.shared, producer)
 
     @abstractmethod
     async def store_epoch(self, epoch: int) -> None:
@@ -210,7 +210,7 @@ class TopicBase(ABC):
             self._subscribe_limit = None
             return
         if self._subscribe_limit is None or self._subscribe_limit.rate != rate:
-            self._subscribe_limit = SubscribeLimit(rate)
+            self._subscribe_limit = SubscribeRateLimit(rate)
         if not self._subscribe_limit.admits(consumer, self.surroundings.clock.monotonic_ms()):
             raise NotAllowedError("Subscribe limited by subscribe rate limit per consumer.")
 
@@ -235,7 +235,7 @@ class TopicBase(ABC):
         """Add `consumer` to `subscription`, in its turn. Raises ConsumerBusy, AuthorizationError."""
         self.require_open()
         self.commons.authorization.require_consume(self.name, subscription.name, consumer.peer.role)
-        topic_limits.require_room_for_consumer(self.shared, self.subscriptions.values(), consumer.peer)
+        topic_admission.require_room_for_consumer(self.shared, self.subscriptions.values(), consumer.peer)
         subscription.add_consumer(consumer, kind)
 
     # --- life --------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from pybroker.model.system_topics import is_system_topic
 
 if TYPE_CHECKING:
     from pybroker.broker.entry_filters import EntryFilter
-    from pybroker.broker.limits.dispatch_limit import DispatchLimit
+    from pybroker.broker.limits.dispatch_rate_limit import DispatchRateLimit
     from pybroker.broker.topic.commons import Commons
     from pybroker.model.names import TopicName
     from pybroker.model.policies import NamespacePolicies, TopicPolicies
@@ -47,7 +47,7 @@ class TopicCommons:
         """When somebody was known to use it last."""
         self.has_entry_metadata = False
         """Whether the broker has put something in front of entries that are stored, or does so now."""
-        self.dispatch_limit: DispatchLimit | None = None
+        self.dispatch_rate_limit: DispatchRateLimit | None = None
         """What limits the dispatch of all subscriptions together."""
         self._own_policies = own_policies
         self._policies: EffectivePolicies | None = None

@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pybroker import logs
-from pybroker.broker.limits.publish_gate import WaitingRow
+from pybroker.broker.limits.publish_rate_limit import WaitingPublishers
 from pybroker.broker.publishing.deduplication import NO_SEQUENCE_ID, Accepted, Deduplication, Verdict
 from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.publishing.publish_checks import rows
@@ -98,7 +98,7 @@ class TopicDeduplication:
         if is_wanted and self.known is None:
             self.known = Deduplication()
             self.status = DeduplicationStatus.INITIALIZED
-            topic.held_publishers = WaitingRow()
+            topic.held_publishers = WaitingPublishers()
             topic.renew_publish_throttle()
         elif not is_wanted and self.known is not None:
             self.known = None

@@ -13,8 +13,8 @@ from pybroker.broker.delivery.subscription_registry import BEING_DELETED, BEING_
 from pybroker.broker.lifecycle.open_topic import on_open_topic
 from pybroker.broker.non_persistent.topic import NonPersistentTopic
 from pybroker.broker.topic.topic import Topic
+from pybroker.broker.topic.topic_admission import require_room_for_consumer, require_type_enabled
 from pybroker.broker.topic.topic_base import TopicBase
-from pybroker.broker.topic.topic_limits import require_room_for_consumer, require_type_enabled
 from pybroker.broker.topic.topic_schemas import admit_consumer_schema
 from pybroker.dispatch.consumer_state import KeySharedOptions
 from pybroker.errors import (

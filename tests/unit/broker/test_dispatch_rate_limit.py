@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from pybroker.broker.limits.dispatch_limit import DispatchLimit, is_limited
+from pybroker.broker.limits.dispatch_rate_limit import DispatchRateLimit, is_limited
 from pybroker.model.policies import DispatchRate
 
 
@@ -15,7 +15,7 @@ def test_a_rate_of_nothing_limits_nothing() -> None:
 
 
 def test_messages_and_bytes_are_limited_each_by_itself() -> None:
-    limit = DispatchLimit("Topic", DispatchRate(10, 1000), 0, 0, 0)
+    limit = DispatchRateLimit("Topic", DispatchRate(10, 1000), 0, 0, 0)
     assert limit.allowance(0) == (10, 1000)
     limit.spend(2, 1500)
     assert limit.allowance(0) == (8, -500)
@@ -24,24 +24,24 @@ def test_messages_and_bytes_are_limited_each_by_itself() -> None:
 
 
 def test_what_is_not_limited_is_infinite() -> None:
-    assert DispatchLimit("Topic", DispatchRate(10), 0, 0, 0).allowance(0) == (10, inf)
-    assert DispatchLimit("Topic", DispatchRate(0, 10), 0, 0, 0).allowance(0) == (inf, 10)
+    assert DispatchRateLimit("Topic", DispatchRate(10), 0, 0, 0).allowance(0) == (10, inf)
+    assert DispatchRateLimit("Topic", DispatchRate(0, 10), 0, 0, 0).allowance(0) == (inf, 10)
 
 
 def test_a_period_is_as_long_as_it_says_and_a_second_by_default() -> None:
-    limit = DispatchLimit("Topic", DispatchRate(10, ratePeriodInSecond=10), 0, 0, 0)
+    limit = DispatchRateLimit("Topic", DispatchRate(10, ratePeriodInSecond=10), 0, 0, 0)
     limit.spend(10, 0)
     assert limit.allowance(1000)[0] == 1
-    limit = DispatchLimit("Topic", DispatchRate(10), 0, 0, 0)
+    limit = DispatchRateLimit("Topic", DispatchRate(10), 0, 0, 0)
     limit.spend(10, 0)
     assert limit.allowance(1000)[0] == 10
 
 
 def test_a_relative_rate_lets_as_much_more_out_as_comes_in() -> None:
-    limit = DispatchLimit("Topic", DispatchRate(10, 100, relativeToPublishRate=True), 0, 1000, 5000)
+    limit = DispatchRateLimit("Topic", DispatchRate(10, 100, relativeToPublishRate=True), 0, 1000, 5000)
     limit.spend(10, 100)
     limit.published(1050, 5700)
     assert limit.allowance(0) == (50, 700)
-    plain = DispatchLimit("Topic", DispatchRate(10), 0, 0, 0)
+    plain = DispatchRateLimit("Topic", DispatchRate(10), 0, 0, 0)
     plain.published(1000, 1000)
     assert plain.allowance(0)[0] == 10

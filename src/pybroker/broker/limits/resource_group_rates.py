@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pybroker.broker.limits.dispatch_limit import DispatchLimit, is_limited
-from pybroker.broker.limits.publish_gate import PublishGate, renewed_gate
+from pybroker.broker.limits.dispatch_rate_limit import DispatchRateLimit, is_limited
+from pybroker.broker.limits.publish_rate_limit import PublishRateLimit, renewed_publish_limit
 from pybroker.metadata.resource_groups import ResourceGroup, ResourceGroups
 from pybroker.model.policies import DispatchRate, PublishRate
 
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
     from pybroker.surroundings import Surroundings
 
 
-class LimitsOfGroup:
+class RatesOfGroup:
     """None is no limit."""
 
     def __init__(self) -> None:
-        self.publish_gate: PublishGate | None = None
-        self.dispatch_limit: DispatchLimit | None = None
+        self.publish_rate_limit: PublishRateLimit | None = None
+        self.dispatch_rate_limit: DispatchRateLimit | None = None
 
 
-_UNLIMITED = LimitsOfGroup()
+_UNLIMITED = RatesOfGroup()
 
 
-class GroupLimits:
+class ResourceGroupRates:
     """Owned by the broker."""
 
     def __init__(self, surroundings: Surroundings, groups: ResourceGroups) -> None:
         self._surroundings = surroundings
         self._groups = groups
-        self._limits: dict[str, LimitsOfGroup] = {}
+        self._limits: dict[str, RatesOfGroup] = {}
 
-    def of(self, name: str | None) -> LimitsOfGroup:
+    def of(self, name: str | None) -> RatesOfGroup:
         """The limits of a group; none without a group, or when there is none of that name."""
         group = None if name is None else self._groups.get(name)
         if name is None or group is None:
             return _UNLIMITED
         limits = self._limits.get(name)
         if limits is None:
-            limits = self._limits[name] = LimitsOfGroup()
+            limits = self._limits[name] = RatesOfGroup()
             self._apply(limits, group)
         return limits
 
@@ -55,13 +55,13 @@ class GroupLimits:
                 del self._limits[name]
             self._apply(limits, group or ResourceGroup())
 
-    def _apply(self, limits: LimitsOfGroup, group: ResourceGroup) -> None:
+    def _apply(self, limits: RatesOfGroup, group: ResourceGroup) -> None:
         rate = PublishRate(group.publishRateInMsgs, group.publishRateInBytes)
-        limits.publish_gate = renewed_gate(self._surroundings, limits.publish_gate, rate)
+        limits.publish_rate_limit = renewed_publish_limit(self._surroundings, limits.publish_rate_limit, rate)
         dispatch_rate = DispatchRate(group.dispatchRateInMsgs, group.dispatchRateInBytes, False, 1)
-        before = limits.dispatch_limit
+        before = limits.dispatch_rate_limit
         if not is_limited(dispatch_rate):
-            limits.dispatch_limit = None
+            limits.dispatch_rate_limit = None
         elif before is None or before.rate != dispatch_rate:
             now_ms = self._surroundings.clock.monotonic_ms()
-            limits.dispatch_limit = DispatchLimit("ResourceGroup", dispatch_rate, now_ms, 0, 0)
+            limits.dispatch_rate_limit = DispatchRateLimit("ResourceGroup", dispatch_rate, now_ms, 0, 0)

@@ -14,7 +14,7 @@ MAX_CONSUMERS = 10_000
 """So many are remembered; beyond it those that have not subscribed for a period are forgotten, then the oldest."""
 
 
-class SubscribeLimit:
+class SubscribeRateLimit:
     """Owned by a topic."""
 
     def __init__(self, rate: SubscribeRate) -> None:

@@ -1,6 +1,6 @@
-"""One limit on publishing, and who waits for it: in turns, until the limit lets the next message pass.
+"""One publish rate at work, and who waits for it: in turns, until the limit lets the next message pass.
 
-Knows of no topic: the gates of broker, resource groups and topics are alike.
+Knows of no topic: the limits of broker, resource groups and topics are alike.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from pybroker.broker.limits.rate_limit import RateLimit
+from pybroker.broker.limits.rate_buckets import RateBuckets
 from pybroker.model.policies import PublishRate
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ class PublishWaiter(ABC):
         """Publish what had to wait, or wait again."""
 
 
-class WaitingRow:
-    """Who waits, in the order in which they go on; by itself, until it is opened."""
+class WaitingPublishers:
+    """A row of clients that wait, in the order in which they go on; by itself, until it is opened."""
 
     def __init__(self) -> None:
         self._waiting: dict[PublishWaiter, None] = {}
@@ -51,14 +51,14 @@ class WaitingRow:
             waiter.publish_again()
 
 
-class PublishGate(WaitingRow):
-    """One limit, and who waits for it. Shared by all topics under the limit."""
+class PublishRateLimit(WaitingPublishers):
+    """Of a broker, a resource group or a topic, and who waits for it. Shared by all topics under the limit."""
 
     def __init__(self, surroundings: Surroundings, rate: PublishRate) -> None:
         assert is_limited(rate)
         super().__init__()
         self.rate = rate
-        self.limit = RateLimit(
+        self.buckets = RateBuckets(
             rate.publishThrottlingRateInMsg, rate.publishThrottlingRateInByte, 1000, surroundings.clock.monotonic_ms()
         )
         self._surroundings = surroundings
@@ -68,11 +68,11 @@ class PublishGate(WaitingRow):
         super().wait(waiter)
         if not self._is_timed:
             self._is_timed = True
-            self._surroundings.call_later(min(MAX_WAIT_MS, max(1, self.limit.wait_ms())) / 1000, self._time_passed)
+            self._surroundings.call_later(min(MAX_WAIT_MS, max(1, self.buckets.wait_ms())) / 1000, self._time_passed)
 
     def _time_passed(self) -> None:
         self._is_timed = False
-        while self._waiting and min(self.limit.allowance(self._surroundings.clock.monotonic_ms())) > 0:
+        while self._waiting and min(self.buckets.allowance(self._surroundings.clock.monotonic_ms())) > 0:
             self._let_go(next(iter(self._waiting)))  # It is last in the row if it has to wait again.
         if self._waiting:
             self.wait(next(iter(self._waiting)))
@@ -83,8 +83,10 @@ def is_limited(rate: PublishRate) -> bool:
     return rate.publishThrottlingRateInMsg > 0 or rate.publishThrottlingRateInByte > 0
 
 
-def renewed_gate(surroundings: Surroundings, gate: PublishGate | None, rate: PublishRate) -> PublishGate | None:
-    """What limits to `rate`, None for no limit; the same gate while the rate is the same."""
+def renewed_publish_limit(
+    surroundings: Surroundings, before: PublishRateLimit | None, rate: PublishRate
+) -> PublishRateLimit | None:
+    """What limits to `rate`, None for no limit; the same object while the rate is the same."""
     if not is_limited(rate):
         return None
-    return gate if gate is not None and gate.rate == rate else PublishGate(surroundings, rate)
+    return before if before is not None and before.rate == rate else PublishRateLimit(surroundings, rate)

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 
-class UnackedBudget(Generic[K]):
+class BrokerUnackedLimit(Generic[K]):
     """Owned by the broker. Invariant: `total` is the sum over all subscriptions; nobody is stopped below the limit's half."""
 
     def __init__(self, max_messages: int, share: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pybroker.broker.limits.rate_limit import RateLimit
+from pybroker.broker.limits.rate_buckets import RateBuckets
 from pybroker.model.policies import DispatchRate
 
 _MS_PER_S = 1000
@@ -13,7 +13,7 @@ def is_limited(rate: DispatchRate) -> bool:
     return rate.dispatchThrottlingRateInMsg > 0 or rate.dispatchThrottlingRateInByte > 0
 
 
-class DispatchLimit(RateLimit):
+class DispatchRateLimit(RateBuckets):
     """Of a broker, a resource group, a topic or a subscription, whoever owns it; all that are served under it share it."""
 
     __slots__ = ("_bytes_in", "_messages_in", "rate", "scope")

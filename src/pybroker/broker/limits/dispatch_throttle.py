@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pybroker.broker.limits.dispatch_limit import DispatchLimit, is_limited
+from pybroker.broker.limits.dispatch_rate_limit import DispatchRateLimit, is_limited
 from pybroker.dispatch.dispatcher import Delivery, Dispatcher, ReadPlan
 from pybroker.model.policies import DispatchRate
 
@@ -25,13 +25,15 @@ MIN_WAIT_MS = 10
 def renew(topic: Topic) -> None:
     """Apply the rates that are in force for `topic` now; a limit that stays the same keeps its count."""
     shared = topic.shared
-    shared.dispatch_limit = _renewed_limit("Topic", shared.dispatch_limit, topic.policies.dispatch_rate, shared)
+    shared.dispatch_rate_limit = _renewed_limit(
+        "Topic", shared.dispatch_rate_limit, topic.policies.dispatch_rate, shared
+    )
     for subscription in topic.subscriptions.values():
         subscription.throttle = throttle_of(subscription)
         subscription.wake()
 
 
-def throttle_of(subscription: Subscription) -> Throttle | None:
+def throttle_of(subscription: Subscription) -> DispatchThrottle | None:
     """What holds for `subscription` now; None when nothing limits it."""
     topic = subscription.topic
     policies = topic.policies
@@ -42,27 +44,31 @@ def throttle_of(subscription: Subscription) -> Throttle | None:
         policies.subscription_dispatch_rate_of(subscription.name),
         topic,
     )
-    group = topic.commons.group_limits.of(policies.resource_group)
-    candidates = (topic.commons.dispatch_limit, group.dispatch_limit, topic.dispatch_limit)
+    group = topic.commons.resource_group_rates.of(policies.resource_group)
+    candidates = (topic.commons.dispatch_rate_limit, group.dispatch_rate_limit, topic.dispatch_rate_limit)
     shared = [limit for limit in candidates if limit is not None]
-    return Throttle(subscription, shared, own) if shared or own is not None else None
+    return DispatchThrottle(subscription, shared, own) if shared or own is not None else None
 
 
 def _renewed_limit(
-    scope: str, limit: DispatchLimit | None, rate: DispatchRate, topic: TopicCommons
-) -> DispatchLimit | None:
+    scope: str, limit: DispatchRateLimit | None, rate: DispatchRate, topic: TopicCommons
+) -> DispatchRateLimit | None:
     if not is_limited(rate):
         return None
     if limit is not None and limit.rate == rate:
         return limit
     counters = topic.counters
-    return DispatchLimit(scope, rate, topic.surroundings.clock.monotonic_ms(), counters.messages_in, counters.bytes_in)
+    return DispatchRateLimit(
+        scope, rate, topic.surroundings.clock.monotonic_ms(), counters.messages_in, counters.bytes_in
+    )
 
 
-class Throttle:
+class DispatchThrottle:
     """Owned by its subscription. `own` is the limit that it shares with nobody."""
 
-    def __init__(self, subscription: Subscription, shared: list[DispatchLimit], own: DispatchLimit | None) -> None:
+    def __init__(
+        self, subscription: Subscription, shared: list[DispatchRateLimit], own: DispatchRateLimit | None
+    ) -> None:
         self.own = own
         self._limits = [*shared, *([] if own is None else [own])]
         self._subscription = subscription

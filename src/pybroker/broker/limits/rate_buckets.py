@@ -12,7 +12,7 @@ from math import inf
 from pybroker.model.token_bucket import TokenBucket
 
 
-class RateLimit:
+class RateBuckets:
     """At most so many messages and so many bytes in each period; at least one of the two is limited."""
 
     __slots__ = ("_buckets", "_bytes", "_messages")
