@@ -1,6 +1,5 @@
 """One Spark session and one broker for all tests; where Java is missing they are left out, saying so."""
 
-import itertools
 import os
 import shutil
 import sys
@@ -8,12 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pulsar
 import pytest
-from tests.clients.conftest import new_client
+from tests.clients.conftest import client, topic
 from tests.support.broker_process import BrokerProcess
 
-_serial = itertools.count(1)
+__all__ = ["broker", "client", "own_broker", "spark", "topic"]
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {
     "brokerDeduplicationEnabled": "true",
@@ -66,17 +64,3 @@ def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     process = BrokerProcess(tmp_path, SETTINGS).start()
     yield process
     process.stop()
-
-
-@pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[pulsar.Client]:
-    """An official client of the shared broker."""
-    connected = new_client(broker.url)
-    yield connected
-    connected.close()
-
-
-@pytest.fixture
-def topic() -> str:
-    """A topic name that no other test uses."""
-    return f"persistent://public/default/spark-{next(_serial)}"

@@ -1,8 +1,5 @@
 """Spark reads Iceberg tables without a jar, and its tasks write the files that the driver commits."""
 
-import os
-import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +7,7 @@ import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
-if shutil.which("java") is None:
-    pytest.skip("Spark needs Java 17", allow_module_level=True)
 
-from pyspark.sql import SparkSession
 from tests.tables.lake.made_up_topic import SCHEMA, MadeUpPlanner, MadeUpReading
 from tests.tables.lake.tables import identities, open_table, pipeline_of, rows_of, run_to_end
 
@@ -23,19 +17,6 @@ from pybroker.spark.iceberg_table import IcebergTableSource
 
 pytestmark = pytest.mark.spark
 A = "persistent://t/n/a"
-
-
-@pytest.fixture(scope="module")
-def session() -> Any:
-    """The session of this process, as other Spark tests have it."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    return (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "1g")
-        .getOrCreate()
-    )
 
 
 def catalog_options(directory: Path) -> dict[str, str]:
@@ -49,7 +30,7 @@ def catalog_options(directory: Path) -> dict[str, str]:
 
 
 def test_an_evolved_table_is_read_with_its_present_columns_and_with_those_of_an_older_snapshot(
-    session: Any, tmp_path: Path
+    spark: Any, tmp_path: Path
 ) -> None:
     planner = MadeUpPlanner({A: {1: 40}})
     planner.present_reading = MadeUpReading(SCHEMA.append(pa.field("n", pa.int32())))
@@ -61,8 +42,8 @@ def test_an_evolved_table_is_read_with_its_present_columns_and_with_those_of_an_
         SCHEMA.append(pa.field("number", pa.int64())).append(pa.field("extra", pa.float64()))
     )
     run_to_end(pipeline_of(open_table("iceberg", tmp_path), planner))
-    session.dataSource.register(IcebergTableSource)
-    read = session.read.format("pulsar-lake").options(**catalog_options(tmp_path))
+    spark.dataSource.register(IcebergTableSource)
+    read = spark.read.format("pulsar-lake").options(**catalog_options(tmp_path))
     frame = read.load()
     assert dict(frame.dtypes)["number"] == "bigint"
     assert frame.selectExpr("sum(number)", "count(extra)", "count(distinct __entryId)").first() == (
@@ -86,9 +67,9 @@ def test_a_wrong_option_is_told_without_its_value() -> None:
 
 
 @pytest.mark.parametrize("kind", ["iceberg", "delta", "parquet"])
-def test_tasks_write_the_files_that_the_driver_commits(session: Any, kind: str, tmp_path: Path) -> None:
+def test_tasks_write_the_files_that_the_driver_commits(spark: Any, kind: str, tmp_path: Path) -> None:
     planner = MadeUpPlanner({A: {1: 300}})
-    workers = SparkWorkers(session)
+    workers = SparkWorkers(spark)
     options = LakeOptions("main", "driver", commit_bytes=150_000, least_share_bytes=1000)
     run_to_end(LakePipeline(open_table(kind, tmp_path), planner, workers, options))
     assert identities(rows_of(kind, tmp_path)) == planner.expected()

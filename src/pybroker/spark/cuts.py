@@ -41,7 +41,11 @@ def split_size(plans: Sequence[TopicPlan], split_bytes: int, min_partitions: int
 
 
 def cut(plan: TopicPlan, split_bytes: int) -> tuple[CutRange, ...]:
-    """All entries of the plan as ranges of about `split_bytes`, cut at sparse points where there are some, else evenly."""
+    """All entries of the plan as ranges of about `split_bytes`, cut at sparse points where there are some, else evenly.
+
+    That is not what `reading.cutting` does, which leaves whole what has no points: here the size of a task is what counts, and
+    each range tells its own, by which small ones share a task.
+    """
     ranges: list[CutRange] = []
     for stretch in stretches(plan):
         pieces = max(-(-stretch.size_bytes // split_bytes), 1)
