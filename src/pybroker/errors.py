@@ -1,11 +1,12 @@
 """Every error that a client or an operator can be answered with.
 
-Three families (see docs/architecture.md):
+Families (see docs/architecture.md):
 
 * `ProtocolViolation`: the peer broke the protocol; its connection is closed, nobody else notices.
 * `BrokerError`: expected and answered. One subclass for each `ServerError` of the protocol, with that very name; the class
   holds the code and the HTTP status, and only the two edges (connection, HTTP) read them.
 * `AdminError`: a refusal that only REST has a code for (conflict, precondition).
+* `StoreError`: storage failed, a full disk among it; `told_as` is the `BrokerError` that clients get.
 
 Anything else that reaches an edge is a bug: it is answered `UnknownError`, logged with its stack and counted.
 """
@@ -172,7 +173,14 @@ class AdminError(Exception):
 
 
 class StoreError(Exception):
-    """A storage or metadata back end failed; the edges turn it into PersistenceError or MetadataError."""
+    """A storage or metadata back end failed; the text says how. What a client is told of it is said here alone."""
+
+    told_as: ClassVar[type[BrokerError]] = PersistenceError
+    """Its code for clients, and its HTTP status; a subclass may say another."""
+
+    def answer(self, what: str = "") -> BrokerError:
+        """The error for who asked; `what` says of what, if the text does not."""
+        return self.told_as(f"{what}{self}")
 
 
 class BadVersionError(StoreError):

@@ -8,8 +8,11 @@ from pybroker.errors import (
     BadVersionError,
     BrokerError,
     LedgerFenced,
+    MetadataError,
     NoSuchLedger,
+    PersistenceError,
     ProtocolViolation,
+    StorageFull,
     StoreError,
 )
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -53,3 +56,14 @@ def test_the_families_of_errors_are_apart() -> None:
 def test_a_rest_refusal_holds_its_status_and_reason() -> None:
     refusal = AdminError(409, "namespace is not empty")
     assert (refusal.status, refusal.reason, str(refusal)) == (409, "namespace is not empty", "namespace is not empty")
+
+
+def test_what_storage_failed_at_is_told_by_one_code_that_a_kind_of_failure_may_change() -> None:
+    told = StorageFull("no room for entries").answer("not stored: ")
+    assert isinstance(told, PersistenceError)
+    assert str(told) == "not stored: no room for entries"
+
+    class Elsewhere(StoreError):
+        told_as = MetadataError
+
+    assert isinstance(Elsewhere("gone").answer(), MetadataError)

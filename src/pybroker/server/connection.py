@@ -23,7 +23,6 @@ from pybroker.dispatch.dispatcher import Delivery
 from pybroker.errors import (
     BrokerError,
     ConsumerNotFound,
-    PersistenceError,
     ProtocolViolation,
     StoreError,
     UnknownError,
@@ -421,7 +420,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             return failure
         if isinstance(failure, StoreError):
             logs.warning("storage.failed", connection=self.address, error=str(failure))
-            return PersistenceError(str(failure))
+            return failure.answer()
         self.surroundings.stats.bugs += 1
         logs.error("request.failed", connection=self.address, exc_info=failure)
         return UnknownError(f"internal error: {type(failure).__name__}")

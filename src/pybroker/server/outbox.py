@@ -1,7 +1,7 @@
 """What waits to be written to one connection: one write for each turn of the loop.
 
 Small parts are joined, since a system call or a buffer object for each costs more than the copy; parts of 16 KiB and more are
-handed over as they are.
+handed over as they are. What happens when a client does not read, and this grows, is `pause_writing` in `connection.py`.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class Application:
                 return Response(str(error), status_code=400, media_type="text/plain")
             case StoreError():
                 logs.error("http.store_failed", method=scope["method"], path=scope["path"], error=str(error))
-                return _reason(500, f"The broker's store failed: {error}")
+                return _reason(error.told_as.http_status, f"The broker's store failed: {error}")
             case HTTPException():
                 return Response(status_code=error.status_code, headers=error.headers)
             case _:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pybroker import logs
-from pybroker.errors import BrokerError, NotAllowedError, PersistenceError, StoreError
+from pybroker.errors import BrokerError, NotAllowedError, StoreError
 from pybroker.model.ack_set import WORD_BITS
 from pybroker.model.events import Ack, PartialAck
 from pybroker.model.position import from_wire
@@ -161,5 +161,5 @@ def _acknowledge_up_to(subscription: Subscription, ack: Ack) -> tuple[bool, int]
 
 
 def _answer(consumer: Consumer, request_id: int, error: StoreError | None) -> None:
-    failure = None if error is None else PersistenceError(f"the acknowledgement is not stored: {error}")
+    failure = None if error is None else error.answer("the acknowledgement is not stored: ")
     consumer.peer.send_ack_response(consumer.consumer_id, request_id, failure)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pybroker import logs
 from pybroker.broker.publishing.producer_access import AccessMode, ProducerAccess, Standing
 from pybroker.broker.topic import topic_admission
-from pybroker.errors import AuthorizationError, BrokerError, PersistenceError, ProducerBusy, ProducerFenced, StoreError
+from pybroker.errors import AuthorizationError, BrokerError, ProducerBusy, ProducerFenced, StoreError
 
 if TYPE_CHECKING:
     from pybroker.broker.publishing.producer import Producer
@@ -160,7 +160,7 @@ class ProducerPlaces:
             await self._take_over(producer)
         except (BrokerError, StoreError) as error:
             producer.detach()
-            self._refuse(producer, error if isinstance(error, BrokerError) else PersistenceError(str(error)))
+            self._refuse(producer, error if isinstance(error, BrokerError) else error.answer())
         else:
             producer.is_waiting = False
             producer.peer.producer_ready(producer.producer_id)

@@ -29,7 +29,6 @@ from pybroker.errors import (
     LedgerFenced,
     LedgerTerminated,
     NoSuchLedger,
-    PersistenceError,
     ProducerBlockedQuotaExceededException,
     StorageFull,
     StoreError,
@@ -257,7 +256,7 @@ class Topic(TopicBase, ManagedLedgerListener):
             self._refused_producers.add(producer.name)
         if isinstance(error, LedgerTerminated):
             return self._terminated()
-        return PersistenceError(str(error))
+        return error.answer()
 
     # --- subscriptions: what is done to them is the registry's ---------------------------------------------------------
 
