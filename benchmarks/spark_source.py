@@ -2,7 +2,8 @@
 
 One broker in a process of its own and one topic of 1 KiB messages, sealed; local[2], the `noop` sink. In each round, one after the
 other: segment files, the bulk endpoint, the binary protocol, a Python source that yields ready-made batches of the same rows, and
-Spark's own Parquet reader. Medians over the rounds; figures of one run can be compared, those of different runs cannot.
+Spark's own Parquet reader. Medians over the rounds; figures of one run can be compared, those of different runs cannot. Beside
+the time it says how much time of processors the broker, Spark and its Python processes took: that is what counts when other work runs beside.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from tests.support.broker_process import BrokerProcess
 
 from benchmarks.lake import TOPIC, publish
+from benchmarks.processor_time import processor_seconds
 
 SETTINGS = {"defaultRetentionTimeInMinutes": "-1", "defaultRetentionSizeInMB": "-1"}
 
@@ -80,6 +82,7 @@ def main() -> None:
 
 def _measure(broker: BrokerProcess, directory: Path, rows: int, rounds: int) -> None:
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
     spark = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.memory", "2g").getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     spark.dataSource.register(Ready)
@@ -98,17 +101,27 @@ def _measure(broker: BrokerProcess, directory: Path, rows: int, rounds: int) -> 
         "parquet": lambda: spark.read.parquet(parquet),
     }
     took_s: dict[str, list[float]] = {name: [] for name in cases}
+    busy_s: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(rounds + 1):
         for name, frame in cases.items():
-            started_s = time.perf_counter()
+            started_s, busy_before_s = time.perf_counter(), processor_seconds(os.getpid())
             frame().write.format("noop").mode("overwrite").save()
             if number:  # the first round is warm-up
                 took_s[name].append(time.perf_counter() - started_s)
+                busy_s[name].append(processor_seconds(os.getpid()) - busy_before_s)
     assert topic("segment").count() == rows
     for name, times in took_s.items():
         median = statistics.median(times)
-        ratio = statistics.median(ready / own for ready, own in zip(took_s["ready"], times, strict=True))
-        print(f"{name:8} {rows / median / 1000:8.0f} krow/s   {ratio:5.2f} of ready-made batches")
+        ratio, busy_ratio = (
+            statistics.median(ready / own for ready, own in zip(each["ready"], each[name], strict=True))
+            for each in (took_s, busy_s)
+        )
+        busy = statistics.median(busy_s[name])
+        print(
+            f"{name:8} {rows / median / 1000:8.0f} krow/s   {ratio:5.2f} of ready-made batches;"
+            f"   {busy:6.2f} s of processors, {busy_ratio:5.2f}"
+        )
+    print("load average", *(f"{value:.1f}" for value in os.getloadavg()))
     spark.stop()
 
 

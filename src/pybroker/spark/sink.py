@@ -1,57 +1,19 @@
-"""The sink of the data source `pulsar`: what Spark calls to write a batch, or each batch of a stream.
+"""The sink of the data source `pulsar`.
 
-Spark makes a writer on the driver, carries it to the tasks, and makes another one, in another process, for each commit. So a
-writer holds options only. What fails in a commit of a stream reaches the user without its cause: it is logged here as well.
+It imports what writes only when something is written: Spark starts processes for each step of a query, and those that read have no
+use for a client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
-from pyspark.sql.pandas.types import to_arrow_schema
-
-from pybroker import logs
-from pybroker.spark.once_writer import OncePlan, OnceWriter, complete_batch, plan_batch
 from pybroker.spark.option_text import InvalidOptions
-from pybroker.spark.sink_notes import Writer
-from pybroker.spark.sink_options import EFFECTIVELY_ONCE, WriteOptions, parse_write_options
-from pybroker.spark.sink_rows import payload_fields
-from pybroker.spark.topic_writer import TopicWriter, Written
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
     from pyspark.sql.types import StructType
-
-
-_BATCH_ID = "streaming.sql.batchId"
-_QUERY_ID = "sql.streaming.queryId"
-_RUN_ID = "spark.jobGroup.id"
-
-
-@dataclass
-class TaskWritten(WriterCommitMessage):
-    """What one task tells the driver."""
-
-    task: int
-    written: Written = field(default_factory=Written)
-    who: Writer | None = None
-    """Effectively once: which run of which query wrote which batch."""
-
-
-def _writer_of(context: TaskContext, options: WriteOptions) -> Writer:
-    """Spark tells its tasks by properties which batch of which query they are of; what is no stream is the one batch of its job."""
-    batch, query = context.getLocalProperty(_BATCH_ID), context.getLocalProperty(_QUERY_ID)
-    if batch is None or query is None:
-        return Writer(f"job-{options.sink_id}", "", 0)
-    return Writer(query, context.getLocalProperty(_RUN_ID) or "", int(batch))
 
 
 class PulsarSink:
@@ -61,108 +23,16 @@ class PulsarSink:
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Of a batch. Raises InvalidOptions and RowsRefused before anything runs."""
+        from pybroker.spark.sink_writer import BatchWriter, checked  # noqa: PLC0415
+
         if overwrite:
             raise InvalidOptions('topics are only appended to: use mode("append")')
-        return BatchWriter(_checked(self.options, schema, is_stream=False))
+        return BatchWriter(checked(self.options, schema, is_stream=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         """Of each batch of a stream."""
+        from pybroker.spark.sink_writer import StreamWriter, checked  # noqa: PLC0415
+
         if overwrite:
             raise InvalidOptions('topics are only appended to: use outputMode("append")')
-        return StreamWriter(_checked(self.options, schema, is_stream=True))
-
-
-def _checked(options: Mapping[str, str], schema: StructType, *, is_stream: bool) -> WriteOptions:
-    parsed = parse_write_options(options, is_stream=is_stream)
-    payload_fields(to_arrow_schema(schema, timezone="UTC"), parsed.topic)
-    return parsed
-
-
-class _Writer:
-    """What both writers do. Made on the driver before the tasks of each batch, and once more for its commit."""
-
-    def __init__(self, options: WriteOptions) -> None:
-        self._options = options
-        self._plan: OncePlan | None = None
-        if options.delivery == EFFECTIVELY_ONCE:
-            self._plan = plan_batch(options)
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
-        """In a task: send all rows, and return when they are stored."""
-        context = TaskContext.get()
-        assert context is not None
-        task = context.partitionId()
-        try:
-            if self._plan is not None:
-                return self._write_once(iterator, task, _writer_of(context, self._options), self._plan)
-            return self._write(iterator, task)
-        except Exception as error:
-            logs.error("sink.task_failed", task=task, attempt=context.attemptNumber(), reason=error)
-            raise
-
-    def _write(self, iterator: Iterator[pa.RecordBatch], task: int) -> TaskWritten:
-        writer = TopicWriter(self._options, task)
-        try:
-            for batch in iterator:
-                writer.write(batch)
-            return TaskWritten(task, writer.finish())
-        finally:
-            writer.close()
-
-    def _write_once(self, iterator: Iterator[pa.RecordBatch], task: int, who: Writer, plan: OncePlan) -> TaskWritten:
-        writer = OnceWriter(self._options, task, who, plan)
-        try:
-            take = writer.write if writer.start() else writer.skip
-            for batch in iterator:
-                take(batch)
-            return TaskWritten(task, writer.finish(), who)
-        finally:
-            writer.close()
-
-    def _complete(self, messages: list[Any]) -> None:
-        """Effectively once: note that the batch is stored."""
-        sent = [each for each in messages if isinstance(each, TaskWritten)]
-        if self._plan is None or not sent or (who := sent[0].who) is None:
-            return
-        try:
-            complete_batch(self._options, who, len(messages), sum(each.written.rows for each in sent))
-        except Exception as error:
-            logs.error("sink.commit_failed", batch=who.batch, reason=error)  # Spark does not say why
-            raise
-
-    def _log(self, event: str, messages: list[Any], **fields: object) -> None:
-        sent = [each.written for each in messages if isinstance(each, TaskWritten)]
-        logs.info(
-            event,
-            tasks=len(messages),
-            rows=sum(each.rows for each in sent),
-            entries=sum(each.entries for each in sent),
-            skipped_rows=sum(each.skipped_rows for each in sent),
-            doubled_rows=sum(each.doubled_rows for each in sent),
-            topics=",".join(sorted({topic for each in sent for topic in each.topics})),
-            **fields,
-        )
-
-
-class BatchWriter(_Writer, DataSourceArrowWriter):
-    """Writes a data frame once."""
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._complete(messages)
-        self._log("sink.committed", messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What the tasks that succeeded have sent stays: topics take nothing back."""
-        self._log("sink.aborted", messages)
-
-
-class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """Writes one batch of a stream."""
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        self._complete(messages)
-        self._log("sink.committed", messages, batch=batchId)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """What the tasks that succeeded have sent stays: topics take nothing back."""
-        self._log("sink.aborted", messages, batch=batchId)
+        return StreamWriter(checked(self.options, schema, is_stream=True))
