@@ -2,8 +2,8 @@
 
 One broker in a process of its own and one topic of 1 KiB messages, sealed; local[2], the `noop` sink. In each round, one after the
 other: segment files, the bulk endpoint, the binary protocol, a Python source that yields ready-made batches of the same rows, and
-Spark's own Parquet reader. Medians over the rounds; figures of one run can be compared, those of different runs cannot. Beside
-the time it says how much time of processors the broker, Spark and its Python processes took: that is what counts when other work runs beside.
+Spark's own Parquet reader. Medians over the rounds; figures of one run can be compared, those of different runs cannot. Beside the
+time stands how much time of processors the broker, Spark and its Python processes took: what counts when other work runs, too.
 """
 
 from __future__ import annotations
