@@ -1,9 +1,10 @@
 """How fast `lake` fills a table, beside Spark writing the same rows: `python -m benchmarks.lake --rows 500000`.
 
 One broker in a process of its own, one topic of 1 KiB messages in batches; then, one after another and each into a fresh table:
-the pipeline with each format from segment files, the pipeline from the bulk endpoint, and Spark's Parquet writer (zstd, local[2])
-from the same rows that lie ready as uncompressed Parquet. Each is a median of `--rounds`. Figures of one run can be compared;
-those of different runs and machines cannot.
+the pipeline with each format from segment files and the pipeline from the bulk endpoint. Then, in turns with the pipeline: Spark
+4.1 with the Iceberg jar, where that can be had, writing the same Iceberg table (local[2]; format 2, zstd level 1, a catalog on
+SQLite as well) from the same rows that lie ready as uncompressed Parquet; and Spark's Parquet writer (zstd). Each is a median of
+`--rounds`. Figures of one run can be compared; those of different runs and machines cannot.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import os
 import shutil
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,7 +23,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.support.broker_process import BrokerProcess
+from tests.support.iceberg_spark import NoIcebergSpark, iceberg_spark
 
+from benchmarks.processor_time import processor_seconds
 from pybroker.client.access import Access
 from pybroker.lake.opening import lake_options, open_table, selection
 from pybroker.lake.pipeline import LakePipeline
@@ -97,6 +101,42 @@ def spark_writes_parquet(rows: Path, target: Path, rounds: int) -> list[float]:
     return seconds[1:]
 
 
+class IcebergSpark:
+    """Spark with the Iceberg jar in a process of its own, warm after the first table."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises NoIcebergSpark."""
+        python, jars = iceberg_spark()
+        environment = {**os.environ, "PYSPARK_PYTHON": str(python)}
+        environment.pop("PYTHONPATH", None)
+        self._process = subprocess.Popen(
+            [python, Path(__file__).with_name("iceberg_writer.py"), jars, str(directory)],
+            env=environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def seconds_of(self, table: str, rows: Path, row_count: int) -> float:
+        """How long it takes to make the table of these rows."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{table} {rows}\n")
+        self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.startswith("SECONDS "):
+                _, seconds, _, count = line.split()
+                assert int(count) == row_count, f"{count} rows"
+                return float(seconds)
+        raise RuntimeError("Spark with the Iceberg jar has ended")
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=500_000)
@@ -140,16 +180,53 @@ def measure(directory: Path, access: Access, options: argparse.Namespace) -> Non
         show(name, options.rows, medians[name])
     if not options.without_spark:
         source = directory / "rows.parquet"
-        files = sorted((directory / "parquet-segment-0-0").rglob("*.parquet"))
-        with pq.ParquetWriter(source, pq.read_schema(files[0]), compression="none") as writer:
-            for file in files:
-                for batch in pq.ParquetFile(file).iter_batches(20_000):
-                    writer.write_batch(batch)
+        lay_out(directory / "parquet-segment-0-0", source)
+        compare_with_iceberg_spark(directory, source, options, cases["iceberg from segment"])
         spark_seconds = statistics.median(spark_writes_parquet(source, directory / "spark", options.rounds))
         show("Spark writes Parquet", options.rows, spark_seconds)
         print(f"lake into iceberg / Spark into Parquet: {spark_seconds / medians['iceberg from segment']:.2f} times")
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     print(f"load average {load}; arrow {pa.__version__}")
+
+
+def lay_out(table: Path, target: Path) -> None:
+    """The rows of a table's Parquet files as one that is not compressed."""
+    files = sorted(table.rglob("*.parquet"))
+    with pq.ParquetWriter(target, pq.read_schema(files[0]), compression="none") as writer:
+        for file in files:
+            for batch in pq.ParquetFile(file).iter_batches(20_000):
+                writer.write_batch(batch)
+
+
+def compare_with_iceberg_spark(
+    directory: Path, rows: Path, options: argparse.Namespace, lake: Callable[[int], float]
+) -> None:
+    """The pipeline and Spark, in turns, each into fresh tables."""
+    try:
+        spark = IcebergSpark(directory)
+    except NoIcebergSpark as error:
+        print(f"left out: Spark writes Iceberg ({error})")
+        return
+    spark.seconds_of("warm", rows, options.rows)  # not counted: everything is loaded
+    ours, theirs, ours_busy, theirs_busy = [], [], [], []
+    for number in range(options.rounds):
+        before_s = processor_seconds(os.getpid())
+        ours.append(lake(options.rounds + 1 + number))
+        between_s = processor_seconds(os.getpid())
+        theirs.append(spark.seconds_of(f"rows{number}", rows, options.rows))
+        ours_busy.append(between_s - before_s)
+        theirs_busy.append(processor_seconds(os.getpid()) - between_s)
+    spark.close()
+    show("iceberg from segment, in turns", options.rows, statistics.median(ours))
+    show("Spark writes Iceberg, in turns", options.rows, statistics.median(theirs))
+    ratio, busy_ratio = (
+        statistics.median(their / own for own, their in zip(*each, strict=True))
+        for each in ((ours, theirs), (ours_busy, theirs_busy))
+    )
+    print(
+        f"lake into Iceberg / Spark into the same: {ratio:.2f} times, by processor time {busy_ratio:.2f} "
+        f"({statistics.median(ours_busy):.1f} and {statistics.median(theirs_busy):.1f} s)"
+    )
 
 
 def show(name: str, rows: int, seconds: float) -> None:
