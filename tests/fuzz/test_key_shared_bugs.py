@@ -74,7 +74,7 @@ def new_entries_overtake_those_that_wait(patch: pytest.MonkeyPatch) -> None:
     choose = KeySharedDispatcher._choose
 
     def blind(self: KeySharedDispatcher, *args: Any) -> Any:
-        return choose(self, *args[:3], ())
+        return choose(self, *args[:3], (), ())
 
     patch.setattr(KeySharedDispatcher, "_choose", blind)
 
@@ -162,7 +162,7 @@ def acknowledged_entries_stay_parked(patch: pytest.MonkeyPatch) -> None:
     discard = KeyedReplay.discard
 
     def careless(self: KeyedReplay, ledger_id: int, entry_ids: Collection[int]) -> None:
-        hashes = self._by_ledger.get(ledger_id, {})
+        hashes = {position.entry_id: h for position, h in self if position.ledger_id == ledger_id}
         discard(self, ledger_id, [e for e in entry_ids if e in hashes and self.waiting[hashes[e]].parked is None])
 
     patch.setattr(KeyedReplay, "discard", careless)

@@ -18,7 +18,10 @@ How a subscription works with it, all on the event loop's thread:
    `activeConsumerFailoverDelayTimeMillis` have passed; until then nothing is dispatched. When `has_unblocked` is True
    after acknowledgements, redelivery or a change of consumers, it starts again at 1 when `keySharedUnblockingIntervalMs`
    have passed, so that many releases make one try.
-7. Types with `needs_key_hashes` or `keeps_chunks_together` want those columns of their entries; for the others nobody
+7. A plan with `scan` reads from that position on what the cursor has passed, up to `max_entries`, without what waits for its
+   time (`delayed`), assigns it, and tells with `scanned` how far that was. Where a plan is for the cursor's entries and
+   there are none, `next_scan` says whether there is something else to do.
+8. Types with `needs_key_hashes` or `keeps_chunks_together` want those columns of their entries; for the others nobody
    computes them.
 
 Columns instead of objects: ids, payloads and counts travel as parallel sequences of one ledger; a column that is None
@@ -39,15 +42,26 @@ from pybroker.model.position import Position
 
 
 class ReadPlan:
-    """What to read next: exactly `replay` (rising), or up to `max_entries` from the cursor's read position on."""
+    """What to read next: exactly `replay` (rising), or up to `max_entries` from the cursor's read position on.
 
-    __slots__ = ("epoch", "max_bytes", "max_entries", "replay")
+    With `scan`: from there on, of what the cursor has passed.
+    """
 
-    def __init__(self, max_entries: int, max_bytes: int, replay: list[Position] | None, epoch: object) -> None:
+    __slots__ = ("epoch", "max_bytes", "max_entries", "replay", "scan")
+
+    def __init__(
+        self,
+        max_entries: int,
+        max_bytes: int,
+        replay: list[Position] | None,
+        epoch: object,
+        scan: Position | None = None,
+    ) -> None:
         self.max_entries = max_entries
         self.max_bytes = max_bytes
         self.replay = replay
         self.epoch = epoch
+        self.scan = scan
 
 
 class AssignInput:
@@ -220,6 +234,14 @@ class Dispatcher(ABC):
     @abstractmethod
     def next_read(self) -> ReadPlan | None:
         """What to read for the consumers as they are now; None when none of them can take an entry."""
+
+    def next_scan(self) -> ReadPlan | None:
+        """What to read when the cursor has nothing more; None: nothing."""
+        return None
+
+    def scanned(self, plan: ReadPlan, up_to: Position, *, is_at_end: bool) -> None:
+        """Everything in front of `up_to` that the plan's scan was to find was assigned; `is_at_end`: the cursor reads on there."""
+        raise NotImplementedError(f"{self.kind} plans no scans")
 
     @abstractmethod
     def give_back(self, plan: ReadPlan) -> None:

@@ -82,6 +82,11 @@ class DrainingHashes:
         held = self._by_hash.get(sticky_hash)
         return held is not None and held[0] is not consumer
 
+    def holder(self, sticky_hash: int) -> ConsumerState | None:
+        """Who drains this hash; None when it does not drain."""
+        held = self._by_hash.get(sticky_hash)
+        return None if held is None else held[0]
+
     def delivered(self, consumer: ConsumerState, sticky_hash: int) -> None:
         """`consumer` got one entry more of a hash that it may drain: a part of a message of which it has another."""
         held = self._by_hash.get(sticky_hash)

@@ -2,8 +2,15 @@
 
 A selector says who owns a hash. An entry goes to the owner of its hash unless the hash drains at its former owner, an
 earlier entry of the hash waits, or the owner cannot take it now; then it waits, and the entries behind it are read ahead
-for the others. So one blocked key or one slow consumer stops nobody else, until as many entries wait as the look-ahead
-limits allow.
+for the others. So one blocked key or one slow consumer stops nobody else.
+
+*Look-ahead.* What waits is listed by position and hash (`keyed_replay.py`), within `look_ahead_bytes`. There is room for
+an entry while what waits because of the same consumer costs less than what is free; so one that is stuck fills half of
+the room, two fill a third each, and there is always some for whoever comes next. What finds no room is set aside
+(`set_aside.py`): of its hash nothing is looked at any more from there on, until its owner has got all that is listed and
+wants more. Then what the cursor has passed is read again, from there on: a plan for this and one for anything else take
+turns, so that the others keep half of what they had. What was given back is listed however much it is: it is no more
+than could be unacknowledged.
 
 What holds with every delivery, whoever joins, leaves, acknowledges or gives back in between:
 
@@ -25,24 +32,35 @@ from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, ReadPlan, Redelivery
 from pybroker.dispatch.draining_hashes import DrainingHashes
 from pybroker.dispatch.hash_owners import HashOwners
-from pybroker.dispatch.keyed_replay import KeyedReplay
+from pybroker.dispatch.keyed_replay import ENTRY_BYTES, HASH_BYTES, PART_BYTES, KeyedReplay
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
 from pybroker.dispatch.replay import RedeliveryCounts
+from pybroker.dispatch.set_aside import SetAside
 from pybroker.model.position import Position
 
 _NO_LIMIT = 1 << 62
 
 
 class KeySharedSettings:
-    """What the configuration says of Key_Shared; 0 switches a look-ahead limit off."""
+    """What the configuration says of Key_Shared; 0 switches a look-ahead limit off.
 
-    __slots__ = ("look_ahead_per_consumer", "look_ahead_per_subscription", "ring_points")
+    At `look_ahead_bytes` entries are set aside. At the limits of entries, of each consumer and of all, nothing new is read.
+    """
 
-    def __init__(self, ring_points: int, look_ahead_per_consumer: int, look_ahead_per_subscription: int) -> None:
+    __slots__ = ("look_ahead_bytes", "look_ahead_per_consumer", "look_ahead_per_subscription", "ring_points")
+
+    def __init__(
+        self,
+        ring_points: int,
+        look_ahead_per_consumer: int,
+        look_ahead_per_subscription: int,
+        look_ahead_bytes: int = 0,
+    ) -> None:
         """`ring_points` of each consumer; 0: AUTO_SPLIT by ranges that are halved instead of a ring."""
         self.ring_points = ring_points
         self.look_ahead_per_consumer = look_ahead_per_consumer
         self.look_ahead_per_subscription = look_ahead_per_subscription
+        self.look_ahead_bytes = look_ahead_bytes
 
     def look_ahead_entries(self, consumer_count: int) -> int:
         """How many entries may wait while others are read."""
@@ -71,7 +89,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             max_read_batch_entries,
             max_read_size_bytes,
             max_unacked_messages,
-            KeyedReplay(self._place),
+            KeyedReplay(self._place, self.draining.holder),
             self.draining,
         )
         self.owners = HashOwners(settings.ring_points)
@@ -85,13 +103,25 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             int, ConsumerState
         ] = {}  # hashes that moved and stay with their former owner for a message's chunks
         self._turn = 0  # who is served first when entries are sent again
+        self._set_aside = SetAside(self._place)
+        self._is_scans_turn = False  # whether the next plan may be a scan
 
     # --- to look at --------------------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> KeyedReplay:
-        """What waits to be sent."""
+        """What waits to be sent, as far as it is listed."""
         return self._replay
+
+    @property
+    def set_aside(self) -> SetAside:
+        """What waits to be sent and is not listed."""
+        return self._set_aside
+
+    @property
+    def look_ahead_size_bytes(self) -> int:
+        """About how much memory takes what waits."""
+        return self._replay.size_bytes + self._set_aside.size_bytes
 
     # --- consumers ---------------------------------------------------------------------------------------------------
 
@@ -104,7 +134,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             if not self.owners.allows_out_of_order_delivery:
                 self._drain(loser)
             self._keep_unfinished(loser)
-        self._replay.replace_all()
+        self._replace_all()
         return Redelivery(rewind=False, wake=self._can_move())
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
@@ -117,11 +147,11 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         released = [sticky_hash for sticky_hash, keeper in self._kept.items() if keeper is consumer]
         for sticky_hash in released:
             del self._kept[sticky_hash]
-        self._replay.replace_all()
+        self._replace_all()
         self._take_back_all(consumer)
         self._forget_consumer(consumer)
         if released and self._keep_for_holders(released):
-            self._replay.replace_all()
+            self._replace_all()
         if not self.consumers:
             self._forget_deliveries()
             return Redelivery(rewind=True, wake=False)
@@ -139,6 +169,11 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         if not able:
             return None
         self.has_unblocked = False
+        if self._set_aside:
+            self._is_scans_turn = not self._is_scans_turn
+            scan = self._scan_for(able) if self._is_scans_turn else None
+            if scan is not None:
+                return scan
         if self._replay:
             replay = self._next_replay(able)
             if replay:
@@ -149,25 +184,63 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         wanted = sum(map(ConsumerState.affordable_entries, able)) * len(self.consumers) // len(able)
         return self._plan(min(wanted, self._max_read_batch_entries), None)
 
+    def next_scan(self) -> ReadPlan | None:
+        if self.blocked or not self._set_aside:
+            return None
+        self._is_scans_turn = True
+        return self._scan_for([consumer for consumer in self.consumers if consumer.can_take()])
+
+    def _scan_for(self, able: list[ConsumerState]) -> ReadPlan | None:
+        """Look again for what is set aside, if one of those wants it; a scan that was begun goes on to its end first."""
+        wanting = [consumer for consumer in able if self._wants_scan(consumer)]
+        if not wanting:
+            return None
+        position = self._set_aside.position
+        if position is None:
+            position = self._set_aside.begin_scan(wanting)
+        return self._plan(self._max_read_batch_entries, None, position)
+
+    def _wants_scan(self, consumer: ConsumerState) -> bool:
+        """Whether something is set aside for `consumer` that stands in front of all that is listed for it."""
+        first = self._set_aside.first_for(consumer)
+        if first is None or self._is_beyond_limit(consumer, *first):
+            return False
+        ready = self._replay.first_ready(consumer)
+        return ready is None or first < ready
+
+    def scanned(self, plan: ReadPlan, up_to: Position, *, is_at_end: bool) -> None:
+        set_aside = self._set_aside
+        if self.is_void(plan) or set_aside.position is None:
+            return  # All of it was given up.
+        set_aside.advance_scan(max(up_to, set_aside.position))
+        if is_at_end:
+            set_aside.finish_scan()
+
     def give_back(self, plan: ReadPlan) -> None:
         if self.is_void(plan) or plan.replay is None:
             return
         for position in plan.replay:
             if not self._pending.holds(*position):
-                self._replay.add(position.ledger_id, (position.entry_id,), (self._hashes_in_plan[position],))
+                sticky_hash = self._hashes_in_plan[position]
+                if not self._set_aside.covers(sticky_hash, position):
+                    self._replay.add(position.ledger_id, (position.entry_id,), (sticky_hash,))
 
     def assign(self, plan: ReadPlan, run: AssignInput) -> list[Delivery]:
         if self.is_void(plan):
             return []
+        end = Position(run.ledger_id, run.entry_ids[-1] + 1)
         run = self._without_pending(run)
-        if self._replay:
+        if self._replay and plan.scan is None:
             self._replay.discard(run.ledger_id, run.entry_ids)
         assert run.key_hashes is not None, "entries of a Key_Shared subscription without the hashes of their keys"
         sticky_hashes = self.owners.selector.sticky_hashes(run.key_hashes)
+        if plan.scan is not None:
+            run, sticky_hashes = self._scanned_rows(run, sticky_hashes)
         unacked_counts = run.unacked_counts()
         # The entries of a plan for replay were the first of their hashes; those of the cursor come behind all that wait.
         waiting: Collection[int] = self._replay.waiting if plan.replay is None else ()
-        chosen, kept = self._choose(run, sticky_hashes, unacked_counts, waiting)
+        set_aside: Collection[int] = self._set_aside.hashes if plan.replay is None and plan.scan is None else ()
+        chosen, kept = self._choose(run, sticky_hashes, unacked_counts, waiting, set_aside)
         deliveries = []
         for consumer, indexes in chosen.items():
             if len(indexes) == len(sticky_hashes):
@@ -182,16 +255,66 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
                     if sticky_hash in self._kept:
                         self.draining.delivered(consumer, sticky_hash)
         if kept:
-            entry_ids = [run.entry_ids[index] for index in kept]
-            self._replay.add(run.ledger_id, entry_ids, [sticky_hashes[index] for index in kept])
+            self._keep(plan, run.ledger_id, [(run.entry_ids[index], sticky_hashes[index]) for index in kept])
+        if plan.scan is not None and self._set_aside.position is not None:
+            self._set_aside.advance_scan(end)
         if self._kept:
             self._give_up_kept()
         return deliveries
 
+    def _scanned_rows(self, run: AssignInput, sticky_hashes: list[int]) -> tuple[AssignInput, list[int]]:
+        """What the scan looks for; what else it came by is listed, or on its way."""
+        found = [
+            index
+            for index, sticky_hash in enumerate(sticky_hashes)
+            if self._set_aside.is_scanned(sticky_hash)
+            and self._set_aside.covers(sticky_hash, Position(run.ledger_id, run.entry_ids[index]))
+        ]
+        if len(found) == len(sticky_hashes):
+            return run, sticky_hashes
+        return run.rows(found), [sticky_hashes[index] for index in found]
+
+    def _keep(self, plan: ReadPlan, ledger_id: int, entries: Sequence[tuple[int, int]]) -> None:
+        """These (entry id, sticky hash) wait: they are listed while there is room, or set aside."""
+        bound = self._settings.look_ahead_bytes
+        free = bound - self.look_ahead_size_bytes
+        most = len(entries) * (ENTRY_BYTES + HASH_BYTES + 2 * PART_BYTES)
+        if not bound or plan.replay is not None or (free > bound // 2 + most and not self._set_aside):
+            self._replay.add(ledger_id, [each[0] for each in entries], [each[1] for each in entries])
+            return
+        set_aside = self._set_aside
+        unlisted: dict[int, Position] = {}
+        for entry_id, sticky_hash in entries:
+            position = Position(ledger_id, entry_id)
+            if plan.scan is not None:
+                if not set_aside.is_scanned(sticky_hash):
+                    continue  # The scan ended for it at an entry before.
+            elif set_aside.covers(sticky_hash, position):
+                continue
+            if self._has_room(sticky_hash):
+                self._replay.add(ledger_id, (entry_id,), (sticky_hash,))
+            elif plan.scan is not None:
+                set_aside.leave_scan(sticky_hash, position)
+            else:
+                set_aside.add(sticky_hash, position)
+                unlisted[sticky_hash] = position
+        # Delayed entries stand in front of others of their hash, which come behind them all the same.
+        self._replay.unlist(unlisted)
+
+    def _has_room(self, sticky_hash: int) -> bool:
+        """Whether one more entry of this hash may be listed."""
+        free = self._settings.look_ahead_bytes - self.look_ahead_size_bytes
+        return self._replay.bytes_of(self._replay.filler_of(sticky_hash)) < free
+
     def _choose(
-        self, run: AssignInput, sticky_hashes: list[int], unacked_counts: list[int], waiting: Collection[int]
+        self,
+        run: AssignInput,
+        sticky_hashes: list[int],
+        unacked_counts: list[int],
+        waiting: Collection[int],
+        set_aside: Collection[int],
     ) -> tuple[dict[ConsumerState, list[int]], list[int]]:
-        """Rows of the run that each consumer gets, and those that wait."""
+        """Rows of the run that each consumer gets, and those that wait, as all do of hashes that wait or are set aside."""
         owner = self.owners.selector.owner
         draining = self.draining or None
         held_back = self._held_back
@@ -222,7 +345,8 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
                 if self._limits and self._is_beyond_limit(consumer, run.ledger_id, run.entry_ids[index]):
                     budget = 0  # And so it is with all that follow, which lie higher.
                 budgets[consumer] = budget
-                if budget > 0 and left > 0 and sticky_hash not in held_back and sticky_hash not in waiting:
+                is_free = sticky_hash not in held_back and sticky_hash not in waiting and sticky_hash not in set_aside
+                if budget > 0 and left > 0 and is_free:
                     budgets[consumer] = budget - unacked_counts[index]
                     left -= unacked_counts[index]
                     chosen[consumer].append(index)
@@ -253,7 +377,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             positions = [*positions, *others]
         redelivery = super().redeliver(consumer, positions)
         if self._chunked and self._keep_unfinished(consumer):
-            self._replay.replace_all()
+            self._replace_all()
         return redelivery
 
     # --- acknowledging -----------------------------------------------------------------------------------------------
@@ -271,6 +395,9 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
     def check_invariants(self) -> None:
         super().check_invariants()
         self._replay.check_invariants()
+        self._set_aside.check_invariants()
+        for position, sticky_hash in self._replay:
+            assert not self._set_aside.covers(sticky_hash, position), "an entry is listed and set aside"
         holders: dict[int, dict[ConsumerState, int]] = {}
         for _, _, consumer, _, sticky_hash in self._pending:
             counts = holders.setdefault(sticky_hash, {})
@@ -305,14 +432,26 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             if self.owners.selector.owner(sticky_hash) is not loser:
                 self.draining.drain(loser, sticky_hash, unacked_entries)
 
+    def _replace_all(self) -> None:
+        """Owners of hashes changed."""
+        self._replay.replace_all()
+        self._set_aside.replace_all()
+
     def _add_to_replay(self, ledger_id: int, entry_ids: Sequence[int], sticky_hashes: Sequence[int]) -> None:
         self._held_back.update(sticky_hashes)
+        if self._set_aside:  # The scan finds those that are covered by it.
+            rows = [
+                (entry_id, sticky_hash)
+                for entry_id, sticky_hash in zip(entry_ids, sticky_hashes, strict=True)
+                if not self._set_aside.covers(sticky_hash, Position(ledger_id, entry_id))
+            ]
+            entry_ids, sticky_hashes = [each[0] for each in rows], [each[1] for each in rows]
         self._replay.add(ledger_id, entry_ids, sticky_hashes)
 
     def _keep_at(self, holder: ConsumerState, sticky_hash: int) -> None:
         """Out of order, several may have messages of a hash in part: it goes where the next chunk of one of them belongs."""
         self._kept[sticky_hash] = holder
-        self._replay.replace_all()
+        self._replace_all()
 
     def _keep_unfinished(self, loser: ConsumerState) -> bool:
         """Hashes that `loser` lost stay with it while it has a message of them in part; whether there are such."""
@@ -357,8 +496,8 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         for sticky_hash in finished:
             del self._kept[sticky_hash]
         self._keep_for_holders(finished)
-        if finished and self._replay:
-            self._replay.replace_all()
+        if finished and (self._replay or self._set_aside):
+            self._replace_all()
             self.has_unblocked = True
 
     def _released(self, unblocked: bool) -> bool:
@@ -367,7 +506,8 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             self._give_up_kept()
         if self.draining.freed:
             for sticky_hash in self.draining.take_freed():
-                if self._replay.unpark(sticky_hash):
+                is_unparked = self._replay.unpark(sticky_hash)
+                if self._set_aside.place_again(sticky_hash) or is_unparked:
                     self.has_unblocked = True
         return super()._released(unblocked)
 
@@ -384,4 +524,6 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         self.has_unblocked = False
         self._limits.clear()
         self._kept.clear()
+        self._set_aside.clear()
+        self._is_scans_turn = False
         super()._forget_deliveries()

@@ -205,8 +205,8 @@ class MultiConsumerDispatcher(Dispatcher):
     def _can_move(self) -> bool:
         return not self.blocked and any(consumer.can_take() for consumer in self.consumers)
 
-    def _plan(self, max_entries: int, replay: list[Position] | None) -> ReadPlan:
-        return ReadPlan(max_entries, self._max_read_size_bytes, replay, self._epoch)
+    def _plan(self, max_entries: int, replay: list[Position] | None, scan: Position | None = None) -> ReadPlan:
+        return ReadPlan(max_entries, self._max_read_size_bytes, replay, self._epoch, scan)
 
     def _forget_deliveries(self) -> None:
         """The cursor reads everything again: void the read under way with the sets."""

@@ -71,6 +71,11 @@ class ReplaySet(Waiting):
         for ledger_id, entries in other._by_ledger.items():
             self.add(ledger_id, entries)
 
+    @property
+    def part_count(self) -> int:
+        """In how many ledgers there are some."""
+        return len(self._by_ledger)
+
     def first(self) -> Position:
         """The lowest position; there is one."""
         ledger_id = min(self._by_ledger)

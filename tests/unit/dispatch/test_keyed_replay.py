@@ -72,7 +72,7 @@ def test_an_entry_that_waits_already_is_not_counted_twice(replay: KeyedReplay) -
 def test_acknowledged_entries_are_forgotten_wherever_they_wait(replay: KeyedReplay) -> None:
     replay.discard(LEDGER, [3, 2, 99, -1])
     replay.discard(LEDGER + 1, [3])
-    assert list(map(Position.__str__, (position for position, _ in replay))) == ["5:4", "5:1", "5:5"]
+    assert list(map(Position.__str__, (position for position, _ in replay))) == ["5:1", "5:4", "5:5"]
     replay.add(LEDGER + 1, [0], [2])
     replay.add(LEDGER + 2, [0], [2])
     replay.check_invariants()
