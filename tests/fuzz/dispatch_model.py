@@ -74,6 +74,7 @@ class Subscription(RuleBasedStateMachine):
         self.counts: list[int] = []  # redeliveries of each entry
         self.holders: dict[int, ModelConsumer] = {}
         self.waiting: set[int] = set()
+        self.delayed: set[int] = set()  # read, and not due yet; Key_Shared's model alone has such
         self.read_position = 0
         self.last_sent = -1
         self.consumers: list[ModelConsumer] = []
@@ -107,6 +108,10 @@ class Subscription(RuleBasedStateMachine):
         if not self.is_failover:
             return self.consumers
         return [] if self.is_starting or self.active is None else [self.active]
+
+    def listed(self) -> set[int]:
+        """What of the entries that wait the dispatcher keeps one by one: all, unless it may set some aside."""
+        return self.waiting
 
     def can_move(self) -> bool:
         return not self.blocked and any(consumer.can_take() for consumer in self.takers())
@@ -156,6 +161,7 @@ class Subscription(RuleBasedStateMachine):
         if not bits:
             self.holders.pop(entry, None)
             self.waiting.discard(entry)
+            self.delayed.discard(entry)
             self.counts[entry] = 0
         self.settle_subscription_limit()
 
@@ -359,7 +365,7 @@ class Subscription(RuleBasedStateMachine):
             if self.dispatcher.is_void(plan):
                 assert not deliveries, "a void read was delivered"
                 continue
-            if self.is_shared:
+            if self.is_shared and plan.scan is None:
                 self.waiting |= set(kept)
             sent = [pair for delivery in deliveries for pair in self.deliver(delivery)]
             for entry, consumer in sorted(sent, key=lambda pair: pair[0]):
@@ -514,7 +520,7 @@ class Subscription(RuleBasedStateMachine):
         dispatcher = self.dispatcher
         dispatcher.check_invariants()
         assert dispatcher.consumers == [consumer.state for consumer in self.consumers]
-        assert dispatcher.replay_entry_count == len(self.waiting)
+        assert dispatcher.replay_entry_count == len(self.listed())
         assert dispatcher.unacked_messages == self.unacked
         assert dispatcher.blocked == self.blocked
         for consumer in self.consumers:
@@ -534,7 +540,7 @@ class Subscription(RuleBasedStateMachine):
             return
         reading = set(self.read.entries) if self.read is not None else set()
         for entry in range(self.read_position):
-            places = (entry in self.holders) + (entry in self.waiting)
+            places = (entry in self.holders) + (entry in self.waiting) + (entry in self.delayed)
             assert places <= 1
             assert places or not self.left[entry] or entry in reading, f"entry {entry} is lost"
 

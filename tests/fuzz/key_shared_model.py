@@ -2,24 +2,28 @@
 
 Beside what `dispatch_model.py` holds for every type: nobody but its holder has unacknowledged entries of a hash; an entry
 is sent only when every earlier one of its hash is acknowledged or held; whatever may go to somebody who can take it does
-go, or somebody is woken for it, however many entries of other keys are stuck; and the counts of what drains are right.
+go, or somebody is woken for it, however many entries of other keys are stuck; the counts of what drains are
+right; and what is listed takes no more memory than it may, while what is set aside is found again, once, and in order.
+Delayed entries are held back when they are read and come in front of others of their key later.
 """
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
-from tests.fuzz.dispatch_model import ModelConsumer, Subscription, entry_at, position_of
+from tests.fuzz.dispatch_model import ModelConsumer, Read, Subscription, entry_at, position_of
 
 from pybroker.dispatch.consumer_state import ConsumerState, KeySharedOptions
 from pybroker.dispatch.dispatcher import ReadPlan, Redelivery
 from pybroker.dispatch.key_shared import KeySharedDispatcher, KeySharedSettings
 from pybroker.dispatch.key_shared_classic import ClassicKeySharedDispatcher
+from pybroker.dispatch.keyed_replay import ENTRY_BYTES, HASH_BYTES, PART_BYTES
 from pybroker.errors import ConsumerAssignError, ConsumerBusy
 
 # Few keys, so that they meet; spread over the space, so that owners differ.
 KEY_HASHES = [3, 14_000, 26_000, 40_000, 58_000]
 SEGMENTS = [(0, 16383), (16384, 32767), (32768, 49151), (49152, 65535)]
+MAX_ENTRY_BYTES = ENTRY_BYTES + HASH_BYTES + 2 * PART_BYTES
 MODES = ("ring", "halves", "sticky", "out of order", "classic")
 
 
@@ -29,7 +33,9 @@ class KeySharedSubscription(Subscription):
     def __init__(self) -> None:
         super().__init__()
         self.mode = "ring"
-        self.look_ahead = (0, 0)
+        self.look_ahead = (0, 0, 0)
+        self.has_delays = False
+        self.was_due: set[int] = set()
         self.joined_at: dict[str, int] = {}  # classic: the read position when a consumer joined
 
     # --- the model ---------------------------------------------------------------------------------------------------
@@ -61,9 +67,16 @@ class KeySharedSubscription(Subscription):
         return [other for other in range(len(self.left)) if self.key_of(other) == self.key_of(entry)]
 
     def is_full(self) -> bool:
-        per_consumer, per_subscription = self.look_ahead
+        per_consumer, per_subscription, _ = self.look_ahead
         limits = [limit for limit in (per_consumer * len(self.consumers), per_subscription) if limit]
-        return bool(limits) and len(self.waiting) >= min(limits)
+        return bool(limits) and len(self.listed()) >= min(limits)
+
+    def listed(self) -> set[int]:
+        replay = self.key_shared.waiting
+        return {entry for entry in self.waiting if position_of(entry) in replay}
+
+    def is_delayed(self, entry: int) -> bool:
+        return self.has_delays and entry % 7 in (2, 5) and entry not in self.was_due
 
     def first_unacked(self) -> int:
         return next((entry for entry, left in enumerate(self.left) if left), len(self.left))
@@ -81,7 +94,7 @@ class KeySharedSubscription(Subscription):
         for entry, left in enumerate(self.left):
             if left and entry in self.holders:
                 holders.setdefault(self.key_of(entry), set()).add(self.holders[entry].state.name)
-            elif left:
+            elif left and entry not in self.delayed and (entry < self.read_position or not self.is_delayed(entry)):
                 first.setdefault(self.key_of(entry), entry)
         is_full = self.is_full()
         found = []
@@ -102,9 +115,20 @@ class KeySharedSubscription(Subscription):
         limit=st.sampled_from([0, 0, 8]),
         per_consumer=st.integers(0, 3),
         most=st.integers(0, 6),
+        most_bytes=st.sampled_from([0, 1, 1500, 5000]),
+        has_delays=st.booleans(),
     )
-    def begin(self, kind: str, limit: int, per_consumer: int = 0, most: int = 0) -> None:
-        self.look_ahead = (per_consumer, most)
+    def begin(
+        self,
+        kind: str,
+        limit: int,
+        per_consumer: int = 0,
+        most: int = 0,
+        most_bytes: int = 0,
+        has_delays: bool = False,
+    ) -> None:
+        self.look_ahead = (per_consumer, most, most_bytes)
+        self.has_delays = has_delays
         self.new_dispatcher(kind, limit)
 
     def new_dispatcher(self, kind: str, limit: int) -> None:
@@ -178,12 +202,16 @@ class KeySharedSubscription(Subscription):
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def check_plan(self, plan: ReadPlan | None) -> None:
-        ready = [entry for entry in self.movable() if entry in self.waiting]
+        movable, listed = self.movable(), self.listed()
+        ready = [entry for entry in movable if entry in listed]
         if plan is None:
-            assert not ready, "what could go is not planned"
+            assert not any(entry in self.waiting for entry in movable), "what could go is not planned"
             assert not self.can_move() or self.is_full(), "nothing is read though somebody can take it"
             return
         assert self.can_move()
+        if plan.scan is not None:
+            assert self.waiting - listed or self.key_shared.set_aside, "looks again for nothing"
+            return
         if plan.replay is None:
             assert not ready, "new entries are read before those that can go"
             assert not self.is_full(), "read ahead beyond the limit"
@@ -209,7 +237,8 @@ class KeySharedSubscription(Subscription):
             holder = self.holders.get(other)
             if self.promises_one_holder:
                 assert holder in (None, consumer), "a key is unacknowledged at two consumers"
-            assert other >= entry or holder or not self.left[other], "an entry overtook an earlier one of its key"
+            is_gone = holder or not self.left[other] or other in self.delayed
+            assert other >= entry or is_gone, "an entry overtook an earlier one of its key"
 
     def check_left_over(self, entries: set[int]) -> None:
         """What could go and was kept, because of others that came back meanwhile, goes with the next read."""
@@ -222,11 +251,9 @@ class KeySharedSubscription(Subscription):
         """Read until the dispatcher wants nothing more; then nothing that could move is left."""
         if self.read is not None:
             self.end_read(1.0)
-        for _ in range(len(self.left) + 2):
-            at_end = self.read_position == len(self.left)
+        for _ in range(8 * len(self.left) + 20):
             self.begin_read()
-            if self.read is None or (self.read.plan.replay is None and at_end):
-                self.read = None
+            if self.read is None:
                 break
             self.end_read(1.0)
         else:
@@ -238,7 +265,56 @@ class KeySharedSubscription(Subscription):
     @rule()
     def begin_read(self) -> None:
         super().begin_read()
+        if self.read is not None and self.read.plan.replay is None and self.read.plan.scan is None:
+            if not self.read.entries:  # Nothing is new: is there something to look at again?
+                plan = self.dispatcher.next_scan()
+                self.read = None if plan is None else Read(plan)
+        if self.read is not None and self.read.plan.scan is not None:
+            first = entry_at(*self.read.plan.scan)
+            last = min(self.read_position, first + self.read.plan.max_entries)
+            self.read.entries = list(range(first, last))
         self.is_woken = self.read is not None  # The pump goes on when the read is done.
+
+    def end_read(self, done: float) -> None:
+        read = self.read
+        assert read is not None
+        if read.plan.scan is None or self.dispatcher.is_void(read.plan):
+            super().end_read(done)
+            return
+        self.read = None
+        entries = read.entries[: int(len(read.entries) * done)]
+        self.assign(read.plan, [entry for entry in entries if entry not in self.delayed])
+        if entries or not read.entries:
+            end = entries[-1] + 1 if entries else self.read_position
+            self.dispatcher.scanned(read.plan, position_of(end), is_at_end=end >= self.read_position)
+        if len(entries) < len(read.entries):
+            self.dispatcher.give_back(read.plan)
+
+    def assign(self, plan: ReadPlan, entries: list[int]) -> None:
+        if plan.replay is None and plan.scan is None and not self.dispatcher.is_void(plan):
+            self.delayed |= {entry for entry in entries if self.is_delayed(entry) and self.left[entry]}
+            entries = [entry for entry in entries if entry not in self.delayed]
+        before = self.key_shared.waiting.size_bytes
+        super().assign(plan, entries)
+        bound = self.look_ahead[2]
+        if bound and plan.replay is None:
+            most = max(before, bound + MAX_ENTRY_BYTES)
+            assert self.key_shared.waiting.size_bytes <= most, "more is listed than there is room for"
+
+    @precondition(lambda self: self.read is None and self.delayed)
+    @rule(count=st.integers(1, 5))
+    def some_are_due(self, count: int) -> None:
+        plan = self.dispatcher.next_read()
+        if plan is None or plan.replay is not None or plan.scan is not None:
+            if plan is not None:
+                self.dispatcher.give_back(plan)
+            self.is_woken = True
+            return
+        due = sorted(self.delayed)[:count]
+        self.delayed -= set(due)
+        self.was_due |= set(due)
+        self.assign(plan, due)
+        self.is_woken = True
 
     # --- acknowledging -----------------------------------------------------------------------------------------------
 
@@ -256,6 +332,15 @@ class KeySharedSubscription(Subscription):
         if self.is_woken or self.read is not None or self.key_shared.has_unblocked:
             return
         assert not self.movable(), "somebody could get an entry, and nobody is woken"
+
+    @invariant()
+    def what_waits_is_listed_or_set_aside(self) -> None:
+        dispatcher = self.key_shared
+        listed = self.listed()
+        for entry in self.waiting - listed:
+            assert dispatcher.set_aside.covers(self.hash_of(entry), position_of(entry)), f"entry {entry} waits nowhere"
+        for sticky_hash, position in dispatcher.set_aside:
+            assert entry_at(*position) <= self.read_position, f"{sticky_hash} is set aside where nothing is read yet"
 
     @invariant()
     def what_drains_is_counted(self) -> None:
@@ -285,4 +370,5 @@ class KeySharedSubscription(Subscription):
         super().check()
         self.what_can_go_goes_or_somebody_is_woken()
         self.what_drains_is_counted()
+        self.what_waits_is_listed_or_set_aside()
         self.newcomers_of_the_classic_mode_are_listed()

@@ -18,6 +18,7 @@ STEPS: list[Step] = [
     (8, lambda s: s.read is None, lambda s, r: s.begin_read()),
     (12, lambda s: s.is_replaying(), lambda s, r: s.read_one_ledger()),
     (6, lambda s: bool(s.consumers), lambda s, r: s.stall(r.randrange(4), r.random() < 0.8)),
+    (4, lambda s: s.read is None and bool(s.delayed), lambda s, r: s.some_are_due(r.randint(1, 5))),
     (1, lambda s: not s.consumers, lambda s, r: s.change_type(r.choice(MODES), r.choice((0, 0, 8)))),
     (1, lambda s: len(s.consumers) > 1, lambda s, r: s.leave(r.randrange(4))),
     (
@@ -32,7 +33,14 @@ STEPS: list[Step] = [
 
 def begin(chance: random.Random) -> KeySharedSubscription:
     machine = KeySharedSubscription()
-    machine.begin(chance.choice(MODES), chance.choice((0, 0, 8)), chance.choice((0, 0, 3)), chance.choice((0, 0, 6)))
+    machine.begin(
+        chance.choice(MODES),
+        chance.choice((0, 0, 8)),
+        chance.choice((0, 0, 3)),
+        chance.choice((0, 0, 6)),
+        chance.choice((0, 1, 1500, 2500, 5000)),
+        chance.random() < 0.3,
+    )
     return machine
 
 

@@ -179,7 +179,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             if replay:
                 return self._plan(len(replay), replay)
             if self._is_full():
-                return None
+                return self._scan_for(able) if self._set_aside else None
         # Of what is read, only the share of those who can take it moves.
         wanted = sum(map(ConsumerState.affordable_entries, able)) * len(self.consumers) // len(able)
         return self._plan(min(wanted, self._max_read_batch_entries), None)
