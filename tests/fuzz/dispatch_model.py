@@ -366,7 +366,7 @@ class Subscription(RuleBasedStateMachine):
                 assert not deliveries, "a void read was delivered"
                 continue
             if self.is_shared and plan.scan is None:
-                self.waiting |= set(kept)
+                self.waiting |= set(kept) - self.holders.keys()
             sent = [pair for delivery in deliveries for pair in self.deliver(delivery)]
             for entry, consumer in sorted(sent, key=lambda pair: pair[0]):
                 self.send(entry, consumer)

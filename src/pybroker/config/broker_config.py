@@ -211,6 +211,7 @@ class BrokerConfig:
     subscription_key_shared_use_classic_persistent_implementation: bool
     subscription_shared_use_classic_persistent_implementation: bool
     key_shared_unblocking_interval_ms: int
+    key_shared_look_ahead_max_bytes_per_subscription: int
     key_shared_look_ahead_msg_in_replay_threshold_per_consumer: int
     key_shared_look_ahead_msg_in_replay_threshold_per_subscription: int
     active_consumer_failover_delay_time_millis: int
@@ -565,8 +566,9 @@ class BrokerConfig:
         subscription_key_shared_use_classic_persistent_implementation: bool = False,
         subscription_shared_use_classic_persistent_implementation: bool = False,
         key_shared_unblocking_interval_ms: int = 10,
-        key_shared_look_ahead_msg_in_replay_threshold_per_consumer: int = 2000,
-        key_shared_look_ahead_msg_in_replay_threshold_per_subscription: int = 20000,
+        key_shared_look_ahead_max_bytes_per_subscription: int = 2097152,
+        key_shared_look_ahead_msg_in_replay_threshold_per_consumer: int = 0,
+        key_shared_look_ahead_msg_in_replay_threshold_per_subscription: int = 0,
         active_consumer_failover_delay_time_millis: int = 1000,
         active_consumer_failover_consistent_hashing: bool = False,
         subscription_redelivery_tracker_enabled: bool = True,
@@ -918,6 +920,7 @@ class BrokerConfig:
         assign(self, "subscription_key_shared_use_classic_persistent_implementation", subscription_key_shared_use_classic_persistent_implementation)
         assign(self, "subscription_shared_use_classic_persistent_implementation", subscription_shared_use_classic_persistent_implementation)
         assign(self, "key_shared_unblocking_interval_ms", key_shared_unblocking_interval_ms)
+        assign(self, "key_shared_look_ahead_max_bytes_per_subscription", key_shared_look_ahead_max_bytes_per_subscription)
         assign(self, "key_shared_look_ahead_msg_in_replay_threshold_per_consumer", key_shared_look_ahead_msg_in_replay_threshold_per_consumer)
         assign(self, "key_shared_look_ahead_msg_in_replay_threshold_per_subscription", key_shared_look_ahead_msg_in_replay_threshold_per_subscription)
         assign(self, "active_consumer_failover_delay_time_millis", active_consumer_failover_delay_time_millis)
@@ -1278,8 +1281,9 @@ _KEYS: Final = (
     KeyInfo("subscriptionKeySharedUseClassicPersistentImplementation", "subscription_key_shared_use_classic_persistent_implementation", ValueType.BOOL, False, "Key_Shared as before 4.0: a new consumer waits for everything that was delivered before it came.", dynamic=True),
     KeyInfo("subscriptionSharedUseClassicPersistentImplementation", "subscription_shared_use_classic_persistent_implementation", ValueType.BOOL, False, "Shared as before 4.0.", dynamic=True, supported=False),
     KeyInfo("keySharedUnblockingIntervalMs", "key_shared_unblocking_interval_ms", ValueType.INT, 10, "Wait between the release of a blocked hash and the next try, so that several releases make one try.", minimum=0, dynamic=True),
-    KeyInfo("keySharedLookAheadMsgInReplayThresholdPerConsumer", "key_shared_look_ahead_msg_in_replay_threshold_per_consumer", ValueType.INT, 2000, "Key_Shared reads ahead of blocked messages while fewer than this times the consumers are held back. 0: this part does not limit.", minimum=0, dynamic=True),
-    KeyInfo("keySharedLookAheadMsgInReplayThresholdPerSubscription", "key_shared_look_ahead_msg_in_replay_threshold_per_subscription", ValueType.INT, 20000, "The same limit for the whole subscription.", minimum=0, dynamic=True),
+    KeyInfo("keySharedLookAheadMaxBytesPerSubscription", "key_shared_look_ahead_max_bytes_per_subscription", ValueType.INT, 2097152, "What Key_Shared remembers of messages that cannot go now, in bytes for each subscription: about ten a message. What finds no room is read again later; others go on all the same. 0: no bound.", minimum=0, dynamic=True),
+    KeyInfo("keySharedLookAheadMsgInReplayThresholdPerConsumer", "key_shared_look_ahead_msg_in_replay_threshold_per_consumer", ValueType.INT, 0, "Where it is set, a Key_Shared subscription reads nothing new while this times the consumers are held back; Pulsar's default is 2000. 0: this part does not limit.", minimum=0, dynamic=True),
+    KeyInfo("keySharedLookAheadMsgInReplayThresholdPerSubscription", "key_shared_look_ahead_msg_in_replay_threshold_per_subscription", ValueType.INT, 0, "The same limit for the whole subscription; Pulsar's default is 20000.", minimum=0, dynamic=True),
     KeyInfo("activeConsumerFailoverDelayTimeMillis", "active_consumer_failover_delay_time_millis", ValueType.INT, 1000, "A new active consumer of a Failover subscription waits this long for its first message.", minimum=0),
     KeyInfo("activeConsumerFailoverConsistentHashing", "active_consumer_failover_consistent_hashing", ValueType.BOOL, False, "Choose the active consumer of a partition by hash ring instead of by partition number."),
     KeyInfo("subscriptionRedeliveryTrackerEnabled", "subscription_redelivery_tracker_enabled", ValueType.BOOL, True, "Tell consumers how often a message was delivered before.", dynamic=True, supported=False),

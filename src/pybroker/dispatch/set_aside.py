@@ -99,6 +99,7 @@ class SetAside:
             self._scanned.discard(sticky_hash)
             if not self._scanned:
                 self.position = None
+            self._firsts.clear()
             self._put(sticky_hash, position)
 
     def place_again(self, sticky_hash: int) -> bool:

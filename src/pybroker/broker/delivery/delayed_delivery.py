@@ -111,6 +111,13 @@ class DelayedDelivery(CursorOwner):
         self._index.discard(passed.ledger_id, passed.entry_ids)  # those that the cursor came to while they were due
         return passed
 
+    def without_waiting(self, entries: AssignInput) -> AssignInput:
+        """Those of `entries` that do not wait for their time."""
+        members = self.held_back.get(entries.ledger_id)
+        if members is None:
+            return entries
+        return entries.rows([index for index, entry_id in enumerate(entries.entry_ids) if entry_id not in members])
+
     def take_due(self, max_entries: int) -> list[Delayed]:
         """Entries that are due, in the order of their times; they wait no more. All of them when nothing is delayed any more."""
         if not self._index or not self._is_shared:

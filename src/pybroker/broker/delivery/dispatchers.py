@@ -76,4 +76,5 @@ def _key_shared_settings(config: BrokerConfig) -> KeySharedSettings:
         config.subscription_key_shared_consistent_hashing_replica_points if use_ring else 0,
         config.key_shared_look_ahead_msg_in_replay_threshold_per_consumer,
         config.key_shared_look_ahead_msg_in_replay_threshold_per_subscription,
+        config.key_shared_look_ahead_max_bytes_per_subscription,
     )

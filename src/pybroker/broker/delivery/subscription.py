@@ -21,6 +21,7 @@ from pybroker.broker.delivery.delayed_delivery import DelayedDelivery
 from pybroker.broker.delivery.dispatchers import new_dispatcher
 from pybroker.broker.delivery.filter_chain import FilterChain
 from pybroker.broker.delivery.pumps import Pumped
+from pybroker.broker.delivery.second_reads import SecondReads
 from pybroker.broker.delivery.subscription_base import SubscriptionBase
 from pybroker.broker.limits.dispatch_throttle import DispatchThrottle, throttle_of
 from pybroker.broker.topic.topic_admission import require_room_on_subscription
@@ -65,6 +66,7 @@ class Subscription(SubscriptionBase, Pumped):
         """Where the pump reads: the cursor, unless the active consumer reads compacted."""
         self.compacted_reads: CompactedReads | None = None
         """The same, if it does."""
+        self._second_reads = SecondReads(cursor)
         self.dispatcher: Dispatcher | None = None
         self.last_active_ms = topic.surroundings.clock.wall_ms()
         """When a consumer came or went last; when the topic was loaded if none did since."""
@@ -304,33 +306,38 @@ class Subscription(SubscriptionBase, Pumped):
             if throttle is not None and not throttle.allows_read():
                 return False
             plan = dispatcher.next_read()
-            if plan is None:
+            if plan is None or not self._carry_out(plan, dispatcher):
                 return False
-            if throttle is not None:
-                throttle.cut(plan, dispatcher)
-            if plan.replay is not None:
-                if not self._replay_cached(plan):
-                    self._start_read(plan)
-                    return False
-            elif due := self.delayed.take_due(plan.max_entries):
-                if not self.delayed.send_cached(plan, due):
-                    self._start_read(plan, due)
-                    return False
-            else:
-                reads = self.reads
-                reads.pass_over(self.delayed.held_back)
-                if not reads.has_more():
-                    return False
-                run = reads.read_cached(plan.max_entries, plan.max_bytes)
-                if run is None:
-                    self._start_read(plan)
-                    return False
-                self.assign_run(plan, run)
             if clock.monotonic_ms() >= deadline_ms:
                 return True
         return False
 
-    def _start_read(self, plan: ReadPlan, due: Sequence[Delayed] = ()) -> None:
+    def _carry_out(self, plan: ReadPlan, dispatcher: Dispatcher) -> bool:
+        """Whether what was planned is done; when not, there was nothing to read, or the store is being asked."""
+        if self.throttle is not None:
+            self.throttle.cut(plan, dispatcher)
+        due: Sequence[Delayed] = ()
+        if plan.replay is not None:
+            is_done = self._replay_cached(plan)
+        elif plan.scan is not None:
+            is_done = self._scan_cached(plan)
+        elif due := self.delayed.take_due(plan.max_entries):
+            is_done = self.delayed.send_cached(plan, due)
+        else:
+            reads = self.reads
+            reads.pass_over(self.delayed.held_back)
+            if not reads.has_more():
+                scan = dispatcher.next_scan()
+                return scan is not None and self._carry_out(scan, dispatcher)
+            run = reads.read_cached(plan.max_entries, plan.max_bytes)
+            is_done = run is not None
+            if run is not None:
+                self.assign_run(plan, run)
+        if not is_done:
+            self._start_read(plan, due)
+        return is_done
+
+    def _start_read(self, plan: ReadPlan, due: Sequence[Delayed]) -> None:
         self._is_reading = True
         self.topic.tasks.start(self._read(plan, due), f"read {self.name}")
 
@@ -341,6 +348,8 @@ class Subscription(SubscriptionBase, Pumped):
         try:
             if plan.replay is not None:
                 await self._replay_from_store(plan)
+            elif plan.scan is not None:
+                await self._scan_from_store(plan, plan.scan)
             elif due:
                 await self.delayed.send_from_store(plan, due)
             else:
@@ -382,8 +391,9 @@ class Subscription(SubscriptionBase, Pumped):
             entries = markers.passed_over(self, entries)
             if not entries.entry_ids:
                 return
-        if self.delayed.is_enabled:
-            entries = self.delayed.hold_back(entries)
+        if plan.scan is not None or self.delayed.is_enabled:
+            # What a scan comes by and is not in the index was due before.
+            entries = self.delayed.hold_back(entries) if plan.scan is None else self.delayed.without_waiting(entries)
             if not entries.entry_ids:
                 return
         if self._filters is not None:
@@ -459,6 +469,38 @@ class Subscription(SubscriptionBase, Pumped):
                 left_bytes -= sum(map(len, run.payloads))
                 first += len(run.payloads)
                 self.assign_run(plan, run)
+
+    def _scan_cached(self, plan: ReadPlan) -> bool:
+        """Look again at what the cursor has passed; False when the store must be asked."""
+        assert plan.scan is not None
+        assert self.dispatcher is not None
+        position = self._second_reads.next_position(plan.scan, self.delayed.held_back)
+        if position is None:
+            self.dispatcher.scanned(plan, plan.scan, is_at_end=True)
+            return True
+        run = self._second_reads.read_cached(position, plan.max_entries, plan.max_bytes)
+        if run is None:
+            return False
+        self._assign_scanned(plan, run)
+        return True
+
+    async def _scan_from_store(self, plan: ReadPlan, scan: Position) -> None:
+        position = self._second_reads.next_position(scan, self.delayed.held_back)
+        if position is None:
+            return  # Acknowledged meanwhile: the next plan sees it.
+        try:
+            run = await self._second_reads.read(position, plan.max_entries, plan.max_bytes)
+        except NoSuchLedger as error:
+            raise damaged_entries.whole_ledger(self, position.ledger_id, error) from error
+        if run is not None and self.dispatcher is not None and not self.dispatcher.is_void(plan):
+            self._assign_scanned(plan, run)
+
+    def _assign_scanned(self, plan: ReadPlan, run: EntryRun) -> None:
+        assert self.dispatcher is not None
+        self.assign_run(plan, run)
+        end = Position(run.ledger_id, run.first_entry_id + len(run.payloads))
+        next_position = self._second_reads.next_position(end, self.delayed.held_back)
+        self.dispatcher.scanned(plan, next_position or end, is_at_end=next_position is None)
 
     def _wanted(self, plan: ReadPlan) -> list[tuple[int, int, int]]:
         """The plan's positions that are still there and unacknowledged, as (ledger id, first, last) of consecutive entries."""
