@@ -91,14 +91,15 @@ def _measure(broker: BrokerProcess, directory: Path, rows: int, rounds: int) -> 
         where = {"service.url": broker.url, "admin.url": broker.http_url, "topic": TOPIC, "readMode": mode}
         return spark.read.format("pulsar").options(**where).load()
 
-    _lay_out(topic("segment"), directory)
-    parquet = str(directory / "parquet")
+    parquet = lay_out_parquet(topic("segment"), directory)
+    ready = directory / "ready"
+    _lay_out_ready(topic("segment").schema, parquet, ready)
     cases: dict[str, Callable[[], Any]] = {
         "segment": lambda: topic("segment"),
         "bulk": lambda: topic("bulk"),
         "broker": lambda: topic("broker"),
-        "ready": lambda: spark.read.format("ready").load(str(directory / "ready")),
-        "parquet": lambda: spark.read.parquet(parquet),
+        "ready": lambda: spark.read.format("ready").load(str(ready)),
+        "parquet": lambda: spark.read.parquet(str(parquet)),
     }
     took_s: dict[str, list[float]] = {name: [] for name in cases}
     busy_s: dict[str, list[float]] = {name: [] for name in cases}
@@ -125,19 +126,21 @@ def _measure(broker: BrokerProcess, directory: Path, rows: int, rounds: int) -> 
     spark.stop()
 
 
-def _lay_out(frame: Any, directory: Path) -> None:
-    """The same rows as Parquet, uncompressed, and as Arrow batches of about 4 MiB."""
-    frame.write.option("compression", "none").parquet(str(directory / "parquet"))
-    (directory / "ready").mkdir()
-    declared = frame.schema
+def lay_out_parquet(frame: Any, directory: Path) -> Path:
+    """The rows as Parquet files, uncompressed, in a directory of their own: one file for each task that reads them."""
+    parquet = directory / "parquet"
+    frame.write.option("compression", "none").parquet(str(parquet))
+    return parquet
+
+
+def _lay_out_ready(declared: Any, parquet: Path, ready: Path) -> None:
+    """The rows of Parquet files as Arrow batches of about 4 MiB."""
+    ready.mkdir()
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415  (needs a session)
 
     schema = to_arrow_schema(declared, timezone="UTC", prefers_large_types=False)
-    for number, path in enumerate(sorted((directory / "parquet").glob("*.parquet"))):
-        with (
-            pa.OSFile(str(directory / "ready" / f"{number}.arrow"), "wb") as file,
-            pa.ipc.new_file(file, schema) as out,
-        ):
+    for number, path in enumerate(sorted(parquet.glob("*.parquet"))):
+        with pa.OSFile(str(ready / f"{number}.arrow"), "wb") as file, pa.ipc.new_file(file, schema) as out:
             for batch in pq.ParquetFile(path).iter_batches(4000):
                 out.write_batch(pa.Table.from_batches([batch]).cast(schema).combine_chunks().to_batches()[0])
 
