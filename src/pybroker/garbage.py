@@ -8,6 +8,9 @@ up with their topics, and the process has next to nothing to do; or, in any case
 million more. So what waits to be freed is bounded, and a broker whose topics stay loaded pays for one such collection, in a
 quiet moment.
 
+With 10,000 topics loaded and unloaded four times, the longest stretch of the loop's own CPU was 66 to 88 ms in three of the rounds
+and 690 ms in the one that met a collection of everything; without this 820 to 1,330 ms in all but the first, and memory rose.
+
 Owned by whoever runs the process: these settings are the whole interpreter's, so a broker inside of another program has none.
 """
 

@@ -9,6 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_LINES = 600
+NAMED_FILES = re.compile(r"`([a-z_0-9/]+\.(?:py|conf|avsc))`")
+PLACES = ("src", "tests", "conf", "docs", "tools", "benchmarks")
 # Nobody reads or edits them as they are, so they may be as long as what they are made from asks for.
 GENERATED = {
     ROOT / "src" / "pybroker" / "wire" / "pulsar_api_pb2.py",
@@ -46,6 +48,18 @@ def test_a_file_leaves_nothing_for_later() -> None:
 def test_a_module_begins_with_what_it_is() -> None:
     documentation = {path: ast.get_docstring(tree) or "" for path, tree in TREES.items()}
     assert not [title(path) for path, text in documentation.items() if not text.split("\n")[0].strip()]
+
+
+def test_a_file_that_a_page_or_a_module_names_is_there() -> None:
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", *SOURCES]
+    files = [f"/{title(path)}" for directory in PLACES for path in (ROOT / directory).rglob("*")]
+    absent = {
+        (title(page), name)
+        for page in pages
+        for name in NAMED_FILES.findall(page.read_text(encoding="utf-8"))
+        if not any(file.endswith(f"/{name}") for file in files)
+    }
+    assert not absent
 
 
 def test_no_failure_is_passed_over_in_silence() -> None:

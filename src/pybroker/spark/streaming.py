@@ -1,6 +1,6 @@
 """How a stream gets on: its first offset, the next one within limits, the tasks between two, and progress that others see.
 
-Free of Spark; `stream.py` is its way in. Runs on the driver, in one process for as long as the query runs.
+Free of Spark; `source.py` is its way in. Runs on the driver, in one process for as long as the query runs.
 What must hold: the tasks of a batch follow from its two offsets alone, so that a batch that is planned again is the same.
 """
 

@@ -1,7 +1,7 @@
 """The OpenAPI document of the REST interface, made from the routes: methods, paths, docstrings and body types.
 
 What must always hold: every route is in it, once. A route needs nothing for that; `routing.route` takes what a docstring cannot
-say. Decides only: who serves it is `routes/openapi.py`.
+say. Decides only: who serves it is `brokers/openapi_routes.py`.
 """
 
 from __future__ import annotations

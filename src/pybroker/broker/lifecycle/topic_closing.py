@@ -6,6 +6,10 @@ When the broker stops every client is told first, then the topics are closed. Te
 broker, or wait for this one, from then on, whatever the closing of topics takes. It gives way to the loop between slices, so that
 what is told also goes out. Topics are closed many at once because each waits for the disk: what they write then shares the metadata
 store's transactions and the journal's batches, and what they store goes into one checkpoint, the store's last.
+
+With 20,000 topics, each with a producer, a consumer and a message, the last client is told after 1.4 s and the process has ended
+after 8 (2 cores). Nothing more is read from clients meanwhile: those that are told ask for their topics again at once, and with
+3,000 topics of official clients answering them in vain took six times as long as closing the topics.
 """
 
 from __future__ import annotations

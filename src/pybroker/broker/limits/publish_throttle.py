@@ -1,7 +1,8 @@
 """What slows publishing down: the rates of broker, resource group and topic that are limited.
 
 A message over a limit is not refused: who sent it is not read from until it may pass, nor is what else that client sends, since its
-order counts. A topic without any limit has no throttle, and pays nothing.
+order counts. It stops in the middle of what was read: 64 KiB can hold a thousand small messages, minutes of a low rate, and their
+senders would time out. A topic without any limit has no throttle, and pays nothing.
 
 A topic whose messages cannot be judged yet (`broker/topic/topic_deduplication.py`) holds them back in the same way.
 
