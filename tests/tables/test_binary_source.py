@@ -1,6 +1,5 @@
 """What is read over the binary protocol is what was sent, and nothing missing is taken for the end."""
 
-import itertools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +15,6 @@ from pybroker.reading.binary import BinarySource
 from pybroker.reading.entry_source import DataLoss, ReadingFailed, TopicMissing
 from pybroker.reading.places import EntryRange, Place, TopicPlan
 from pybroker.wire.entry_metadata import message_metadata, metadata_span
-
-_serial = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +35,6 @@ def source(broker: BrokerProcess) -> Iterator[BinarySource]:
     found = BinarySource(Access(broker.url, operation_timeout_s=10))
     yield found
     found.close()
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"persistent://public/default/binary-{next(_serial)}"
 
 
 def publish(broker: BrokerProcess, topic: str, values: list[bytes]) -> list[pulsar.MessageId]:

@@ -17,7 +17,6 @@ from pybroker.spark.sink_notes import SinkFenced, Writer
 from pybroker.spark.sink_options import WriteOptions, parse_write_options
 from pybroker.spark.topic_writer import WriteFailed, Written
 
-_serial = itertools.count(1)
 DEDUPLICATES = {
     "brokerDeduplicationEnabled": "true",
     "defaultRetentionTimeInMinutes": "-1",
@@ -29,11 +28,6 @@ DEDUPLICATES = {
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("broker"), DEDUPLICATES).running() as process:
         yield process
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"persistent://public/default/once-{next(_serial)}"
 
 
 def options_for(broker: BrokerProcess, topic: str, **more: str) -> WriteOptions:

@@ -182,6 +182,7 @@ PURE = (
     "broker.limits.broker_unacked_limit",
     "reading.cutting",
     "reading.places",
+    "reading.quantities",
     "spark.admission",
     "spark.offsets",
     "spark.option_text",

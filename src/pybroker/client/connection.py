@@ -15,8 +15,9 @@ from typing import cast
 from pybroker import logs
 from pybroker.client.access import Access
 from pybroker.client.addresses import Address
-from pybroker.client.failures import ClientError, ConnectionLost, RequestTimedOut, refusal
+from pybroker.client.failures import ConnectionLost, RequestTimedOut, refusal
 from pybroker.client.frames import DEFAULT_MAX_MESSAGE_BYTES, FrameReader, ReceivedEntry
+from pybroker.client.tls import tls_context
 from pybroker.errors import AuthenticationError, ProtocolViolation
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.commands import FRAME_PADDING_BYTES
@@ -326,19 +327,3 @@ def _raise_refusal(answer: pb.BaseCommand) -> None:
         raise refusal(answer.getOrCreateSchemaResponse.error_code, answer.getOrCreateSchemaResponse.error_message)
     elif kind == Command.ACK_RESPONSE and answer.ackResponse.HasField("error"):
         raise refusal(answer.ackResponse.error, answer.ackResponse.message)
-
-
-def tls_context(access: Access) -> ssl.SSLContext:
-    """How TLS is spoken with this access. Raises ClientError when a file cannot be used."""
-    try:
-        context = ssl.create_default_context(cafile=access.tls_trust_certs_file)
-        if access.tls_certificate_file is not None:
-            context.load_cert_chain(access.tls_certificate_file, access.tls_key_file)
-    except (OSError, ssl.SSLError) as error:
-        raise ClientError(f"TLS certificates cannot be loaded: {error}; they are read where they are used") from error
-    if access.tls_allow_insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    elif not access.tls_verify_hostname:
-        context.check_hostname = False
-    return context

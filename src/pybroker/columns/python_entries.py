@@ -23,6 +23,7 @@ from pybroker.columns.python_fields import (
 )
 from pybroker.columns.scanner_layout import ENTRY, ScanError
 from pybroker.errors import ProtocolViolation
+from pybroker.wire.broker_entry_metadata import broker_metadata
 from pybroker.wire.varint import decode, skip_field
 
 if TYPE_CHECKING:
@@ -50,24 +51,6 @@ def _failed(error: ScanError) -> tuple[int, ...]:
     return (*_EMPTY[:-2], int(error), 0)
 
 
-def _broker_index(data: bytes) -> int | None:
-    """The index that the broker put in front; None when there is none or it does not parse."""
-    index = None
-    pos, end = 0, len(data)
-    try:
-        while pos < end:
-            tag, pos = decode(data, pos, end)
-            if tag == 16:
-                index, pos = decode(data, pos, end)
-            elif tag == 8:
-                _, pos = decode(data, pos, end)
-            else:
-                pos = skip_field(data, tag, pos, end)
-    except ProtocolViolation:
-        return None
-    return index
-
-
 def _entry_record(view: memoryview, start: int, end: int) -> tuple[int, ...]:
     if start < 0 or end < start or end > len(view) or end - start > MAX_SIZE:
         return _failed(ScanError.BEYOND_SOURCE)
@@ -77,7 +60,7 @@ def _entry_record(view: memoryview, start: int, end: int) -> tuple[int, ...]:
     if head[:2] == b"\x0e\x02":
         size = int.from_bytes(head[2:6], "big")
         fields_end = min(pos + 6 + size, end)
-        found = _broker_index(bytes(view[pos + 6 : fields_end]))
+        found = broker_metadata(bytes(view[pos:fields_end])).index
         if found is not None:
             index = signed(found)
             flags = INDEX

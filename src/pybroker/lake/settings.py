@@ -15,7 +15,6 @@ An option on the command line wins over the file. Values of [catalog] and [stora
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -23,14 +22,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from pybroker.columns.bad_records import BadRecords
 from pybroker.lake.partitioning import Partitioning, parse_partitioning
 from pybroker.lake.progress import check_pipeline_name
-from pybroker.reading.time_text import time_ms
+from pybroker.reading.options import MODES
+from pybroker.reading.quantities import size_bytes, time_ms
 
 FORMATS = ("iceberg", "delta", "parquet")
-READ_MODES = ("auto", "segment", "bulk", "binary")
-_SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 MAX_WORKERS = 64
 
 
@@ -107,10 +105,10 @@ _SIZES = ("commit_bytes", "target_file_bytes")
 _CHOICES = {
     "format": FORMATS,
     "value_mode": ("auto", "raw"),
-    "bad_records": ("fail", "null", "column"),
+    "bad_records": tuple(each.value for each in BadRecords),
     "on_incompatible": ("fail", "new-column"),
     "on_data_loss": ("fail", "skip"),
-    "read_mode": READ_MODES,
+    "read_mode": MODES,
     "compression": ("zstd", "snappy", "lz4", "gzip", "none"),
 }
 _LEAST = {
@@ -160,10 +158,10 @@ def load_settings(file: Path | None, overrides: Mapping[str, Any]) -> LakeSettin
 def _typed(name: str, value: Any, kind: type) -> Any:
     option = "--" + name.replace("_", "-")
     if name in _SIZES:
-        found = _SIZE.fullmatch(str(value).strip())
-        if found is None:
-            raise ValueError(f"{option} {value!r}: bytes, such as 512m")
-        value = int(found.group(1)) * _UNITS[found.group(2).lower()]
+        try:
+            value = size_bytes(str(value))
+        except ValueError:
+            raise ValueError(f"{option} {value!r}: bytes, such as 512m") from None
     elif name in ("catalog", "storage"):
         if not isinstance(value, Mapping):
             raise ValueError(f"[{name}] is a table of keys and values")

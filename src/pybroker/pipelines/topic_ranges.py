@@ -22,7 +22,7 @@ from pybroker.reading.cutting import cut
 from pybroker.reading.entry_source import EntrySource, ReadingFailed
 from pybroker.reading.options import MODES, SourceOptions
 from pybroker.reading.places import EntryRange, Place, TopicPlan
-from pybroker.reading.time_text import time_ms
+from pybroker.reading.quantities import time_ms
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_FINDINGS = 0, 1, 2, 3
 SPLIT_BYTES = 64 << 20

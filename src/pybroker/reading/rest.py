@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pybroker.client.access import AccessRefused
+from pybroker.client.failures import ClientError
+from pybroker.client.tls import tls_context
 from pybroker.reading.entry_source import ReadingFailed
 
 if TYPE_CHECKING:
@@ -139,18 +141,10 @@ class RestClient:
         return connection
 
     def _tls(self) -> ssl.SSLContext:
-        access = self._access
         try:
-            context = ssl.create_default_context(cafile=access.tls_trust_certs_file)
-            if access.tls_certificate_file is not None:
-                context.load_cert_chain(access.tls_certificate_file, access.tls_key_file)
-        except (OSError, ssl.SSLError) as error:
-            raise ReadingFailed(f"certificates for {self.where} cannot be loaded: {_text(error)}") from None
-        if access.tls_allow_insecure or not access.tls_verify_hostname:
-            context.check_hostname = False
-        if access.tls_allow_insecure:
-            context.verify_mode = ssl.CERT_NONE
-        return context
+            return tls_context(self._access)
+        except ClientError as error:
+            raise ReadingFailed(f"{self.where}: {error}") from None
 
     def _headers(self, body: bytes | None) -> Mapping[str, str]:
         headers = {"accept": "*/*"}

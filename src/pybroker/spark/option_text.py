@@ -7,12 +7,11 @@ since a limit or a credential that is silently ignored is worse than a query tha
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
-_SIZE = re.compile(r"([0-9]{1,15})\s*([kmgt]?)(?:i?b)?")
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+from pybroker.reading.quantities import size_bytes
+
 MAX_SHOWN_CHARACTERS = 60
 """Of a wrong value in an error."""
 
@@ -62,11 +61,13 @@ class OptionValues:
         text = self.text(name)
         if text is None:
             return default
-        match = _SIZE.fullmatch(text.lower())
-        size_bytes = int(match.group(1)) * _UNITS[match.group(2)] if match else -1
-        if size_bytes < minimum:
+        try:
+            found = size_bytes(text)
+        except ValueError:
+            found = -1
+        if found < minimum:
             raise self.wrong(name, f"bytes, as a number or with a unit such as 64m, at least {minimum}")
-        return size_bytes
+        return found
 
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
         text = self.text(name)

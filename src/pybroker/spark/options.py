@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pybroker.client.access import Access
+from pybroker.columns.bad_records import BadRecords, CryptoFailureAction
 from pybroker.errors import InvalidTopicName
 from pybroker.model.names import TopicName
 from pybroker.model.topic_patterns import InvalidPattern, TopicsPattern, UnsupportedPattern, pattern_in_namespace
@@ -17,8 +18,8 @@ from pybroker.spark.option_text import InvalidOptions, OptionValues
 TOPIC_OPTIONS = ("topic", "topics", "topicsPattern")
 READ_MODES = ("auto", "segment", "bulk", "broker")
 VALUE_MODES = ("auto", "raw")
-BAD_RECORDS = ("fail", "null", "column")
-CRYPTO_FAILURE_ACTIONS = ("FAIL", "DISCARD", "CONSUME")
+BAD_RECORDS = tuple(each.value for each in BadRecords)
+CRYPTO_FAILURE_ACTIONS = tuple(each.value for each in CryptoFailureAction)
 KEYS = (
     *TOPIC_OPTIONS,
     "allowDifferentTopicSchemas",

@@ -1,0 +1,25 @@
+"""Moments and sizes as people write them on a command line, into a file of settings, or as an option of Spark."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+_SIZE = re.compile(r"([0-9]{1,15})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def time_ms(text: str) -> int:
+    """Milliseconds since 1970, given as such or as 2026-11-23T04:00:00Z; without a zone it is UTC. Raises ValueError."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    moment = datetime.fromisoformat(text)
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def size_bytes(text: str) -> int:
+    """Bytes: a number, or one with a unit of 1024 such as `64m`, `64MB` or `64 MiB`. Raises ValueError."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text[:60]!r} is no size in bytes, such as 64m")
+    return int(match.group(1)) * _UNITS[match.group(2).lower()]
