@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 from tests.fuzz.managed_ledger_faults import Faults, SlowMetadata
-from tests.fuzz.stepped_loop import NoThreads, SteppedLoop
+from tests.fuzz.stepped_loop import NoThreads, SteppedJournal, SteppedLoop
 from tests.unit.storage.stores import DIRECTORY
 
 from pybroker import logs
@@ -84,7 +84,7 @@ class Life:
     def start(self, options: LocalStoreOptions, limits: LedgerLimits) -> None:
         """Raises Crashed when this life ends before it has begun."""
         around = StoreSurroundings(self.disk, self.clock, Random(0), NoThreads())
-        self.store = self.run(LocalStore.open(DIRECTORY, options, self._fatal, around, publish_time_ms))
+        self.store = self.run(LocalStore.open(DIRECTORY, options, self._fatal, around, publish_time_ms, SteppedJournal))
         surroundings = LedgerSurroundings(
             self.store,
             EntryCache(2_000),

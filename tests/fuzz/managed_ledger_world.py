@@ -18,7 +18,6 @@ from typing import TypeVar
 import pytest
 from tests.fuzz.managed_ledger_life import Crashed, Life
 from tests.fuzz.managed_ledger_model import AckState, ModelCursor, ModelEntry, ModelRun, ModelTopic
-from tests.fuzz.stepped_loop import install
 
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.leftovers import find_leftovers
@@ -116,7 +115,6 @@ class World:
         self.chance = Random(seed)
         self.options = OPTIONS[seed % len(OPTIONS)]
         self.patch = pytest.MonkeyPatch()
-        install(self.patch)
         self.topics: dict[str, ModelTopic] = {}
         self.values: dict[str, Versioned] = {}
         self.owners: dict[int, ModelTopic] = {}  # of every ledger id ever seen

@@ -4,7 +4,7 @@ What must hold: the same random source gives the same order of everything, so th
 passes only when nothing else can happen; and when nothing will ever happen again although somebody waits, that is an error
 and not a test that hangs.
 
-`install` puts the store's threads onto such a loop: pools, the journal's writer and the maker of journal files.
+A store on such a loop is opened with `NoThreads` and `SteppedJournal`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from concurrent.futures import Executor
 from random import Random
 from typing import Any, TypeVar
 
-import pytest
-
-from pybroker.storage import local_store
 from pybroker.storage.fault_disk import InlineExecutor
-from pybroker.storage.journal import Journal, JournalBatch, JournalItem, JournalSetup
+from pybroker.storage.journal import BlockingSteps, Journal, JournalSetup
+from pybroker.storage.journal_items import JournalBatch, JournalItem
 from pybroker.threads import Threads
 
 _T = TypeVar("_T")
@@ -92,51 +90,48 @@ class NoThreads(Threads):
 class SteppedJournal(Journal):
     """The journal with its writer as steps of the loop. A batch is durable some time before anybody is told."""
 
-    def _start(self) -> None:
+    def __init__(self, setup: JournalSetup) -> None:
+        super().__init__(setup)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SteppedLoop)
+        self._loop = loop
+        self._steps = BlockingSteps(self)
+        self._queue: deque[JournalItem] = deque()
         self._is_scheduled = False
         self._has_failed = False
         self._untold: deque[JournalBatch] = deque()
 
+    @property
+    def queue_depth(self) -> int:
+        return len(self._queue)
+
     def put(self, item: JournalItem) -> None:
-        super().put(item)
+        self._queue.append(item)
         self._schedule()
 
     async def close(self, *, is_covered: bool) -> None:
         while not self._has_failed and (self._is_scheduled or self._untold):  # noqa: ASYNC110
             await asyncio.sleep(0.0001)
-        self._files.close(is_covered=is_covered)
+        self.setup.files.close(is_covered=is_covered)
 
     def _schedule(self) -> None:
         if not self._is_scheduled and not self._has_failed:
             self._is_scheduled = True
-            self._loop.call_later(self._loop.delay_s(), self._turn)  # type: ignore[attr-defined]
+            self._loop.call_later(self._loop.delay_s(), self._turn)
 
     def _turn(self) -> None:
         self._is_scheduled = False
-        batch = JournalBatch()
-        self._collect(batch, self._queue.get_nowait())
+        while self._queue and self.batcher.take(self._queue.popleft()):
+            pass
         try:
-            if batch.parts:
-                self._write(batch)
+            self._untold.append(self.note_end(self._steps.carry_out(self.batcher.close_batch(0))))
         except OSError as error:
             self._has_failed = True
-            self._loop.call_soon(self._on_fatal, error)
+            self._loop.call_soon(self.setup.on_fatal, error)
             return
-        self._end(batch)
-        self._untold.append(batch)
-        self._loop.call_later(self._loop.delay_s(), self._tell_oldest)  # type: ignore[attr-defined]
-        if not self._queue.empty():
+        self._loop.call_later(self._loop.delay_s(), self._tell_oldest)
+        if self._queue:
             self._schedule()
 
     def _tell_oldest(self) -> None:
-        self._completed(self._untold.popleft())
-
-
-def open_stepped_journal(setup: JournalSetup, *, direct_io: bool) -> Journal:
-    setup.files.start()
-    return SteppedJournal(setup)
-
-
-def install(patch: pytest.MonkeyPatch) -> None:
-    """From now on stores that are opened on a SteppedLoop use no threads."""
-    patch.setattr(local_store, "open_journal", open_stepped_journal)
+        self.setup.completed(self._untold.popleft())

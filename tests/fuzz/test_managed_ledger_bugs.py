@@ -8,7 +8,7 @@ from itertools import count, islice
 from typing import Any
 
 import pytest
-from tests.fuzz import managed_ledger_faults, stepped_loop
+from tests.fuzz import managed_ledger_faults
 from tests.fuzz.ledger_list_bugs import entries_behind_a_gap_are_counted_as_if_it_were_none
 from tests.fuzz.managed_ledger_scripts import OPENING, SCRIPTS, SEEDS_OF_A_SCRIPT, Step, draw_script, failure_of
 from tests.fuzz.test_managed_ledger_model import FUZZ_SEED
@@ -25,6 +25,7 @@ from pybroker.model.position import Position
 from pybroker.storage import fault_disk, live_ledger, local_store, segment_reader
 from pybroker.storage.checkpointer import Checkpointer
 from pybroker.storage.cursor_shelf import CursorShelf
+from pybroker.storage.journal_batcher import JournalBatcher
 from pybroker.storage.layout import journal as journal_layout
 from pybroker.storage.ledger_store import EntryRun, LedgerSummary
 from pybroker.storage.local_store import LocalStore
@@ -59,14 +60,15 @@ def refused_batches_get_receipts(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_journal_is_cut_one_batch_too_early(patch: pytest.MonkeyPatch) -> None:
-    end = stepped_loop.SteppedJournal._end
+    end = JournalBatcher._end
 
-    def moves_the_mark(self: Any, batch: Any) -> None:
-        end(self, batch)
-        if batch.mark is not None:
-            batch.mark.sequence += 1
+    def moves_the_mark(self: Any, noted: Any) -> Any:
+        ended = end(self, noted)
+        if ended.batch.mark is not None:
+            ended.batch.mark.sequence += 1
+        return ended
 
-    patch.setattr(stepped_loop.SteppedJournal, "_end", moves_the_mark)
+    patch.setattr(JournalBatcher, "_end", moves_the_mark)
 
 
 def checkpoints_commit_before_segments_are_synced(patch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 import pytest
 from tests.fuzz.managed_ledger_life import Crashed, Life
-from tests.fuzz.stepped_loop import install
 
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
@@ -193,7 +192,6 @@ class Machine:
 def cut_everywhere(step: int, *, is_power_loss: bool) -> None:
     for operation in range(0, LAST, step):
         with pytest.MonkeyPatch.context() as patch:
-            install(patch)
             here = Machine(operation, patch)
             if not here.run(
                 lambda life, at=operation: setattr(life.faults, "crash_after", at), is_power_loss=is_power_loss
@@ -212,7 +210,6 @@ def test_no_metadata_write_that_fails_leaves_entries_in_a_ledger_without_a_name(
     for failing in range(60):
         for is_answer_lost in (False, True):
             with pytest.MonkeyPatch.context() as patch:
-                install(patch)
                 here = Machine(failing, patch)
                 here.run(partial(fail_metadata, number=failing, is_answer_lost=is_answer_lost), is_power_loss=False)
 

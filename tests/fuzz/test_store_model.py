@@ -26,8 +26,9 @@ from hypothesis.stateful import (
 from tests.unit.storage.stores import DIRECTORY, Listener, Owner, read_all
 
 from pybroker.errors import NoSuchLedger, StoreError
-from pybroker.storage import checkpoint, checkpointer, cursor_shelf, fault_disk, journal, local_store, start_up
+from pybroker.storage import checkpoint, checkpointer, cursor_shelf, fault_disk, local_store, start_up
 from pybroker.storage.fault_disk import FaultDisk
+from pybroker.storage.journal_batcher import JournalBatcher
 from pybroker.storage.layout import journal as journal_layout
 from pybroker.storage.ledger_store import AppendRun
 from pybroker.storage.local_store import LocalStore
@@ -374,16 +375,15 @@ def gives_a_ledger_id_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def frees_the_journal_one_batch_too_early(patch: pytest.MonkeyPatch) -> None:
-    collect = journal.Journal._collect
+    end = JournalBatcher._end
 
-    def moves_the_mark(self: Any, batch: Any, item: Any) -> bool:
-        go_on = collect(self, batch, item)
-        if batch.mark is not None:
-            done = batch.mark.done
-            batch.mark.done = lambda sequence: done(sequence + 1)
-        return go_on
+    def moves_the_mark(self: Any, noted: Any) -> Any:
+        ended = end(self, noted)
+        if ended.batch.mark is not None:
+            ended.batch.mark.sequence += 1
+        return ended
 
-    patch.setattr(journal.Journal, "_collect", moves_the_mark)
+    patch.setattr(JournalBatcher, "_end", moves_the_mark)
 
 
 def commits_before_the_segments_are_synced(patch: pytest.MonkeyPatch) -> None:

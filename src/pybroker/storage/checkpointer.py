@@ -19,13 +19,14 @@ from pybroker.errors import StoreError
 from pybroker.storage.checkpoint import CheckpointJob, LedgerWork, Moved, run_checkpoint
 from pybroker.storage.checkpoint_table import CheckpointTable, CursorChange, TableChange
 from pybroker.storage.cursor_shelf import CursorShelf, ShelvedCursor
-from pybroker.storage.disk import lacks_room
-from pybroker.storage.journal import Journal, JournalMark
+from pybroker.storage.journal import Journal
 from pybroker.storage.journal_end import JournalEndFile
 from pybroker.storage.journal_files import JournalFiles
+from pybroker.storage.journal_items import JournalMark
 from pybroker.storage.live_ledger import LedgerState, LiveLedger
 from pybroker.storage.options import LocalStoreOptions
 from pybroker.storage.segment_leftovers import Leftovers
+from pybroker.storage.shortage import lacks_room
 from pybroker.storage.space import StorageSpace
 from pybroker.storage.stats import StoreStats
 from pybroker.storage.surroundings import StoreSurroundings

@@ -10,7 +10,6 @@ Concurrency: every method may be called from any thread; one handle is written b
 from __future__ import annotations
 
 import ctypes
-import errno
 import fcntl
 import mmap
 import os
@@ -23,6 +22,7 @@ from typing import NamedTuple, Self
 
 from pybroker import logs
 from pybroker.storage.direct_io import DirectFile, DirectWriter, open_direct
+from pybroker.storage.shortage import lacks_room
 from pybroker.threads import Threads
 
 Pieces = Sequence["bytes | memoryview"]
@@ -38,16 +38,6 @@ _WILL_NEED = getattr(os, "POSIX_FADV_WILLNEED", None)
 _HAS_SYNC_FILE_SYSTEM = sys.platform == "linux"
 _ALLOCATE = getattr(os, "posix_fallocate", None)
 _ZEROS = bytes(1 << 20)
-
-
-def lacks_room(error: OSError) -> bool:
-    """Whether `error` says that there is no room, or no descriptor for one more file: both pass, any other write error does not."""
-    return error.errno in {errno.ENOSPC, errno.EDQUOT} or lacks_descriptors(error)
-
-
-def lacks_descriptors(error: BaseException | None) -> bool:
-    """Whether the process, or the whole machine, has as many files open as it may."""
-    return isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}
 
 
 def make_private(path: Path) -> None:

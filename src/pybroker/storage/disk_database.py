@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from pybroker.storage.disk import Database, Disk, DiskFile, lacks_room
+from pybroker.storage.disk import Database, Disk, DiskFile
+from pybroker.storage.shortage import lacks_room
 
 _OPEN_CREATE = 0x4
 _OPEN_SIDE_FILE = 0x80000 | 0x4000 | 0x800  # WAL, super-journal, rollback journal

@@ -24,9 +24,10 @@ from random import Random
 from typing import Any, NoReturn
 
 from pybroker.storage.direct_io import ALIGNMENT, DirectFile, DirectWriter
-from pybroker.storage.disk import Database, Disk, DiskFile, FileSystemSync, MappedFile, Pieces, SpaceFigures, lacks_room
+from pybroker.storage.disk import Database, Disk, DiskFile, FileSystemSync, MappedFile, Pieces, SpaceFigures
 from pybroker.storage.disk_database import open_on_disk
 from pybroker.storage.fault_content import Content
+from pybroker.storage.shortage import lacks_room
 from pybroker.threads import Threads
 
 # Operation and file name; raises to make the operation fail.

@@ -18,7 +18,7 @@ import threading
 from pathlib import Path
 
 from pybroker import logs
-from pybroker.storage.disk import Disk, MappedFile, lacks_room
+from pybroker.storage.disk import Disk, MappedFile
 from pybroker.storage.layout.journal_end import (
     JOURNAL_END_BYTES,
     JournalEnd,
@@ -26,6 +26,7 @@ from pybroker.storage.layout.journal_end import (
     encode_slot,
     slot_offset,
 )
+from pybroker.storage.shortage import lacks_room
 
 JOURNAL_END_NAME = "journal.end"
 # What file systems say that cannot map memory for writing.

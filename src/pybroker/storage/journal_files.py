@@ -22,8 +22,10 @@ from pathlib import Path
 
 from pybroker import logs
 from pybroker.storage.direct_io import DirectFile
-from pybroker.storage.disk import DiskFile, lacks_room
-from pybroker.storage.layout.journal import FILE_HEADER_BYTES, FileHeader, encode_file_header
+from pybroker.storage.disk import DiskFile
+from pybroker.storage.journal_batcher import JournalPlace
+from pybroker.storage.layout.journal import FileHeader, encode_file_header
+from pybroker.storage.shortage import lacks_room
 from pybroker.storage.space import StorageSpace
 from pybroker.storage.surroundings import StoreSurroundings
 
@@ -53,21 +55,16 @@ def file_number(name: str) -> int | None:
 
 
 class JournalFile:
-    """A file that takes batches: the writer owns `offset` and `last_sequence`."""
+    """A file that takes batches."""
 
-    __slots__ = ("capacity_bytes", "direct", "file", "header", "last_sequence", "offset", "path")
+    __slots__ = ("direct", "file", "path", "place")
 
-    def __init__(
-        self, path: Path, file: DiskFile, direct: DirectFile | None, header: FileHeader, capacity_bytes: int
-    ) -> None:
+    def __init__(self, path: Path, file: DiskFile, direct: DirectFile | None, place: JournalPlace) -> None:
         """`direct` is for writes past the page cache; None where the disk has no such thing."""
         self.path = path
         self.file = file
         self.direct = direct
-        self.header = header
-        self.capacity_bytes = capacity_bytes
-        self.offset = FILE_HEADER_BYTES
-        self.last_sequence = -1
+        self.place = place
 
     def close(self) -> None:
         """No more batches."""
@@ -171,7 +168,7 @@ class JournalFiles:
         if is_covered:
             try:
                 for file in files:
-                    self._retire(file.path, file.capacity_bytes)
+                    self._retire(file.path, file.place.capacity_bytes)
                 self.disk.sync_directory(self._directory)
             except OSError as error:
                 logs.warning("journal.release_failed", error=str(error))  # the next start reads them
@@ -180,10 +177,10 @@ class JournalFiles:
         spare_count = len(self._spares)
         freed = 0
         try:
-            while self._full and self._full[0].last_sequence < sequence:
+            while self._full and self._full[0].place.last_sequence < sequence:
                 file = self._full.popleft()
                 file.close()
-                self._retire(file.path, file.capacity_bytes)
+                self._retire(file.path, file.place.capacity_bytes)
                 freed += 1
             if freed:
                 # Before a spare gets a new header: no name of a generation may ever stand over the header of another.
@@ -244,7 +241,7 @@ class JournalFiles:
             self.disk.unlink(path)
             raise
         self._space.measure()
-        return JournalFile(path, file, direct, header, size_bytes)
+        return JournalFile(path, file, direct, JournalPlace(header, size_bytes))
 
     def _fill(self, file: DiskFile, size_bytes: int) -> None:
         """Write the file once: a durable write into allocated, written blocks changes no metadata of the file system."""

@@ -30,8 +30,9 @@ from pybroker.storage.checkpointer import Checkpointer
 from pybroker.storage.cursor_shelf import CursorShelf, merge
 from pybroker.storage.cursor_store import CursorDone, CursorOwner, CursorStore
 from pybroker.storage.disk import DiskFile
-from pybroker.storage.journal import JournalBatch, JournalMark, JournalRecord, JournalSetup, ListenersTold
+from pybroker.storage.journal import Journal, JournalSetup
 from pybroker.storage.journal_direct import open_journal
+from pybroker.storage.journal_items import JournalBatch, JournalMark, JournalRecord, ListenersTold
 from pybroker.storage.layout.journal import (
     CursorRecord,
     LedgerRecord,
@@ -74,6 +75,7 @@ class LocalStore(LedgerStore, CursorStore):
         opened: OpenedStore,
         stats: StoreStats,
         publish_time_of: PublishTimeOf,
+        make_journal: Callable[[JournalSetup], Journal],
     ) -> None:
         options = space.options
         self._space = space
@@ -105,6 +107,7 @@ class LocalStore(LedgerStore, CursorStore):
         self._waiting: dict[asyncio.Future[None], None] = {}  # in the order of their calls
         self._failed: BaseException | None = None
         self._is_closed = False
+        opened.files.start()
         setup = JournalSetup(
             files=opened.files,
             end=opened.journal_end,
@@ -114,10 +117,11 @@ class LocalStore(LedgerStore, CursorStore):
             on_fatal=self._fail,
             max_batch_bytes=options.max_batch_bytes,
             sync_data=options.sync_data,
+            direct_io=options.direct_io,
             clock=surroundings.clock,
             threads=surroundings.threads,
         )
-        self._journal = open_journal(setup, direct_io=options.direct_io)
+        self._journal = make_journal(setup)
         self._checkpointer = Checkpointer(
             surroundings,
             self._directory,
@@ -144,17 +148,18 @@ class LocalStore(LedgerStore, CursorStore):
         on_fatal: Callable[[BaseException], None],
         surroundings: StoreSurroundings | None = None,
         publish_time_of: PublishTimeOf = no_publish_time,
+        make_journal: Callable[[JournalSetup], Journal] = open_journal,
     ) -> LocalStore:
         """Recover what an earlier run left in `directory`, or make it. Raises StoreError, also when it is damaged.
 
         `on_fatal` is called at most once, on the loop, when a write has failed in a way that must not be survived.
-        `publish_time_of` is asked in the checkpoint's thread, for one entry in 64 KiB.
+        `publish_time_of` is asked in the checkpoint's thread, for one entry in 64 KiB. `make_journal` says who writes the journal.
         """
         surroundings = surroundings or StoreSurroundings()
         stats = StoreStats()
         try:
             space, opened = await asyncio.to_thread(_open, surroundings, directory, options, stats)
-            return cls(directory, space, on_fatal, surroundings, opened, stats, publish_time_of)
+            return cls(directory, space, on_fatal, surroundings, opened, stats, publish_time_of, make_journal)
         except OSError as error:
             raise StoreError(f"{directory} cannot be opened: {error}") from error
 

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pybroker.storage.disk import Disk, DiskFile, lacks_descriptors
+from pybroker.storage.disk import Disk, DiskFile
+from pybroker.storage.shortage import lacks_descriptors
 
 
 class _OpenFile:

@@ -19,8 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pybroker import logs
-from pybroker.storage.disk import Disk, lacks_descriptors, lacks_room
+from pybroker.storage.disk import Disk
 from pybroker.storage.options import LocalStoreOptions, fit_to_file_system
+from pybroker.storage.shortage import lacks_descriptors, lacks_room
 from pybroker.storage.surroundings import StoreSurroundings
 from pybroker.tasks import TaskOwner
 

@@ -11,6 +11,7 @@ from tests.unit.storage.stores import Listener, has_space, read_all
 from pybroker.storage.direct_io import ALIGNMENT, DirectFile, DirectWriter, open_direct
 from pybroker.storage.journal import Journal
 from pybroker.storage.journal_direct import DirectJournal
+from pybroker.storage.journal_thread import ThreadJournal
 from pybroker.storage.local_store import LocalStore
 from pybroker.storage.options import LocalStoreOptions
 
@@ -72,7 +73,7 @@ async def test_a_write_that_cannot_be_is_an_error(tmp_path: Path) -> None:
     writer.close()
 
 
-@pytest.mark.parametrize(("direct_io", "kind"), [(True, DirectJournal), (False, Journal)])
+@pytest.mark.parametrize(("direct_io", "kind"), [(True, DirectJournal), (False, ThreadJournal)])
 async def test_what_was_completed_is_there_after_opening_again(
     tmp_path: Path, direct_io: bool, kind: type[Journal]
 ) -> None:
