@@ -34,6 +34,7 @@ from tests.fuzz.managed_ledger_scripts import (
 )
 from tests.fuzz.managed_ledger_steps import STEPS, Steps
 from tests.fuzz.managed_ledger_world import OPTIONS
+from tests.unit.storage.stores import DIRECTORY
 
 FUZZ_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "2000"))
 FUZZ_SEED = int(os.environ.get("FUZZ_SEED", "1"))
@@ -116,8 +117,8 @@ def test_a_script_does_the_same_every_time() -> None:
     assert trace_of(7) == trace_of(7)
 
 
-def trace_of(seed: int) -> list[tuple[str, str]]:
-    """Every operation of a walk on disk and metadata."""
+def trace_of(seed: int) -> tuple[list[tuple[str, str]], dict[str, bytes]]:
+    """Every operation of a walk on disk and metadata, and the journal's bytes at its end."""
     operations: list[tuple[str, str]] = []
     world = Steps(seed)
     for name, arguments in draw_script(seed, 30):
@@ -127,8 +128,10 @@ def trace_of(seed: int) -> list[tuple[str, str]]:
             faults(operation, file),
         )
         world.take(name, arguments)
+    disk = world.life.disk
     world.close()
-    return operations
+    directory = DIRECTORY / "journal"
+    return operations, {name: disk.read_whole(name) for name in disk.list_names(directory)}
 
 
 def test_a_failure_is_made_shorter_and_told_as_a_script_to_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,13 @@ import pytest
 from tests.unit.storage.stores import Listener, has_space, read_all
 
 from pybroker.storage.direct_io import ALIGNMENT, DirectFile, DirectWriter, open_direct
-from pybroker.storage.journal import Journal
-from pybroker.storage.journal_direct import DirectJournal
+from pybroker.storage.disk import Disk
+from pybroker.storage.journal import Journal, JournalSetup
+from pybroker.storage.journal_direct import DirectJournal, open_journal
 from pybroker.storage.journal_thread import ThreadJournal
 from pybroker.storage.local_store import LocalStore
 from pybroker.storage.options import LocalStoreOptions
+from pybroker.storage.surroundings import StoreSurroundings
 
 
 def direct_writer() -> DirectWriter:
@@ -73,14 +75,50 @@ async def test_a_write_that_cannot_be_is_an_error(tmp_path: Path) -> None:
     writer.close()
 
 
+class FailingWriter(DirectWriter):
+    """Its writes reach the device and fail all the same, so many of them."""
+
+    def __init__(self, number: int, times: int) -> None:
+        super().__init__()
+        self._number = number
+        self._left = times
+
+    def finish(self) -> bool:
+        is_done = super().finish()
+        if is_done and self._left:
+            self._left -= 1
+            raise OSError(self._number, os.strerror(self._number))
+        return is_done
+
+
+class FailingDisk(Disk):
+    """The system's files, and a `FailingWriter`, once `fails` was called."""
+
+    def __init__(self) -> None:
+        self.writer: FailingWriter
+
+    def direct_writer(self) -> DirectWriter:
+        self.writer = FailingWriter(0, 0)
+        return self.writer
+
+    def fails(self, number: int, times: int) -> None:
+        self.writer._number, self.writer._left = number, times
+
+
 @pytest.mark.parametrize(("direct_io", "kind"), [(True, DirectJournal), (False, ThreadJournal)])
 async def test_what_was_completed_is_there_after_opening_again(
     tmp_path: Path, direct_io: bool, kind: type[Journal]
 ) -> None:
     direct_writer().close()
     options = LocalStoreOptions(direct_io=direct_io, journal_file_bytes=1 << 20)
-    store = await LocalStore.open(tmp_path, options, _never)
-    assert type(store._journal) is kind
+    made: list[Journal] = []
+
+    def make_journal(setup: JournalSetup) -> Journal:
+        made.append(open_journal(setup))
+        return made[0]
+
+    store = await LocalStore.open(tmp_path, options, _never, make_journal=make_journal)
+    assert type(made[0]) is kind
     listener = Listener()
     ledger_id = await store.create_ledger()
     wanted = [os.urandom(5000) for _ in range(400)]  # more than one journal file
@@ -99,20 +137,14 @@ async def test_what_was_completed_is_there_after_opening_again(
     await again.close()
 
 
-async def test_no_room_refuses_one_batch_and_later_ones_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_room_refuses_one_batch_and_later_ones_go_on(tmp_path: Path) -> None:
     direct_writer().close()
-    store = await LocalStore.open(tmp_path, LocalStoreOptions(space_poll_s=0.001), _never)
+    disk = FailingDisk()
+    options = LocalStoreOptions(space_poll_s=0.001)
+    store = await LocalStore.open(tmp_path, options, _never, StoreSurroundings(disk))
     listener = Listener()
     refused, other = await store.create_ledger(), await store.create_ledger()
-    finish = DirectWriter.finish
-
-    def no_room(self: DirectWriter) -> bool:
-        if finish(self):
-            monkeypatch.undo()
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return False
-
-    monkeypatch.setattr(DirectWriter, "finish", no_room)
+    disk.fails(errno.ENOSPC, times=1)
     listener.append(store, refused, 0, [b"lost"])
     await listener.settled()
     assert len(listener.errors) == 1
@@ -130,22 +162,14 @@ async def test_no_room_refuses_one_batch_and_later_ones_go_on(tmp_path: Path, mo
     await again.close()
 
 
-async def test_any_other_failure_is_fatal_and_nothing_is_completed_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_any_other_failure_is_fatal_and_nothing_is_completed_after_it(tmp_path: Path) -> None:
     direct_writer().close()
     failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-    store = await LocalStore.open(tmp_path, LocalStoreOptions(), failed.set_result)
+    disk = FailingDisk()
+    store = await LocalStore.open(tmp_path, LocalStoreOptions(), failed.set_result, StoreSurroundings(disk))
     listener = Listener()
     ledger_id = await store.create_ledger()
-    finish = DirectWriter.finish
-
-    def broken(self: DirectWriter) -> bool:
-        if finish(self):
-            raise OSError(errno.EIO, "Input/output error")
-        return False
-
-    monkeypatch.setattr(DirectWriter, "finish", broken)
+    disk.fails(errno.EIO, times=1)
     listener.append(store, ledger_id, 0, [b"x"])
     assert isinstance(await failed, OSError)
     assert listener.calls == []
