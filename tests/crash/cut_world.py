@@ -232,7 +232,7 @@ async def _topic(broker: app.Broker, name: str) -> Topic:
 
 async def _compact(topic: Topic, disk: RecordedDisk) -> None:
     assert topic.compaction.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while topic.compaction.status is CompactionStatus.RUNNING:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     assert topic.compaction.status is CompactionStatus.SUCCESS, topic.compaction.last_error
@@ -328,7 +328,7 @@ async def _judge_cursor(broker: app.Broker, topic: Topic, found: dict[Position, 
     clock.now_ms += 2 * DAY_MS  # everything is due
     reader = await Reader(None).open(topic)
     wanted = set(found) - told.maybe_acked
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not wanted <= set(reader.delivered):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     await asyncio.sleep(0.002)
@@ -347,7 +347,7 @@ async def _judge_view(topic: Topic, found: dict[Position, int], told: Told) -> N
         return
     reader = await Reader(None).open(topic, "Exclusive", "reads-compacted", compacted=True)
     last = {number % KEYS: position for position, number in found.items()}
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not set(last.values()) <= set(reader.delivered):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     assert reader.delivered == sorted(set(reader.delivered)), "a key's older message behind a newer one"

@@ -56,7 +56,7 @@ def test_everything_receipted_under_load_survives_three_kills(broker: BrokerProc
         for i in range(2000):
             body = f"{cycle}-{i}".encode()
             producer.send_async(body, lambda result, message_id, body=body: sent(result, message_id, body))
-        assert enough.wait(20)
+        assert enough.wait(60)
         broker.kill()
         close_after_kill(client)
         broker.start()

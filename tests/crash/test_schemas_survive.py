@@ -59,7 +59,7 @@ def test_versions_that_were_answered_survive_kills_under_load(tmp_path: Path) ->
         for _ in range(KILLS):
             uploaders = [Uploader(broker, client, serials[client], answered) for client in range(CLIENTS)]
             for uploader in uploaders:
-                assert uploader.under_way.wait(20)
+                assert uploader.under_way.wait(60)
             broker.kill()
             for uploader in uploaders:
                 uploader.thread.join()

@@ -53,7 +53,7 @@ def test_a_failed_append_ends_the_process_and_is_not_receipted(broker: FaultyBro
     for _ in range(5):
         producer.send_async(b"lost", lambda result, _: answers.append(result))
     assert broker.process is not None
-    assert broker.process.wait(10) == EXIT_FATAL_STORAGE
+    assert broker.process.wait(60) == EXIT_FATAL_STORAGE
     assert pulsar.Result.Ok not in answers
     client.close()
     broker.heal()
@@ -80,7 +80,7 @@ def test_a_failed_checkpoint_ends_the_process_and_loses_nothing(broker: FaultyBr
     except pulsar.PulsarException:
         pass
     assert broker.process is not None
-    assert broker.process.wait(10) == EXIT_FATAL_STORAGE
+    assert broker.process.wait(60) == EXIT_FATAL_STORAGE
     client.close()
     broker.heal()
     broker.start()

@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 from tests.unit.storage.faults import fails
+from tests.unit.storage.stores import PATIENCE_S
 
 from pybroker.errors import StoreError
 from pybroker.metadata.sqlite import SqliteMetadataStore
@@ -49,7 +50,7 @@ class MetadataWorld:
         self.open()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return self.loop.run_until_complete(asyncio.wait_for(work, 20))
+        return self.loop.run_until_complete(asyncio.wait_for(work, PATIENCE_S))
 
     def open(self) -> None:
         def open_database(path: Path) -> sqlite3.Connection:

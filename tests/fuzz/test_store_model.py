@@ -23,7 +23,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tests.unit.storage.stores import DIRECTORY, Listener, Owner, read_all
+from tests.unit.storage.stores import DIRECTORY, PATIENCE_S, Listener, Owner, read_all
 
 from pybroker.errors import NoSuchLedger, StoreError
 from pybroker.storage import checkpoint, checkpointer, cursor_shelf, fault_disk, local_store, start_up
@@ -99,7 +99,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store: LocalStore
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        return self.loop.run_until_complete(asyncio.wait_for(work, 20))
+        return self.loop.run_until_complete(asyncio.wait_for(work, PATIENCE_S))
 
     @initialize()
     def start(self) -> None:
@@ -221,7 +221,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.acknowledge("a", 1, waits=False)
         self.append(number, [[100]], waits=False)
         self.acknowledge("b", 1, waits=False)
-        assert self.run(asyncio.wait_for(running, 20))
+        assert self.run(asyncio.wait_for(running, PATIENCE_S))
 
     # What befalls the machine
 

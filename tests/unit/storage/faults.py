@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from random import Random
 
-from tests.unit.storage.stores import DIRECTORY, SMALL, Listener
+from tests.unit.storage.stores import DIRECTORY, PATIENCE_S, SMALL, Listener
 
 from pybroker.storage.fault_disk import FaultDisk, FaultPlan
 from pybroker.storage.local_store import LocalStore
@@ -54,7 +54,7 @@ class World:
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Polls: there is no event for everything that happens in the background."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
 
@@ -115,10 +115,10 @@ class Gate:
     def __call__(self, operation: str, name: str) -> None:
         if operation in self._operations and name.endswith(self._suffix):
             self._is_reached.set()
-            assert self._is_open.wait(20)
+            assert self._is_open.wait(PATIENCE_S)
 
     async def reached(self) -> None:
-        assert await asyncio.to_thread(self._is_reached.wait, 10)
+        assert await asyncio.to_thread(self._is_reached.wait, PATIENCE_S)
 
     def open(self) -> None:
         self._is_open.set()

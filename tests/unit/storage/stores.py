@@ -14,6 +14,8 @@ from pybroker.storage.options import LocalStoreOptions
 from pybroker.storage.surroundings import StoreSurroundings
 
 DIRECTORY = Path("/data")
+# What is sure to come is waited for so long, on however busy a machine; nothing here is about speed.
+PATIENCE_S = 60
 SMALL = LocalStoreOptions(
     journal_file_bytes=64 << 10,
     max_batch_bytes=8 << 10,

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 from pyroaring import BitMap
-from tests.unit.storage.stores import DIRECTORY, SMALL, Listener, read_all
+from tests.unit.storage.stores import DIRECTORY, PATIENCE_S, SMALL, Listener, read_all
 
 from pybroker.errors import DamagedEntries, NoSuchLedger, StoreError
 from pybroker.storage.disk import Disk, DiskFile
@@ -351,7 +351,7 @@ def test_a_file_that_was_removed_while_it_was_opened_is_not_kept(
     def slow_open(path: Path) -> DiskFile:
         file = open_for_read(path)
         is_open.set()
-        may_go_on.wait(10)
+        assert may_go_on.wait(PATIENCE_S)
         return file
 
     disk.open_for_read = slow_open  # type: ignore[method-assign]
@@ -362,10 +362,10 @@ def test_a_file_that_was_removed_while_it_was_opened_is_not_kept(
 
     reader = threading.Thread(target=read)
     reader.start()
-    is_open.wait(10)
+    assert is_open.wait(PATIENCE_S)
     opened.drop(paths[0])
     may_go_on.set()
-    reader.join(10)
+    reader.join(PATIENCE_S)
     assert not disk.open_files
 
 

@@ -7,7 +7,7 @@ import threading
 from random import Random
 
 import pytest
-from tests.unit.storage.stores import SMALL, Listener, Owner, has_space, open_store, read_all
+from tests.unit.storage.stores import PATIENCE_S, SMALL, Listener, Owner, has_space, open_store, read_all
 
 from pybroker.errors import LedgerFenced, NoSuchLedger, StoreError
 from pybroker.storage.fault_disk import FaultDisk
@@ -64,11 +64,11 @@ async def test_what_waits_for_the_writer_becomes_one_batch_and_one_call() -> Non
     def plan(operation: str, name: str) -> None:
         if operation == "write_durably":
             entered.set()
-            gate.wait(10)
+            assert gate.wait(PATIENCE_S)
 
     disk.plan = plan
     listener.append(store, ledger_id, 0, [b"first"])
-    await asyncio.to_thread(entered.wait, 10)
+    assert await asyncio.to_thread(entered.wait, PATIENCE_S)
     runs = [listener.append(store, ledger_id, number, [b"x"]) for number in range(1, 30)]
     gate.set()
     await listener.settled()
