@@ -177,6 +177,8 @@ PURE = (
     "broker.topic.read_leases",
     "broker.limits.subscribe_rate_limit",
     "broker.delivery.entry_kinds",
+    "broker.delivery.markers",
+    "broker.delivery.stages",
     "broker.delivery.subscription_turns",
     "broker.lifecycle.watched_topics",
     "broker.limits.broker_unacked_limit",
@@ -289,15 +291,7 @@ AT_THE_EDGE: dict[str, set[str]] = {
 CIRCLES: tuple[frozenset[str], ...] = (
     frozenset(
         {
-            "broker.delivery.acknowledgement",
-            "broker.delivery.compacted_reads",
-            "broker.delivery.damaged_entries",
-            "broker.delivery.delayed_delivery",
-            "broker.delivery.filter_chain",
-            "broker.delivery.markers",
-            "broker.delivery.subscription",
             "broker.delivery.subscription_registry",
-            "broker.limits.dispatch_throttle",
             "broker.publishing.internal_producer",
             "broker.topic.topic",
             "broker.topic.topic_compaction",

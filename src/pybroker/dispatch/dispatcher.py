@@ -35,6 +35,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from pybroker.dispatch.consumer_state import ConsumerState
+from pybroker.dispatch.gates import Gate
 from pybroker.dispatch.replay import RedeliveryCounts
 from pybroker.model import ack_set
 from pybroker.model.chunk import Chunk
@@ -242,6 +243,10 @@ class Dispatcher(ABC):
     def scanned(self, plan: ReadPlan, up_to: Position, *, is_at_end: bool) -> None:
         """Everything in front of `up_to` that the plan's scan was to find was assigned; `is_at_end`: the cursor reads on there."""
         raise NotImplementedError(f"{self.kind} plans no scans")
+
+    @abstractmethod
+    def gate(self) -> Gate:
+        """Why `next_read` gave nothing."""
 
     @abstractmethod
     def give_back(self, plan: ReadPlan) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import ReadPlan, Redelivery
+from pybroker.dispatch.gates import Gate
 from pybroker.dispatch.replay import RedeliveryCounts
 from pybroker.dispatch.single_active import SingleActiveDispatcher
 from pybroker.model.hashing import key_hash
@@ -55,6 +56,9 @@ class FailoverDispatcher(SingleActiveDispatcher):
 
     def next_read(self) -> ReadPlan | None:
         return None if self._is_starting else super().next_read()
+
+    def gate(self) -> Gate:
+        return Gate.STARTING if self._is_starting else super().gate()
 
     def start(self) -> Redelivery:
         """The new active consumer begins. Who became active meanwhile does; nothing when all are gone."""

@@ -16,6 +16,7 @@ from pybroker.dispatch.chunked_messages import ChunkedMessages
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, Dispatcher, ReadPlan, Redelivery
 from pybroker.dispatch.draining_hashes import DrainingHashes
+from pybroker.dispatch.gates import Gate
 from pybroker.dispatch.pending_acks import PendingAcks
 from pybroker.dispatch.replay import RedeliveryCounts, Waiting
 from pybroker.model.chunk import Chunk
@@ -61,6 +62,17 @@ class MultiConsumerDispatcher(Dispatcher):
     @abstractmethod
     def _add_to_replay(self, ledger_id: int, entry_ids: Sequence[int], sticky_hashes: Sequence[int]) -> None:
         """These entries wait to be sent."""
+
+    def gate(self) -> Gate:
+        if self.blocked:
+            return Gate.UNACKED_SUBSCRIPTION
+        if not self.consumers:
+            return Gate.NO_CONSUMER
+        if any(consumer.can_take() for consumer in self.consumers):
+            return Gate.LOOK_AHEAD
+        # The one that is nearest to an entry: what one of them lacks least keeps all of them waiting.
+        gates = {consumer.gate() for consumer in self.consumers}
+        return next(gate for gate in (Gate.CONNECTION_FULL, Gate.NO_PERMITS, Gate.UNACKED_CONSUMER) if gate in gates)
 
     def flow(self, consumer: ConsumerState, permits: int) -> bool:
         if permits <= 0:

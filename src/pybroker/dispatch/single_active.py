@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, Dispatcher, ReadPlan, Redelivery
+from pybroker.dispatch.gates import Gate
 from pybroker.dispatch.replay import RedeliveryCounts
 from pybroker.dispatch.selectors.sticky_ranges import StickyRangesSelector
 from pybroker.errors import ConsumerBusy
@@ -77,6 +78,9 @@ class SingleActiveDispatcher(Dispatcher):
         permits = active.affordable_entries() if self._is_flow_precise else active.permits
         max_entries = min(permits, self._max_read_batch_entries)
         return ReadPlan(max_entries, self._max_read_size_bytes, None, self._epoch)
+
+    def gate(self) -> Gate:
+        return Gate.NO_CONSUMER if self._active is None else self._active.gate()
 
     def give_back(self, plan: ReadPlan) -> None:
         """Nothing to do: the cursor's read position did not move."""

@@ -1,20 +1,28 @@
-"""What becomes of an ACK: the cursor's state, the dispatcher's, the counters, and the receipt if one was asked for."""
+"""What becomes of an acknowledgement, in two steps: what it does is decided, then it is applied.
+
+Deciding takes what a client says and makes values of it that hold by themselves: no consumer, connection or dispatcher is needed
+to apply them later, nor need it have been a client that asked. Applying changes cursor, dispatcher and what else remembers entries
+of the subscription; the way back to the client is one object that is called when the cursor's record is durable.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker import logs
 from pybroker.errors import BrokerError, NotAllowedError, StoreError
 from pybroker.model.ack_set import WORD_BITS
 from pybroker.model.events import Ack, PartialAck
-from pybroker.model.position import from_wire
+from pybroker.model.position import Position, from_wire
 
 if TYPE_CHECKING:
+    from pybroker.broker.delivery.compacted_reads import CompactedReads
     from pybroker.broker.delivery.consumer import Consumer
-    from pybroker.broker.delivery.subscription import Subscription
-
+    from pybroker.broker.delivery.delayed_delivery import DelayedDelivery
+    from pybroker.broker.peer import Peer
+    from pybroker.dispatch.dispatcher import Dispatcher
+    from pybroker.managed_ledger.managed_cursor import ManagedCursor
 
 _VALIDATION_ERRORS = {
     0: "UncompressedSizeCorruption",
@@ -25,54 +33,135 @@ _VALIDATION_ERRORS = {
 }
 
 
-def acknowledge(subscription: Subscription, consumer: Consumer, ack: Ack) -> None:
-    """Apply an ACK of `consumer`; with a request id, answer once it is durable."""
-    request_id = ack.request_id
-    refusal = _refusal(subscription, ack)
-    if refusal is not None:
-        if request_id >= 0:
-            consumer.peer.send_ack_response(consumer.consumer_id, request_id, refusal)
-        return
-    if ack.validation_error >= 0:
-        _unreadable(consumer, ack)
-    cursor = subscription.cursor
-    dispatcher = subscription.dispatcher
-    assert dispatcher is not None
-    before, unacked_before = cursor.mark_delete_position, dispatcher.unacked_messages
-    can_move, entries = (_acknowledge_up_to if ack.is_cumulative else _acknowledge_each)(subscription, ack)
-    _count(consumer, unacked_before - dispatcher.unacked_messages, entries)
-    now_ms = subscription.surroundings.clock.wall_ms()
-    consumer.counters.last_acked_ms = subscription.counters.last_acked_ms = now_ms
-    if cursor.mark_delete_position != before:
-        subscription.counters.last_mark_delete_advanced_ms = now_ms
-        if dispatcher.follows_mark_delete:
-            can_move = dispatcher.mark_delete_moved(cursor.first_unacked_position) or can_move
-    if request_id < 0:
-        cursor.changed(None)
-    else:
-        cursor.changed(lambda error: _answer(consumer, request_id, error))
-    if can_move:
-        subscription.wake()
-    if dispatcher.has_unblocked:
-        subscription.wake_soon()
-    subscription.unacked_changed()
-    subscription.tell_if_at_end()
+class PartOfBatch(NamedTuple):
+    """Of the batch at `position`, which holds so many messages, those whose bits are 1 in `ack_set` stay unacknowledged."""
+
+    position: Position
+    ack_set: list[int]
+    message_count: int
 
 
-def acknowledge_for_all(subscription: Subscription, ledger_id: int, entry_ids: Sequence[int]) -> None:
-    """Acknowledge entries that no consumer of the subscription gets to see."""
-    assert subscription.dispatcher is not None
-    subscription.cursor.state.acknowledge(ledger_id, entry_ids)
-    subscription.dispatcher.acked(ledger_id, entry_ids)
-    if subscription.dispatcher.follows_mark_delete and subscription.dispatcher.mark_delete_moved(
-        subscription.cursor.first_unacked_position
-    ):
-        subscription.wake()
-    subscription.cursor.changed(None)
-    subscription.tell_if_at_end()
+class Acknowledged(NamedTuple):
+    """What is acknowledged, in this order: all up to a position, whole entries by ledger, and batches in part."""
+
+    up_to: Position | None = None
+    groups: Sequence[tuple[int, Sequence[int]]] = ()
+    parts: Sequence[PartOfBatch] = ()
 
 
-def _unreadable(consumer: Consumer, ack: Ack) -> None:
+class Effect(NamedTuple):
+    """What came of it: how many entries were not acknowledged whole before and are now, and whether somebody can move again."""
+
+    entries: int
+    can_move: bool
+
+
+# --- deciding ------------------------------------------------------------------------------------------------------------
+
+
+def refusal(ack: Ack, dispatcher: Dispatcher) -> BrokerError | None:
+    """Why a client of that type of subscription may not acknowledge like that."""
+    if ack.has_transaction:
+        return NotAllowedError("transactions are not supported yet")
+    if ack.is_cumulative and dispatcher.active_consumer is None:
+        return NotAllowedError(f"a {dispatcher.kind} subscription takes individual acknowledgements only")
+    return None
+
+
+def decided(ack: Ack, cursor: ManagedCursor, max_messages_in_batch: int, *, takes_parts: bool) -> Acknowledged:
+    """What `ack` does at `cursor`. Without `takes_parts` a client acknowledges the whole entry once all of it is done."""
+    if not ack.is_cumulative:
+        if not ack.partials:
+            return Acknowledged(None, ack.groups)
+        parts = [_part(each, cursor, max_messages_in_batch) for each in ack.partials] if takes_parts else ()
+        return Acknowledged(None, ack.groups, parts)
+    if ack.partials:
+        last = ack.partials[-1]
+        position = from_wire(last.ledger_id, last.entry_id)
+        before = cursor.ledger.ledgers.previous_position(position)
+        return Acknowledged(before, (), [_part(last, cursor, max_messages_in_batch)] if takes_parts else ())
+    if ack.groups:
+        ledger_id, entry_ids = ack.groups[-1]
+        return Acknowledged(from_wire(ledger_id, entry_ids[-1]))
+    return Acknowledged()
+
+
+def _part(partial: PartialAck, cursor: ManagedCursor, max_messages_in_batch: int) -> PartOfBatch:
+    position = from_wire(partial.ledger_id, partial.entry_id)
+    # What the entry itself says counts; only for one that left memory the client is believed.
+    words_bits = min(len(partial.ack_set) * WORD_BITS, max_messages_in_batch)
+    said_count = min(partial.batch_size, words_bits) or words_bits
+    return PartOfBatch(position, partial.ack_set, cursor.ledger.message_count_at_hand(position) or said_count)
+
+
+# --- applying ------------------------------------------------------------------------------------------------------------
+
+
+def apply(
+    what: Acknowledged,
+    cursor: ManagedCursor,
+    dispatcher: Dispatcher | None,
+    delayed: DelayedDelivery,
+    compacted_reads: CompactedReads | None,
+) -> Effect:
+    """Tell everybody who remembers these entries. `dispatcher` is None when nobody has connected since the topic was loaded."""
+    state = cursor.state
+    entries, can_move = 0, False
+    if what.up_to is not None:
+        entries += state.mark_delete_to(what.up_to)
+        if compacted_reads is not None:
+            compacted_reads.acknowledged_up_to(what.up_to)
+        if dispatcher is not None:
+            can_move = dispatcher.acked_up_to(state.mark_delete_position)
+    for ledger_id, entry_ids in what.groups:
+        entries += state.acknowledge(ledger_id, entry_ids)
+        if compacted_reads is not None:
+            compacted_reads.acknowledged(ledger_id, entry_ids)
+        delayed.forget(ledger_id, entry_ids)
+        if dispatcher is not None:
+            can_move = dispatcher.acked(ledger_id, entry_ids) or can_move
+    for position, ack_set, message_count in what.parts:
+        left = state.acknowledge_batch(position, ack_set, message_count)
+        if dispatcher is None:
+            continue
+        if left:
+            can_move = dispatcher.acked_partly(position.ledger_id, position.entry_id, left) or can_move
+        else:
+            can_move = dispatcher.acked(position.ledger_id, [position.entry_id]) or can_move
+    return Effect(entries, can_move)
+
+
+# --- the client's side ---------------------------------------------------------------------------------------------------
+
+
+class AckReceipt:
+    """The answer that a client has asked for: the cursor calls `stored` when its record is durable, or is not."""
+
+    __slots__ = ("_consumer_id", "_peer", "_request_id")
+
+    def __init__(self, peer: Peer, consumer_id: int, request_id: int) -> None:
+        self._peer = peer
+        self._consumer_id = consumer_id
+        self._request_id = request_id
+
+    def stored(self, error: StoreError | None) -> None:
+        """Answer it."""
+        failure = None if error is None else error.answer("the acknowledgement is not stored: ")
+        self._peer.send_ack_response(self._consumer_id, self._request_id, failure)
+
+
+def count(consumer: Consumer, messages: int, entries: int, now_ms: int) -> None:
+    """`consumer` has acknowledged so much. Types that do not track their messages tell entries only; those held as many messages
+    as entries do on average."""
+    delivered = consumer.counters
+    if not messages and delivered.entries_out:
+        messages = round(entries * delivered.messages_out / delivered.entries_out)
+    for counters in (delivered, consumer.subscription.counters):
+        counters.acked_messages += messages
+        counters.last_acked_ms = now_ms
+
+
+def note_unreadable(consumer: Consumer, ack: Ack) -> None:
     """The client drops messages that it cannot read, which makes them acknowledged: somebody should know."""
     if not consumer.has_unreadable_messages:
         consumer.has_unreadable_messages = True
@@ -84,82 +173,3 @@ def _unreadable(consumer: Consumer, ack: Ack) -> None:
             error=_VALIDATION_ERRORS.get(ack.validation_error, ack.validation_error),
             first=[from_wire(ledger_id, entry_ids[0]) for ledger_id, entry_ids in ack.groups[:1]],
         )
-
-
-def _refusal(subscription: Subscription, ack: Ack) -> BrokerError | None:
-    dispatcher = subscription.dispatcher
-    assert dispatcher is not None
-    if ack.has_transaction:
-        return NotAllowedError("transactions are not supported yet")
-    if ack.is_cumulative and dispatcher.active_consumer is None:
-        return NotAllowedError(f"a {dispatcher.kind} subscription takes individual acknowledgements only")
-    return None
-
-
-def _count(consumer: Consumer, messages: int, entries: int) -> None:
-    """Types that do not track their messages tell entries only; those held as many messages as entries do on average."""
-    delivered = consumer.counters
-    if not messages and delivered.entries_out:
-        messages = round(entries * delivered.messages_out / delivered.entries_out)
-    consumer.counters.acked_messages += messages
-    consumer.subscription.counters.acked_messages += messages
-
-
-def _acknowledge_each(subscription: Subscription, ack: Ack) -> tuple[bool, int]:
-    """Whether somebody can move again, and how many entries that acknowledged whole."""
-    dispatcher = subscription.dispatcher
-    assert dispatcher is not None
-    state = subscription.cursor.state
-    can_move = False
-    entries = 0
-    for ledger_id, entry_ids in ack.groups:
-        entries += state.acknowledge(ledger_id, entry_ids)
-        if subscription.compacted_reads is not None:
-            subscription.compacted_reads.acknowledged(ledger_id, entry_ids)
-        subscription.delayed.forget(ledger_id, entry_ids)
-        can_move = dispatcher.acked(ledger_id, entry_ids) or can_move
-    for partial in ack.partials:
-        can_move = _acknowledge_part(subscription, partial) or can_move
-    return can_move, entries
-
-
-def _acknowledge_part(subscription: Subscription, partial: PartialAck) -> bool:
-    if not subscription.surroundings.config.acknowledgment_at_batch_index_level_enabled:
-        return False  # The client acknowledges the whole entry once all of it is done.
-    dispatcher, cursor = subscription.dispatcher, subscription.cursor
-    assert dispatcher is not None
-    position = from_wire(partial.ledger_id, partial.entry_id)
-    # What the entry itself says counts; only for one that left memory the client is believed.
-    words_bits = min(len(partial.ack_set) * WORD_BITS, subscription.surroundings.config.max_messages_in_batch)
-    said_count = min(partial.batch_size, words_bits) or words_bits
-    message_count = cursor.ledger.message_count_at_hand(position) or said_count
-    left = cursor.state.acknowledge_batch(position, partial.ack_set, message_count)
-    if left:
-        return dispatcher.acked_partly(position.ledger_id, position.entry_id, left)
-    return dispatcher.acked(position.ledger_id, [position.entry_id])
-
-
-def _acknowledge_up_to(subscription: Subscription, ack: Ack) -> tuple[bool, int]:
-    """The same for a cumulative one."""
-    dispatcher, cursor = subscription.dispatcher, subscription.cursor
-    assert dispatcher is not None
-    state = cursor.state
-    if ack.partials:
-        partial = ack.partials[-1]
-        position = from_wire(partial.ledger_id, partial.entry_id)
-        entries = state.mark_delete_to(cursor.ledger.ledgers.previous_position(position))
-        dispatcher.acked_up_to(state.mark_delete_position)
-        return _acknowledge_part(subscription, partial), entries
-    if not ack.groups:
-        return False, 0
-    ledger_id, entry_ids = ack.groups[-1]
-    position = from_wire(ledger_id, entry_ids[-1])
-    entries = state.mark_delete_to(position)
-    if subscription.compacted_reads is not None:
-        subscription.compacted_reads.acknowledged_up_to(position)
-    return dispatcher.acked_up_to(state.mark_delete_position), entries
-
-
-def _answer(consumer: Consumer, request_id: int, error: StoreError | None) -> None:
-    failure = None if error is None else error.answer("the acknowledgement is not stored: ")
-    consumer.peer.send_ack_response(consumer.consumer_id, request_id, failure)

@@ -10,11 +10,10 @@ whose ledgers are gone from the topic are remembered here until they are acknowl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from pyroaring import BitMap
 
-from pybroker.broker.delivery import acknowledgement
+from pybroker.broker.delivery.stages import PassOver
 from pybroker.compaction.stored_entry import CompactedEntry
 from pybroker.compaction.view import first_at, read_view
 from pybroker.dispatch.dispatcher import AssignInput
@@ -22,10 +21,7 @@ from pybroker.errors import DamagedEntries, NoSuchLedger, StoreError
 from pybroker.managed_ledger.info import CompactedInfo
 from pybroker.managed_ledger.managed_cursor import READ_AHEAD_BYTES, READ_AHEAD_ENTRIES, ManagedCursor
 from pybroker.model.position import Position
-from pybroker.storage.ledger_store import EntryRun
-
-if TYPE_CHECKING:
-    from pybroker.broker.delivery.subscription import Subscription
+from pybroker.storage.ledger_store import EntryRun, LedgerStore
 
 
 class CompactedRun(EntryRun):
@@ -46,10 +42,10 @@ class CompactedRun(EntryRun):
 class CompactedReads:
     """Owned by its subscription while its active consumer reads compacted; speaks like the cursor."""
 
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
-        self._cursor: ManagedCursor = subscription.cursor
-        self._store = subscription.commons.ledgers.store
+    def __init__(self, cursor: ManagedCursor, store: LedgerStore, pass_over: PassOver) -> None:
+        self._cursor = cursor
+        self._store = store
+        self._acknowledge = pass_over
         self._ahead: list[CompactedEntry] = []
         self._ahead_of: CompactedInfo | None = None
         self._ahead_from = Position(-1, -1)  # the read position at which they are the next ones
@@ -151,7 +147,7 @@ class CompactedReads:
                 if row.ledger_id == position.ledger_id:
                     end = min(end, position.entry_id)
                 if first < end and state.undeleted_in(row.ledger_id, first, end - first) != []:
-                    acknowledgement.acknowledge_for_all(self._subscription, row.ledger_id, range(first, end))
+                    self._acknowledge(row.ledger_id, range(first, end))
 
     # --- what was read -----------------------------------------------------------------------------------------------
 

@@ -16,15 +16,15 @@ alarm is set or the pump will run.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyroaring import BitMap
 
 from pybroker import logs
+from pybroker.broker.delivery.stages import Stage
 from pybroker.dispatch.delayed import MAX_DUE_MS, Delayed, DelayedIndex, DelayedRun, DeliveryTimes
 from pybroker.dispatch.delayed_record import encode_more, encode_whole, stored_runs
-from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
 from pybroker.errors import StoreError
 from pybroker.model.position import Position
 from pybroker.storage.cursor_store import CursorOwner
@@ -32,8 +32,9 @@ from pybroker.storage.ledger_store import EntryRun
 from pybroker.wire.entry_metadata import deliver_at_ms
 
 if TYPE_CHECKING:
-    from pybroker.broker.delivery.subscription import Subscription
-    from pybroker.dispatch.dispatcher import AssignInput, ReadPlan
+    from pybroker.broker.topic.topic_commons import TopicCommons
+    from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan
+    from pybroker.managed_ledger.managed_cursor import ManagedCursor
 
 MAX_ALARM_S = 60.0
 """How long an alarm is set at most: the clock by which entries are due may be set meanwhile."""
@@ -44,16 +45,23 @@ STALE_ENTRIES = 65_536
 _NOTHING: Mapping[int, BitMap] = {}
 
 
-class DelayedDelivery(CursorOwner):
+class DelayedDelivery(CursorOwner, Stage):
     """Owned by its subscription; the store asks it for snapshots of the index."""
 
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
-        self._commons = subscription.commons
-        self._surroundings = subscription.commons.surroundings
-        self._cursor = subscription.cursor
+    def __init__(
+        self, topic: TopicCommons, subscription_name: str, cursor: ManagedCursor, wake: Callable[[], None]
+    ) -> None:
+        """`wake` has the pump run."""
+        self.serves_several = False
+        """Whether the subscription is of a type that serves several consumers at once, as it says."""
+        self._topic = topic
+        self._subscription_name = subscription_name
+        self._wake = wake
+        self._commons = topic.commons
+        self._surroundings = topic.surroundings
+        self._cursor = cursor
         self._index = DelayedIndex()
-        self._times = _delivery_times(subscription)
+        self._times = _delivery_times(topic)
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = 0
         self._last_alarm_ms = 0
@@ -82,18 +90,16 @@ class DelayedDelivery(CursorOwner):
     @property
     def held_back(self) -> Mapping[int, BitMap]:
         """The entries that the cursor need not read, by ledger."""
-        return self._index.members if self._is_shared else _NOTHING
-
-    @property
-    def _is_shared(self) -> bool:
-        return isinstance(self._subscription.dispatcher, MultiConsumerDispatcher)
+        return self._index.members if self.serves_several else _NOTHING
 
     # --- waiting -----------------------------------------------------------------------------------------------------
 
-    def hold_back(self, entries: AssignInput) -> AssignInput:
+    def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
         """What of `entries` may be delivered now; the others wait from now on."""
+        if plan.scan is not None:  # What it comes by and is not in the index was due before.
+            return self._without_waiting(entries)
         times = self._times
-        if times is None or not self._is_shared:
+        if times is None or not self.serves_several:
             return entries
         due_times_ms = [deliver_at_ms(payload) for payload in entries.payloads]
         if not any(due_times_ms):
@@ -111,7 +117,7 @@ class DelayedDelivery(CursorOwner):
         self._index.discard(passed.ledger_id, passed.entry_ids)  # those that the cursor came to while they were due
         return passed
 
-    def without_waiting(self, entries: AssignInput) -> AssignInput:
+    def _without_waiting(self, entries: AssignInput) -> AssignInput:
         """Those of `entries` that do not wait for their time."""
         members = self.held_back.get(entries.ledger_id)
         if members is None:
@@ -120,7 +126,7 @@ class DelayedDelivery(CursorOwner):
 
     def take_due(self, max_entries: int) -> list[Delayed]:
         """Entries that are due, in the order of their times; they wait no more. All of them when nothing is delayed any more."""
-        if not self._index or not self._is_shared:
+        if not self._index or not self.serves_several:
             return []
         cutoff_ms = MAX_DUE_MS if self._times is None else self._times.cutoff_ms(self._surroundings.clock.wall_ms())
         taken = self._index.take_due(cutoff_ms, max_entries)
@@ -153,9 +159,9 @@ class DelayedDelivery(CursorOwner):
 
     def policies_changed(self) -> None:
         """Act on what is in force now."""
-        self._times = _delivery_times(self._subscription)
+        self._times = _delivery_times(self._topic)
         if self._index:
-            self._subscription.wake()
+            self._wake()
 
     # --- the alarm ---------------------------------------------------------------------------------------------------
 
@@ -188,24 +194,22 @@ class DelayedDelivery(CursorOwner):
             self._set_alarm()
         else:
             self._last_alarm_ms = now_ms
-            self._subscription.wake()
+            self._wake()
 
     # --- reading what is due -----------------------------------------------------------------------------------------
 
-    def send_cached(self, plan: ReadPlan, due: Sequence[Delayed]) -> bool:
-        """Assign entries that are due if all are in memory; False when the store must be asked."""
+    def cached(self, plan: ReadPlan, due: Sequence[Delayed]) -> list[EntryRun] | None:
+        """Entries that are due if all are in memory; None when the store must be asked."""
         runs = []
         for ledger_id, first, last in _spans(due, 0):
             run = self._cursor.ledger.read_cached(Position(ledger_id, first), last - first + 1, plan.max_bytes)
             if run is None or len(run.payloads) <= last - first:
-                return False
+                return None
             runs.append(run)
-        for run in runs:
-            self._subscription.assign_run(plan, run)
-        return True
+        return runs
 
-    async def send_from_store(self, plan: ReadPlan, due: Sequence[Delayed]) -> None:
-        """Read and assign entries that are due. Raises StoreError, and then they are due still."""
+    async def read(self, plan: ReadPlan, due: Sequence[Delayed]) -> list[EntryRun]:
+        """Entries that are due; those that are not among them are due still. So are all when it raises StoreError."""
         found: dict[Position, tuple[bytes, int]] = {}
         left_bytes = plan.max_bytes
         wanted = {each.position for each in due}
@@ -226,16 +230,19 @@ class DelayedDelivery(CursorOwner):
             raise
         self.give_back([each for each in due if each.position not in found])
         read = [each for each in due if each.position in found]
+        runs = []
         for ledger_id, first, last in _spans(read, 0):
             entries = [found[Position(ledger_id, entry_id)] for entry_id in range(first, last + 1)]
-            run = EntryRun(ledger_id, first, [payload for payload, _ in entries], [count for _, count in entries])
-            self._subscription.assign_run(plan, run)
+            runs.append(
+                EntryRun(ledger_id, first, [payload for payload, _ in entries], [count for _, count in entries])
+            )
+        return runs
 
     # --- what survives a restart -------------------------------------------------------------------------------------
 
     def restore(self, deadline_ms: float) -> bool:
         """Read back what was stored, until that time; True when there is no more of it, as usual."""
-        if self._unread is None or not self._is_shared:
+        if self._unread is None or not self.serves_several:
             return True
         state, ledgers = self._cursor.state, self._cursor.ledger.ledgers
         clock = self._surroundings.clock
@@ -257,7 +264,7 @@ class DelayedDelivery(CursorOwner):
         return True
 
     def _names(self) -> dict[str, Any]:
-        return {"topic": self._subscription.topic.name, "subscription": self._subscription.name}
+        return {"topic": self._topic.name, "subscription": self._subscription_name}
 
     def _store_runs(self) -> None:
         """Give the runs that are new to the store."""
@@ -269,7 +276,7 @@ class DelayedDelivery(CursorOwner):
                 self._append(encode_more(runs), runs)
         elif not self._is_announcing:
             self._is_announcing = True
-            self._subscription.topic.tasks.start(self._begin_storing(), f"store delayed {self._subscription.name}")
+            self._topic.tasks.start(self._begin_storing(), f"store delayed {self._subscription_name}")
 
     async def _begin_storing(self) -> None:
         try:
@@ -327,12 +334,12 @@ class DelayedDelivery(CursorOwner):
         self._stop_alarm()
 
 
-def _delivery_times(subscription: Subscription) -> DeliveryTimes | None:
+def _delivery_times(topic: TopicCommons) -> DeliveryTimes | None:
     """How exact delivery times are kept; None when nothing is delayed."""
-    policies = subscription.topic.policies.delayed_delivery
+    policies = topic.policies.delayed_delivery
     if not policies.active:
         return None
-    config = subscription.surroundings.config
+    config = topic.surroundings.config
     return DeliveryTimes(max(0, policies.tickTime), config.is_delayed_delivery_deliver_at_time_strict)
 
 

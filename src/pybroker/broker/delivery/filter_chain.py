@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pybroker import logs
-from pybroker.broker.delivery import acknowledgement
+from pybroker.broker.delivery.stages import PassOver, Stage
 from pybroker.broker.entry_filters import EntryFilter, FilteredEntry, Verdict
-from pybroker.dispatch.dispatcher import AssignInput, ReadPlan
+from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan
+from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.model.position import Position
 
 if TYPE_CHECKING:
-    from pybroker.broker.delivery.subscription import Subscription
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
 
 RESCHEDULE_S = 1.0
@@ -68,16 +68,24 @@ class FilterJury:
         return any(verdict is not Verdict.ACCEPT for verdict in verdicts)
 
 
-class FilterChain(FilterJury):
+class FilterChain(FilterJury, Stage):
     """The filters at work on one subscription that stores its messages, which owns it."""
 
-    def __init__(self, subscription: Subscription, filters: tuple[EntryFilter, ...]) -> None:
+    def __init__(
+        self,
+        subscription: SubscriptionBase,
+        filters: tuple[EntryFilter, ...],
+        cursor: ManagedCursor,
+        pass_over: PassOver,
+    ) -> None:
         super().__init__(subscription, filters)
         self._subscription = subscription
+        self._cursor = cursor
+        self._pass_over = pass_over
         self.is_waiting = False
         """With one active consumer: whether the next entry is to be looked at later, so that nothing is read."""
 
-    def passed(self, plan: ReadPlan, entries: AssignInput) -> AssignInput:
+    def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
         """Those of the entries that go out now; the others are taken care of."""
         verdicts = [
             self.verdict(self.entry(Position(entries.ledger_id, entry_id), payload))
@@ -85,8 +93,6 @@ class FilterChain(FilterJury):
         ]
         if not self._count(verdicts, entries.message_counts):
             return entries
-        dispatcher = self._subscription.dispatcher
-        assert dispatcher is not None
         if Verdict.RESCHEDULE in verdicts and dispatcher.active_consumer is not None:
             first = verdicts.index(Verdict.RESCHEDULE)
             self._stop_at(Position(entries.ledger_id, entries.entry_ids[first]))
@@ -94,14 +100,14 @@ class FilterChain(FilterJury):
         else:
             later = _of(entries, verdicts, Verdict.RESCHEDULE)
             if later:
-                self._look_again(plan, [Position(entries.ledger_id, entry_id) for entry_id in later])
+                self._look_again(dispatcher, plan, [Position(entries.ledger_id, entry_id) for entry_id in later])
         rejected = _of(entries, verdicts, Verdict.REJECT)
         if rejected:
-            acknowledgement.acknowledge_for_all(self._subscription, entries.ledger_id, rejected)
+            self._pass_over(entries.ledger_id, rejected)
         return entries.rows([index for index, verdict in enumerate(verdicts) if verdict is Verdict.ACCEPT])
 
     def _stop_at(self, position: Position) -> None:
-        self._subscription.cursor.read_position = position
+        self._cursor.read_position = position
         self.is_waiting = True
         self._subscription.surroundings.call_later(RESCHEDULE_S, self._go_on)
 
@@ -109,10 +115,8 @@ class FilterChain(FilterJury):
         self.is_waiting = False
         self._subscription.wake()
 
-    def _look_again(self, plan: ReadPlan, positions: list[Position]) -> None:
+    def _look_again(self, dispatcher: Dispatcher, plan: ReadPlan, positions: list[Position]) -> None:
         """As if the read had not brought them: the dispatcher asks for them again, unless the cursor went back meanwhile."""
-        dispatcher = self._subscription.dispatcher
-        assert dispatcher is not None
         later = ReadPlan(len(positions), plan.max_bytes, positions, plan.epoch)
 
         def give_back() -> None:

@@ -6,21 +6,27 @@ messages that were published, and have an id and an index like any other.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pybroker.broker.delivery import acknowledgement
-from pybroker.dispatch.dispatcher import AssignInput
+from pybroker.broker.delivery.entry_kinds import EntryKinds
+from pybroker.broker.delivery.stages import PassOver, Stage
+from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan
+from pybroker.model.position import Position
 from pybroker.wire.entry_metadata import is_marker
 
-if TYPE_CHECKING:
-    from pybroker.broker.delivery.subscription import Subscription
 
+class Markers(Stage):
+    """Of one subscription. They are looked for only where there may be some."""
 
-def passed_over(subscription: Subscription, entries: AssignInput) -> AssignInput:
-    """The entries that are no markers; the others are acknowledged."""
-    are_markers = [is_marker(payload) for payload in entries.payloads]
-    if not any(are_markers):
-        return entries
-    ids = [entry_id for entry_id, is_one in zip(entries.entry_ids, are_markers, strict=True) if is_one]
-    acknowledgement.acknowledge_for_all(subscription, entries.ledger_id, ids)
-    return entries.rows([index for index, is_one in enumerate(are_markers) if not is_one])
+    def __init__(self, kinds: EntryKinds, pass_over: PassOver) -> None:
+        self._kinds = kinds
+        self._pass_over = pass_over
+
+    def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
+        """The entries that are no markers; the others are acknowledged."""
+        if not self._kinds.may_hold_markers(Position(entries.ledger_id, entries.entry_ids[0])):
+            return entries
+        are_markers = [is_marker(payload) for payload in entries.payloads]
+        if not any(are_markers):
+            return entries
+        ids = [entry_id for entry_id, is_one in zip(entries.entry_ids, are_markers, strict=True) if is_one]
+        self._pass_over(entries.ledger_id, ids)
+        return entries.rows([index for index, is_one in enumerate(are_markers) if not is_one])

@@ -14,22 +14,26 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pybroker import logs
-from pybroker.broker.delivery import acknowledgement, damaged_entries, markers
-from pybroker.broker.delivery.compacted_reads import CompactedReads, CompactedRun
+from pybroker.broker.delivery import acknowledgement, damaged_entries
+from pybroker.broker.delivery.acknowledgement import Acknowledged, AckReceipt
+from pybroker.broker.delivery.compacted_reads import CompactedReads
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.delivery.delayed_delivery import DelayedDelivery
 from pybroker.broker.delivery.dispatchers import new_dispatcher
+from pybroker.broker.delivery.entry_reads import AT_END, EntryReads
 from pybroker.broker.delivery.filter_chain import FilterChain
+from pybroker.broker.delivery.markers import Markers
 from pybroker.broker.delivery.pumps import Pumped
-from pybroker.broker.delivery.second_reads import SecondReads
+from pybroker.broker.delivery.stages import Stage
 from pybroker.broker.delivery.subscription_base import SubscriptionBase
-from pybroker.broker.limits.dispatch_throttle import DispatchThrottle, throttle_of
+from pybroker.broker.limits.dispatch_throttle import throttle_of
 from pybroker.broker.topic.topic_admission import require_room_on_subscription
-from pybroker.dispatch.delayed import Delayed
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan, Redelivery
+from pybroker.dispatch.gates import Gate, Standstill
 from pybroker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
 from pybroker.dispatch.replay import RedeliveryCounts
-from pybroker.errors import BrokerError, ConsumerBusy, NoSuchLedger, StoreError
+from pybroker.errors import BrokerError, ConsumerBusy, DamagedEntries, StoreError
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.model.hashing import key_hash
 from pybroker.model.position import Position
@@ -62,24 +66,23 @@ class Subscription(SubscriptionBase, Pumped):
         self.cursor = cursor
         self._kinds = kinds
         self._unused = unused
-        self.reads: ManagedCursor | CompactedReads = cursor
-        """Where the pump reads: the cursor, unless the active consumer reads compacted."""
-        self.compacted_reads: CompactedReads | None = None
-        """The same, if it does."""
-        self._second_reads = SecondReads(cursor)
         self.dispatcher: Dispatcher | None = None
         self.last_active_ms = topic.surroundings.clock.wall_ms()
         """When a consumer came or went last; when the topic was loaded if none did since."""
-        self.delayed = DelayedDelivery(self)
+        self.delayed = DelayedDelivery(topic, name, cursor, self.wake)
         self._redelivery_counts = RedeliveryCounts()
+        self._reads = EntryReads(cursor, self.delayed)
         self._is_reading = False
         self.is_resetting = False
         self._read_failures = 0
-        self.throttle: DispatchThrottle | None = None
+        self._has_moved = False  # since it stopped last
+        self._standstill = Standstill(Gate.NO_CONSUMER, topic.surroundings.clock.monotonic_ms())
         self._is_waking_soon = False
         self._draining_hashes_cleared_before = 0  # by dispatchers of before
-        self.throttle = throttle_of(self)
+        self.throttle = throttle_of(self, cursor, None)
+        self._markers = Markers(kinds, self._pass_over)
         self._filters = self._filter_chain()
+        self._stages = self._row_of_stages()
 
     @property
     def type_name(self) -> str:
@@ -97,11 +100,21 @@ class Subscription(SubscriptionBase, Pumped):
         chain, before = self._filter_chain(), self._filters
         if (chain and chain.filters) != (before and before.filters):
             self._filters = chain
+            self._stages = self._row_of_stages()
             self.wake()  # What the ones before put off may go now.
 
     def _filter_chain(self) -> FilterChain | None:
         filters = self.topic.entry_filters
-        return FilterChain(self, filters) if filters else None
+        return FilterChain(self, filters, self.cursor, self._pass_over) if filters else None
+
+    def _row_of_stages(self) -> tuple[Stage, ...]:
+        """What entries pass on their way to the dispatcher, by what is in force now."""
+        return (self._markers, self.delayed, *(() if self._filters is None else (self._filters,)))
+
+    def rates_changed(self) -> None:
+        """Go by the dispatch rates that are in force now."""
+        self.throttle = throttle_of(self, self.cursor, self.throttle)
+        self.wake()
 
     @property
     def is_replicated(self) -> bool:
@@ -164,7 +177,7 @@ class Subscription(SubscriptionBase, Pumped):
             dispatcher = new_dispatcher(
                 self.surroundings.config, kind, self._redelivery_counts, self.topic.name, max(0, max_unacked)
             )
-            self.reads, self.compacted_reads = self.cursor, None
+            self._reads.read_compacted(None)
             self.cursor.rewind()
         elif dispatcher.kind != kind:
             raise ConsumerBusy(
@@ -181,6 +194,7 @@ class Subscription(SubscriptionBase, Pumped):
         if dispatcher is not self.dispatcher:
             self._draining_hashes_cleared_before = self.draining_hashes_cleared_total
             self.dispatcher = dispatcher
+            self.delayed.serves_several = isinstance(dispatcher, MultiConsumerDispatcher)
         self.consumers.append(consumer)
         self.last_active_ms = self.surroundings.clock.wall_ms()
         self._apply(redelivery)
@@ -192,6 +206,8 @@ class Subscription(SubscriptionBase, Pumped):
         self.topic.in_use()
         assert self.dispatcher is not None
         self._apply(self.dispatcher.remove_consumer(consumer.state))
+        if not self.consumers:
+            self._stopped_at(Gate.NO_CONSUMER)
         self.drop_if_unused()
 
     def drop_if_unused(self) -> None:
@@ -207,7 +223,52 @@ class Subscription(SubscriptionBase, Pumped):
         self.tell_if_at_end()
 
     def acknowledge(self, consumer: Consumer, ack: Ack) -> None:
-        acknowledgement.acknowledge(self, consumer, ack)
+        dispatcher, config = self.dispatcher, self.surroundings.config
+        assert dispatcher is not None
+        refusal = acknowledgement.refusal(ack, dispatcher)
+        if refusal is not None:
+            if ack.request_id >= 0:
+                consumer.peer.send_ack_response(consumer.consumer_id, ack.request_id, refusal)
+            return
+        if ack.validation_error >= 0:
+            acknowledgement.note_unreadable(consumer, ack)
+        what = acknowledgement.decided(
+            ack,
+            self.cursor,
+            config.max_messages_in_batch,
+            takes_parts=config.acknowledgment_at_batch_index_level_enabled,
+        )
+        unacked_before = dispatcher.unacked_messages
+        receipt = None
+        if ack.request_id >= 0:
+            receipt = AckReceipt(consumer.peer, consumer.consumer_id, ack.request_id)
+        entries = self.settle(what, receipt)
+        messages = unacked_before - dispatcher.unacked_messages
+        acknowledgement.count(consumer, messages, entries, self.surroundings.clock.wall_ms())
+
+    def settle(self, what: Acknowledged, receipt: AckReceipt | None = None) -> int:
+        """Acknowledge this, whoever decided it, with or without consumers; how many entries that acknowledged whole. `receipt`
+        is given once it is durable."""
+        cursor, dispatcher = self.cursor, self.dispatcher
+        before = cursor.mark_delete_position
+        effect = acknowledgement.apply(what, cursor, dispatcher, self.delayed, self._reads.compacted)
+        can_move = effect.can_move
+        if cursor.mark_delete_position != before:
+            self.counters.last_mark_delete_advanced_ms = self.surroundings.clock.wall_ms()
+            if dispatcher is not None and dispatcher.follows_mark_delete:
+                can_move = dispatcher.mark_delete_moved(cursor.first_unacked_position) or can_move
+        cursor.changed(None if receipt is None else receipt.stored)
+        if can_move:
+            self.wake()
+        if dispatcher is not None and dispatcher.has_unblocked:
+            self.wake_soon()
+        self.unacked_changed()
+        self.tell_if_at_end()
+        return effect.entries
+
+    def _pass_over(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        """Acknowledge entries that no consumer gets to see."""
+        self.settle(Acknowledged(None, ((ledger_id, entry_ids),)))
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None:
         assert self.dispatcher is not None
@@ -224,7 +285,7 @@ class Subscription(SubscriptionBase, Pumped):
         assert dispatcher is not None
         if redelivery.rewind:
             self._choose_reads(dispatcher)
-            self.reads.rewind()
+            self._reads.rewind()
         if redelivery.start_later:
             delay_s = self.surroundings.config.active_consumer_failover_delay_time_millis / 1000
             self.surroundings.call_later(delay_s, lambda: self._start(dispatcher))
@@ -242,10 +303,10 @@ class Subscription(SubscriptionBase, Pumped):
         """Somebody else may be active now, who reads compacted or does not."""
         active = None if dispatcher.active_consumer is None else dispatcher.active_consumer.peer
         if isinstance(active, Consumer) and active.reads_compacted:
-            if self.compacted_reads is None:
-                self.reads = self.compacted_reads = CompactedReads(self)
+            if self._reads.compacted is None:
+                self._reads.read_compacted(CompactedReads(self.cursor, self.commons.ledgers.store, self._pass_over))
         else:
-            self.reads, self.compacted_reads = self.cursor, None
+            self._reads.read_compacted(None)
 
     def limit_unacked(self) -> None:
         """Other limits of unacknowledged messages may be in force: who is below them goes on."""
@@ -292,77 +353,102 @@ class Subscription(SubscriptionBase, Pumped):
 
     def pump(self, deadline_ms: float) -> bool:
         """Dispatch until nothing can move or the time is up; True when there is more to do."""
-        dispatcher = self.dispatcher
-        clock = self.surroundings.clock
-        limit = self.commons.broker_unacked_limit
-        if not self.delayed.restore(deadline_ms):
+        gate = self._dispatch(deadline_ms)
+        if gate is None:
             return True
-        while not self._is_reading and not self.is_closed and dispatcher is not None and self.consumers:
-            if limit is not None and limit.is_stopped(self):
-                return False
-            if self._filters is not None and self._filters.is_waiting:
-                return False
-            throttle = self.throttle
-            if throttle is not None and not throttle.allows_read():
-                return False
-            plan = dispatcher.next_read()
-            if plan is None or not self._carry_out(plan, dispatcher):
-                return False
-            if clock.monotonic_ms() >= deadline_ms:
-                return True
+        self._stopped_at(gate)
         return False
 
-    def _carry_out(self, plan: ReadPlan, dispatcher: Dispatcher) -> bool:
-        """Whether what was planned is done; when not, there was nothing to read, or the store is being asked."""
+    def _dispatch(self, deadline_ms: float) -> Gate | None:
+        """What stops it; None when the time is up."""
+        dispatcher = self.dispatcher
+        clock = self.surroundings.clock
+        if not self.delayed.restore(deadline_ms):
+            return None
+        while True:
+            gate = self._gate()
+            if gate is not None:
+                return gate
+            assert dispatcher is not None
+            plan = dispatcher.next_read()
+            if plan is None:
+                return Gate.CONSUMERS
+            gate = self._carry_out(plan, dispatcher)
+            if gate is not None:
+                return gate
+            if clock.monotonic_ms() >= deadline_ms:
+                return None
+
+    def _carry_out(self, plan: ReadPlan, dispatcher: Dispatcher) -> Gate | None:
+        """Do what is planned; what stops it, if anything does."""
         if self.throttle is not None:
             self.throttle.cut(plan, dispatcher)
-        due: Sequence[Delayed] = ()
-        if plan.replay is not None:
-            is_done = self._replay_cached(plan)
-        elif plan.scan is not None:
-            is_done = self._scan_cached(plan)
-        elif due := self.delayed.take_due(plan.max_entries):
-            is_done = self.delayed.send_cached(plan, due)
-        else:
-            reads = self.reads
-            reads.pass_over(self.delayed.held_back)
-            if not reads.has_more():
-                scan = dispatcher.next_scan()
-                return scan is not None and self._carry_out(scan, dispatcher)
-            run = reads.read_cached(plan.max_entries, plan.max_bytes)
-            is_done = run is not None
-            if run is not None:
-                self.assign_run(plan, run)
-        if not is_done:
-            self._start_read(plan, due)
-        return is_done
+        runs = self._reads.cached(plan)
+        if runs is None:
+            return self._start_read(plan)
+        if runs is AT_END:
+            scan = dispatcher.next_scan()
+            return Gate.AT_END if scan is None else self._carry_out(scan, dispatcher)
+        for run in runs:
+            self._assign_run(plan, run)
+        if plan.scan is not None and not runs:
+            dispatcher.scanned(plan, plan.scan, is_at_end=True)
+        return None
 
-    def _start_read(self, plan: ReadPlan, due: Sequence[Delayed]) -> None:
+    def _gate(self) -> Gate | None:
+        """What keeps everything from being read, whoever it is for."""
+        if self._is_reading:
+            return Gate.READING
+        if self.is_closed:
+            return Gate.CLOSED
+        if not self.consumers:
+            return Gate.NO_CONSUMER
+        limit = self.commons.broker_unacked_limit
+        if limit is not None and limit.is_stopped(self):
+            return Gate.UNACKED_BROKER
+        if self._filters is not None and self._filters.is_waiting:
+            return Gate.FILTER
+        if self.throttle is not None and not self.throttle.allows_read():
+            return Gate.RATE
+        return None
+
+    def _stopped_at(self, gate: Gate) -> None:
+        if self._has_moved or gate is not self._standstill.gate:
+            self._has_moved = False
+            self._standstill = Standstill(gate, self.surroundings.clock.monotonic_ms())
+
+    @property
+    def standstill(self) -> Standstill | None:
+        """Why nothing moves, and since when; None while something does, or is about to."""
+        stopped = self._standstill
+        if stopped.gate is Gate.CONSUMERS and self.dispatcher is not None:
+            stopped = Standstill(self.dispatcher.gate(), stopped.since_ms)  # Looked at only now: there may be many.
+        return None if self.is_queued else stopped
+
+    def _start_read(self, plan: ReadPlan) -> Gate:
         self._is_reading = True
-        self.topic.tasks.start(self._read(plan, due), f"read {self.name}")
+        self.topic.tasks.start(self._read(plan), f"read {self.name}")
+        return Gate.READ_FAILED if self._read_failures else Gate.READING
 
-    async def _read(self, plan: ReadPlan, due: Sequence[Delayed]) -> None:
-        """The part of the pump that needs the disk; with `due`, these entries are read in place of the cursor's."""
+    async def _read(self, plan: ReadPlan) -> None:
+        """The part of the pump that needs the disk."""
         dispatcher = self.dispatcher
         assert dispatcher is not None
         try:
-            if plan.replay is not None:
-                await self._replay_from_store(plan)
-            elif plan.scan is not None:
-                await self._scan_from_store(plan, plan.scan)
-            elif due:
-                await self.delayed.send_from_store(plan, due)
-            else:
-                run = await self.reads.read(plan.max_entries, plan.max_bytes)
+            async for run in self._reads.stored(plan):
                 if dispatcher is not self.dispatcher or dispatcher.is_void(plan):
-                    self.reads.rewind()  # It went back while the read, which has advanced it, was under way.
-                elif run is not None:
-                    self.assign_run(plan, run)
+                    break
+                if run is None:
+                    dispatcher.give_back(plan)
+                else:
+                    self._assign_run(plan, run)
+            if dispatcher is not self.dispatcher or dispatcher.is_void(plan):
+                self._reads.rewind()  # It went back while the read, which has advanced it, was under way.
             self._read_failures = 0
         except StoreError as error:
             dispatcher.give_back(plan)
-            damage = damaged_entries.lasting_damage(self, error)
-            if damage is not None and damaged_entries.go_behind(self, damage):
+            damage = damaged_entries.lasting_damage(self.cursor, error)
+            if damage is not None and self._go_behind(damage):
                 self._read_failures = 0
             else:
                 self._read_failed(error, is_lasting=damage is not None)
@@ -371,9 +457,29 @@ class Subscription(SubscriptionBase, Pumped):
         if not self._read_failures:
             self.wake()
 
+    def _go_behind(self, damage: DamagedEntries) -> bool:
+        """Whether reading goes on behind what will never be read."""
+
+        def skip(ledger_id: int, entry_ids: range) -> None:
+            skipped = self.settle(Acknowledged(None, ((ledger_id, entry_ids),)))
+            self.surroundings.stats.skipped_damaged_entries += skipped
+            logs.warning(
+                "entries.skipped",
+                topic=self.topic.name,
+                subscription=self.name,
+                first=Position(ledger_id, entry_ids.start),
+                last=Position(ledger_id, entry_ids.stop - 1),
+                entries=skipped,
+                reason=str(damage),
+            )
+
+        may_skip = self.surroundings.config.auto_skip_non_recoverable_data
+        return damaged_entries.go_behind(self.cursor, damage, skip if may_skip else None)
+
     def _read_failed(self, error: StoreError, *, is_lasting: bool) -> None:
         """Try again after a while, with consumers at it: what cannot be read is not passed over silently."""
         self._read_failures += 1
+        self._stopped_at(Gate.READ_FAILED)
         if self._read_failures == 1:
             remedy = (
                 "; autoSkipNonRecoverableData=true goes on behind it, so does skipping by hand" if is_lasting else ""
@@ -381,52 +487,40 @@ class Subscription(SubscriptionBase, Pumped):
             logs.error("read.failed", topic=self.topic.name, subscription=self.name, error=f"{error}{remedy}")
         self.surroundings.call_later(self.commons.read_retry_delay_s(self._read_failures), self.wake)
 
-    def assign_run(self, plan: ReadPlan, run: EntryRun) -> None:
-        """Hand what was read from the cursor's position to the dispatcher, without what is acknowledged already."""
-        first = run.first_entry_id
-        entries = self._undelivered(run)
-        if not entries.entry_ids:
-            return
-        if self._kinds.may_hold_markers(Position(run.ledger_id, first)):
-            entries = markers.passed_over(self, entries)
-            if not entries.entry_ids:
-                return
-        if plan.scan is not None or self.delayed.is_enabled:
-            # What a scan comes by and is not in the index was due before.
-            entries = self.delayed.hold_back(entries) if plan.scan is None else self.delayed.without_waiting(entries)
-            if not entries.entry_ids:
-                return
-        if self._filters is not None:
-            entries = self._filters.passed(plan, entries)
-            if not entries.entry_ids:
-                return
+    def _assign_run(self, plan: ReadPlan, run: EntryRun) -> None:
+        """Hand what was read to the dispatcher, and tell it how far a scan is."""
+        entries = self._reads.undelivered(run)
         dispatcher = self.dispatcher
         assert dispatcher is not None
+        for stage in self._stages:
+            if not entries.entry_ids:
+                break
+            entries = stage.passed(plan, entries, dispatcher)
+        if entries.entry_ids:
+            self._add_columns(dispatcher, entries)
+            self._assign(plan, entries)
+        if plan.scan is not None:
+            end = Position(run.ledger_id, run.first_entry_id + len(run.payloads))
+            next_position = self._reads.next_to_scan(end)
+            dispatcher.scanned(plan, next_position or end, is_at_end=next_position is None)
+
+    def _add_columns(self, dispatcher: Dispatcher, entries: AssignInput) -> None:
+        """What this type wants to know of each entry."""
         if dispatcher.needs_key_hashes:
             entries.key_hashes = [key_hash(sticky_key(payload)) for payload in entries.payloads]
-        if dispatcher.keeps_chunks_together and self._kinds.may_hold_chunks(Position(run.ledger_id, first)):
+        if dispatcher.keeps_chunks_together and self._kinds.may_hold_chunks(
+            Position(entries.ledger_id, entries.entry_ids[0])
+        ):
             chunks = [chunk_of(payload) for payload in entries.payloads]
             if any(chunks):
                 entries.chunks = chunks
-        self._assign(plan, entries)
-
-    def _undelivered(self, run: EntryRun) -> AssignInput:
-        """The entries of `run` that are not acknowledged."""
-        if isinstance(run, CompactedRun):
-            assert self.compacted_reads is not None
-            return self.compacted_reads.undelivered(run)
-        state = self.cursor.state
-        first, count = run.first_entry_id, len(run.payloads)
-        kept = state.undeleted_in(run.ledger_id, first, count)
-        ack_sets = state.ack_sets_in(run.ledger_id, first, count)
-        entries = AssignInput(run.ledger_id, range(first, first + count), run.payloads, run.message_counts, ack_sets)
-        return entries if kept is None else entries.rows([entry_id - first for entry_id in kept])
 
     def _assign(self, plan: ReadPlan, entries: AssignInput) -> None:
         assert self.dispatcher is not None
         deliveries = self.dispatcher.assign(plan, entries)
         if not deliveries:
             return
+        self._has_moved = True
         if self.throttle is not None:
             self.throttle.sent(deliveries)
         now_ms = self.surroundings.clock.wall_ms()
@@ -436,84 +530,6 @@ class Subscription(SubscriptionBase, Pumped):
             assert isinstance(consumer, Consumer)
             consumer.deliver(delivery, now_ms, has_chunks=has_chunks)
         self.unacked_changed()
-
-    def _replay_cached(self, plan: ReadPlan) -> bool:
-        """Send the plan's positions again if all are in memory; False when the store must be asked."""
-        runs: list[EntryRun] = []
-        for ledger_id, first, last in self._wanted(plan):
-            run = self.cursor.ledger.read_cached(Position(ledger_id, first), last - first + 1, plan.max_bytes)
-            if run is None or len(run.payloads) <= last - first:
-                return False
-            runs.append(run)
-        for run in runs:
-            self.assign_run(plan, run)
-        return True
-
-    async def _replay_from_store(self, plan: ReadPlan) -> None:
-        left_bytes = plan.max_bytes
-        for ledger_id, entry_id, last in self._wanted(plan):
-            first = entry_id
-            while first <= last:
-                if left_bytes <= 0:
-                    assert self.dispatcher is not None
-                    self.dispatcher.give_back(plan)
-                    return
-                try:
-                    run = await self.cursor.ledger.read_if_there(
-                        Position(ledger_id, first), last - first + 1, left_bytes
-                    )
-                except NoSuchLedger as error:
-                    raise damaged_entries.whole_ledger(self, ledger_id, error) from error
-                if run is None:
-                    break  # acknowledged and trimmed meanwhile
-                left_bytes -= sum(map(len, run.payloads))
-                first += len(run.payloads)
-                self.assign_run(plan, run)
-
-    def _scan_cached(self, plan: ReadPlan) -> bool:
-        """Look again at what the cursor has passed; False when the store must be asked."""
-        assert plan.scan is not None
-        assert self.dispatcher is not None
-        position = self._second_reads.next_position(plan.scan, self.delayed.held_back)
-        if position is None:
-            self.dispatcher.scanned(plan, plan.scan, is_at_end=True)
-            return True
-        run = self._second_reads.read_cached(position, plan.max_entries, plan.max_bytes)
-        if run is None:
-            return False
-        self._assign_scanned(plan, run)
-        return True
-
-    async def _scan_from_store(self, plan: ReadPlan, scan: Position) -> None:
-        position = self._second_reads.next_position(scan, self.delayed.held_back)
-        if position is None:
-            return  # Acknowledged meanwhile: the next plan sees it.
-        try:
-            run = await self._second_reads.read(position, plan.max_entries, plan.max_bytes)
-        except NoSuchLedger as error:
-            raise damaged_entries.whole_ledger(self, position.ledger_id, error) from error
-        if run is not None and self.dispatcher is not None and not self.dispatcher.is_void(plan):
-            self._assign_scanned(plan, run)
-
-    def _assign_scanned(self, plan: ReadPlan, run: EntryRun) -> None:
-        assert self.dispatcher is not None
-        self.assign_run(plan, run)
-        end = Position(run.ledger_id, run.first_entry_id + len(run.payloads))
-        next_position = self._second_reads.next_position(end, self.delayed.held_back)
-        self.dispatcher.scanned(plan, next_position or end, is_at_end=next_position is None)
-
-    def _wanted(self, plan: ReadPlan) -> list[tuple[int, int, int]]:
-        """The plan's positions that are still there and unacknowledged, as (ledger id, first, last) of consecutive entries."""
-        spans: list[tuple[int, int, int]] = []
-        state = self.cursor.state
-        for ledger_id, entry_id in plan.replay or ():
-            if state.is_deleted(ledger_id, entry_id):
-                continue
-            if spans and spans[-1][0] == ledger_id and spans[-1][2] == entry_id - 1:
-                spans[-1] = (ledger_id, spans[-1][1], entry_id)
-            else:
-                spans.append((ledger_id, entry_id, entry_id))
-        return spans
 
     # --- the end of what there is to do ------------------------------------------------------------------------------
 

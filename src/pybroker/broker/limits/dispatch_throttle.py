@@ -14,30 +14,25 @@ from pybroker.dispatch.dispatcher import Delivery, Dispatcher, ReadPlan
 from pybroker.model.policies import DispatchRate
 
 if TYPE_CHECKING:
-    from pybroker.broker.delivery.subscription import Subscription
-    from pybroker.broker.topic.topic import Topic
+    from pybroker.broker.delivery.subscription_base import SubscriptionBase
     from pybroker.broker.topic.topic_commons import TopicCommons
+    from pybroker.managed_ledger.managed_cursor import ManagedCursor
 
 MIN_WAIT_MS = 10
 """Shorter waits would send a fast stream message by message."""
 
 
-def renew(topic: Topic) -> None:
-    """Apply the rates that are in force for `topic` now; a limit that stays the same keeps its count."""
-    shared = topic.shared
-    shared.dispatch_rate_limit = _renewed_limit(
-        "Topic", shared.dispatch_rate_limit, topic.policies.dispatch_rate, shared
-    )
-    for subscription in topic.subscriptions.values():
-        subscription.throttle = throttle_of(subscription)
-        subscription.wake()
+def renew_topic_limit(topic: TopicCommons) -> None:
+    """Apply the rate that is in force for `topic` now; a limit that stays the same keeps its count."""
+    topic.dispatch_rate_limit = _renewed_limit("Topic", topic.dispatch_rate_limit, topic.policies.dispatch_rate, topic)
 
 
-def throttle_of(subscription: Subscription) -> DispatchThrottle | None:
-    """What holds for `subscription` now; None when nothing limits it."""
+def throttle_of(
+    subscription: SubscriptionBase, cursor: ManagedCursor, before: DispatchThrottle | None
+) -> DispatchThrottle | None:
+    """What holds for `subscription` now; None when nothing limits it. `before` is what did so far."""
     topic = subscription.topic
     policies = topic.policies
-    before = subscription.throttle
     own = _renewed_limit(
         "Subscription",
         None if before is None else before.own,
@@ -47,7 +42,7 @@ def throttle_of(subscription: Subscription) -> DispatchThrottle | None:
     group = topic.commons.resource_group_rates.of(policies.resource_group)
     candidates = (topic.commons.dispatch_rate_limit, group.dispatch_rate_limit, topic.dispatch_rate_limit)
     shared = [limit for limit in candidates if limit is not None]
-    return DispatchThrottle(subscription, shared, own) if shared or own is not None else None
+    return DispatchThrottle(subscription, cursor, shared, own) if shared or own is not None else None
 
 
 def _renewed_limit(
@@ -67,11 +62,16 @@ class DispatchThrottle:
     """Owned by its subscription. `own` is the limit that it shares with nobody."""
 
     def __init__(
-        self, subscription: Subscription, shared: list[DispatchRateLimit], own: DispatchRateLimit | None
+        self,
+        subscription: SubscriptionBase,
+        cursor: ManagedCursor,
+        shared: list[DispatchRateLimit],
+        own: DispatchRateLimit | None,
     ) -> None:
         self.own = own
         self._limits = [*shared, *([] if own is None else [own])]
         self._subscription = subscription
+        self._cursor = cursor
         self._is_waiting = False
         self._max_messages = self._max_bytes = 0.0
 
@@ -112,7 +112,7 @@ class DispatchThrottle:
         config = self._subscription.surroundings.config
         if config.dispatch_throttling_on_non_backlog_consumer_enabled:
             return False
-        cursor = self._subscription.cursor
+        cursor = self._cursor
         behind = cursor.ledger.ledgers.entries_after(cursor.ledger.ledgers.previous_position(cursor.read_position))
         return behind <= config.managed_ledger_cursor_backlogged_threshold
 

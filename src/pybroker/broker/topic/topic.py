@@ -129,7 +129,9 @@ class Topic(TopicBase, ManagedLedgerListener):
             subscription.limit_unacked()
 
     def _renew_limits(self) -> None:
-        dispatch_throttle.renew(self)
+        dispatch_throttle.renew_topic_limit(self.shared)
+        for subscription in self.subscriptions.values():
+            subscription.rates_changed()
         super()._renew_limits()
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pybroker.broker.delivery.filter_chain import FilterChain
+from pybroker.broker.delivery.filter_chain import FilterJury
 from pybroker.broker.entry_filters import Verdict
 from pybroker.errors import ProtocolViolation
 from pybroker.model.position import Position
@@ -50,7 +50,7 @@ async def analyze_backlog(
     cursor = subscription.cursor
     ledger = subscription.cursor.ledger
     clock = subscription.surroundings.clock
-    filters = FilterChain(subscription, subscription.topic.entry_filters)
+    filters = FilterJury(subscription, subscription.topic.entry_filters)
     found = BacklogAnalysis()
     deadline_ms = clock.monotonic_ms() + max_ms
     position = cursor.first_unacked_position if start is None else start
@@ -70,7 +70,7 @@ async def analyze_backlog(
 
 
 def _count(
-    found: BacklogAnalysis, run: EntryRun, subscription: Subscription, filters: FilterChain, max_entries: int
+    found: BacklogAnalysis, run: EntryRun, subscription: Subscription, filters: FilterJury, max_entries: int
 ) -> None:
     state = subscription.cursor.state
     for index, payload in enumerate(run.payloads):
