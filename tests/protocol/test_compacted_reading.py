@@ -11,7 +11,7 @@ from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.topic.topic import Topic
-from pybroker.broker.topic.topic_compaction import COMPACTION_SUBSCRIPTION
+from pybroker.compaction.view import COMPACTION_SUBSCRIPTION
 from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.model.position import EARLIEST, Position
 from pybroker.storage.ledger_store import EntryRun

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 from tests.support.memory_broker import MemoryBroker
 
-from pybroker.broker.publishing.internal_producer import InternalProducer
 from pybroker.errors import MetadataError, PersistenceError, ServiceNotReady, StoreError
 from pybroker.model.names import TopicName
 from pybroker.model.policies import TopicPolicies
@@ -42,7 +41,7 @@ async def test_events_of_a_namespace_that_is_going_are_dropped(broker: MemoryBro
 
 
 async def test_an_answer_that_nobody_waits_for_any_more_is_not_taken_for_the_next(broker: MemoryBroker) -> None:
-    producer = InternalProducer.of(await broker.topic(str(TOPIC)))
+    producer = (await broker.topic(str(TOPIC))).internal_producer()
     first = asyncio.ensure_future(producer.publish(b"first"))
     await asyncio.sleep(0)
     first.cancel()

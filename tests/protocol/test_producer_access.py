@@ -16,7 +16,6 @@ from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_brok
 from tests.support.raw_client import CLOSED, DeadClient, RawClient, Type, connected
 from tests.support.rest import call
 
-from pybroker.broker.publishing.internal_producer import InternalProducer
 from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.publishing.producer_access import AccessMode
 from pybroker.broker.publishing.producer_places import LARGEST_EPOCH, TOPIC_EPOCH_PROPERTY, stored_epoch
@@ -246,7 +245,7 @@ async def test_closing_the_topic_tells_those_that_hold_it_wait_for_it_or_are_jus
 
 async def test_the_broker_s_own_messages_need_no_access(room: Room) -> None:
     await room.enter(EXCLUSIVE)
-    position = await InternalProducer.of(room.topic).publish(b"x")
+    position = await room.topic.internal_producer().publish(b"x")
     assert room.topic.ledger.ledgers.has_entry(position)
 
 

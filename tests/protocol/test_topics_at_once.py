@@ -13,7 +13,6 @@ from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_brok
 from tests.support.raw_client import Type, connected, encode, frame
 from tests.support.rest import call
 
-from pybroker.broker.publishing.internal_producer import InternalProducer
 from pybroker.broker.topic.topic import Topic
 from pybroker.errors import (
     AdminError,
@@ -476,7 +475,7 @@ async def test_the_broker_itself_is_answered_while_its_topic_is_closed(
     closing = asyncio.ensure_future(broker.service.topics.unload(topic))
     await broker.until(lambda: topic.is_fenced)
     with pytest.raises(PersistenceError):
-        await InternalProducer.of(topic).publish(b"x")
+        await topic.internal_producer().publish(b"x")
     gate.open()
     await closing
 

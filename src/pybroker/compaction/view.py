@@ -11,6 +11,9 @@ from pybroker.managed_ledger.info import CompactedInfo
 from pybroker.model.position import Position
 from pybroker.storage.ledger_store import LedgerStore
 
+COMPACTION_SUBSCRIPTION = "__compaction"
+"""Which durable cursor stands where the last compaction of a topic ended; shown as a subscription, as Pulsar does."""
+
 
 async def read_view(
     store: LedgerStore, view: CompactedInfo, index: int, max_entries: int, max_bytes: int

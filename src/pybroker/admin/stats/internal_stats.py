@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pybroker.admin.time_text import iso_text
-from pybroker.broker.topic.topic_compaction import COMPACTION_SUBSCRIPTION
+from pybroker.compaction.view import COMPACTION_SUBSCRIPTION
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription import Subscription

@@ -196,6 +196,8 @@ class Subscription(SubscriptionBase, Pumped):
             self.dispatcher = dispatcher
             self.delayed.serves_several = isinstance(dispatcher, MultiConsumerDispatcher)
         self.consumers.append(consumer)
+        if self._standstill.gate is Gate.NO_CONSUMER:
+            self._stopped_at(Gate.CONSUMERS)  # It has no permits yet.
         self.last_active_ms = self.surroundings.clock.wall_ms()
         self._apply(redelivery)
 

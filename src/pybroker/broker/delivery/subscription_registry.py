@@ -24,14 +24,16 @@ from pybroker import logs
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.delivery.subscription_turns import SubscriptionTurns
 from pybroker.broker.topic import topic_admission
-from pybroker.broker.topic.topic_compaction import COMPACTION_SUBSCRIPTION
 from pybroker.broker.topic.topic_deduplication import require_free_name
+from pybroker.compaction.view import COMPACTION_SUBSCRIPTION
 from pybroker.errors import NotAllowedError, StoreError, SubscriptionNotFound, TooManyRequests
 from pybroker.model.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
-    from pybroker.broker.topic.topic import Topic
+    from pybroker.broker.delivery.entry_kinds import EntryKinds
+    from pybroker.broker.topic.topic_commons import TopicCommons
     from pybroker.managed_ledger.managed_cursor import ManagedCursor
+    from pybroker.managed_ledger.managed_ledger import ManagedLedger
 
 BEING_MADE = "being made or subscribed to"
 BEING_DELETED = "being deleted"
@@ -43,8 +45,18 @@ class SubscriptionRegistry:
     """Owned by its topic, whose `subscriptions` it changes. Of its methods all but `turn`, `drop` and `ended` are for who has the
     turn of that subscription."""
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(
+        self,
+        topic: TopicCommons,
+        ledger: ManagedLedger,
+        subscriptions: dict[str, Subscription],
+        kinds: EntryKinds,
+    ) -> None:
+        """`kinds` says what may be among the topic's entries."""
         self._topic = topic
+        self._ledger = ledger
+        self.subscriptions = subscriptions
+        self._kinds = kinds
         self._turns: SubscriptionTurns[asyncio.Future[None]] = SubscriptionTurns()
         self._all_ended: asyncio.Event | None = None
         self.being_made = 0
@@ -116,7 +128,7 @@ class SubscriptionRegistry:
 
     def present(self, name: str) -> Subscription:
         """Raises SubscriptionNotFound."""
-        subscription = self._topic.subscriptions.get(name)
+        subscription = self.subscriptions.get(name)
         if subscription is None:
             raise SubscriptionNotFound(f"Subscription {name} not found for topic {self._topic.name}")
         return subscription
@@ -128,7 +140,7 @@ class SubscriptionRegistry:
 
         Raises SubscriptionNotFound when it may not be made, NotAllowedError when a reader has that name.
         """
-        present = self._topic.subscriptions.get(name)
+        present = self.subscriptions.get(name)
         if present is None:
             if not may_create:
                 raise SubscriptionNotFound(
@@ -142,7 +154,7 @@ class SubscriptionRegistry:
     async def create(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription:
         """A durable subscription, of a name that there is none of, whose first entry is the one at `first` or behind it."""
         require_free_name(name)
-        assert name not in self._topic.subscriptions, f"there is a subscription {name}"
+        assert name not in self.subscriptions, f"there is a subscription {name}"
         self._require_room()
         self.being_made += 1
         try:
@@ -152,39 +164,46 @@ class SubscriptionRegistry:
         finally:
             self.being_made -= 1
 
+    async def create_if_missing(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription | None:
+        """In a turn of its own, as `create`; None when there is a subscription of that name."""
+        async with self.turn(name, BEING_MADE):
+            return None if name in self.subscriptions else await self.create(name, first, properties)
+
+    def restore(self, cursor: ManagedCursor) -> None:
+        """The topic is being loaded, and has that cursor."""
+        self.subscriptions[cursor.name] = self._made(cursor.name, cursor)
+
     async def _create(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription:
         topic = self._topic
-        ledgers = topic.ledger.ledgers
+        ledgers = self._ledger.ledgers
         is_behind_all = first > ledgers.last_position
-        start = ledgers.last_position if is_behind_all else topic.ledger.position_before(first)
-        cursor = await topic.commons.ledgers.create_cursor(topic.ledger, name, start, properties)
+        start = ledgers.last_position if is_behind_all else self._ledger.position_before(first)
+        cursor = await topic.commons.ledgers.create_cursor(self._ledger, name, start, properties)
         # Also when the topic was fenced meanwhile: it waits for this turn, and closes it with the others then.
-        subscription = topic.subscriptions[name] = self._made(name, cursor)
+        subscription = self.subscriptions[name] = self._made(name, cursor)
         subscription.is_closed = topic.is_fenced
         logs.info("subscription.created", topic=topic.name, subscription=name, position=cursor.mark_delete_position)
         return subscription
 
     def _require_room(self) -> None:
-        topic_admission.require_room_for_subscription(
-            self._topic.shared, len(self._topic.subscriptions) + self.being_made
-        )
+        topic_admission.require_room_for_subscription(self._topic, len(self.subscriptions) + self.being_made)
 
     def _made(self, name: str, cursor: ManagedCursor) -> Subscription:
-        return Subscription(self._topic.shared, name, cursor, self._topic.entry_kinds, self.drop)
+        return Subscription(self._topic, name, cursor, self._kinds, self.drop)
 
     def non_durable(self, name: str, mark_delete: Position) -> Subscription:
         """A reader's subscription, whose next entry is the one behind `mark_delete`."""
         topic = self._topic
         topic.require_open()
-        present = topic.subscriptions.get(name)
+        present = self.subscriptions.get(name)
         if present is not None:
             if present.is_durable:
                 raise NotAllowedError(f"Durable subscription with the same name already exists: {name}")
             return present
         require_free_name(name)
         self._require_room()
-        cursor = topic.commons.ledgers.create_non_durable_cursor(topic.ledger, name, mark_delete)
-        subscription = topic.subscriptions[name] = self._made(name, cursor)
+        cursor = topic.commons.ledgers.create_non_durable_cursor(self._ledger, name, mark_delete)
+        subscription = self.subscriptions[name] = self._made(name, cursor)
         return subscription
 
     async def delete(self, subscription: Subscription) -> None:
@@ -193,7 +212,7 @@ class SubscriptionRegistry:
             subscription.is_closed = True
             subscription.close_consumers()
             self._forget(subscription)
-        elif self._topic.subscriptions.get(subscription.name) is subscription:
+        elif self.subscriptions.get(subscription.name) is subscription:
             await self._topic.commons.tasks.run_to_end(
                 self._delete(subscription), f"delete subscription {subscription.name}"
             )
@@ -204,15 +223,15 @@ class SubscriptionRegistry:
         subscription.close_consumers()
         self._forget(subscription)
         if name == COMPACTION_SUBSCRIPTION:
-            topic.ledger.compacted_drops += 1  # What is being compacted may be trimmed soon.
+            self._ledger.compacted_drops += 1  # What is being compacted may be trimmed soon.
         try:
-            await topic.commons.ledgers.delete_cursor(topic.ledger, cursor)
+            await topic.commons.ledgers.delete_cursor(self._ledger, cursor)
         except StoreError:
-            if topic.ledger.cursors.get(name) is cursor:
-                topic.subscriptions[name] = self._made(name, cursor)
+            if self._ledger.cursors.get(name) is cursor:
+                self.subscriptions[name] = self._made(name, cursor)
             raise
         if name == COMPACTION_SUBSCRIPTION:
-            await topic.compaction.drop()
+            await self._ledger.drop_compacted()
         logs.info("subscription.deleted", topic=topic.name, subscription=name)
 
     def drop(self, subscription: Subscription) -> None:
@@ -225,9 +244,9 @@ class SubscriptionRegistry:
         topic = self._topic
         subscription.delayed.drop()
         if not subscription.is_durable:
-            topic.commons.ledgers.drop_non_durable_cursor(topic.ledger, subscription.cursor)
-        if topic.subscriptions.get(subscription.name) is subscription:
-            del topic.subscriptions[subscription.name]
+            topic.commons.ledgers.drop_non_durable_cursor(self._ledger, subscription.cursor)
+        if self.subscriptions.get(subscription.name) is subscription:
+            del self.subscriptions[subscription.name]
             topic.in_use()
             topic.counters.messages_out_of_removed += subscription.counters.messages_out
             topic.counters.bytes_out_of_removed += subscription.counters.bytes_out

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pybroker import logs
-from pybroker.broker.publishing.internal_producer import InternalProducer
 from pybroker.errors import BrokerError, StoreError
 from pybroker.model import system_topics
 from pybroker.model.names import NamespaceName, TopicName
@@ -72,7 +71,7 @@ class ChangeEvents:
                     logs.warning("change_events.not_encoded", topic=topic, error=str(error))
                     continue
                 name = system_topics.change_events(namespace)
-                producer = InternalProducer.of(await self._topics.get(name, may_create=True))
+                producer = (await self._topics.get(name, may_create=True)).internal_producer()
                 version = await self._commons.schemas.register(name, event_schema(), _STRATEGY)
                 await producer.publish(
                     value,

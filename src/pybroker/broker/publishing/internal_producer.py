@@ -14,7 +14,6 @@ from pybroker.broker.limits.publish_throttle import PublishThrottle
 from pybroker.broker.peer import Peer
 from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.publishing.publish_checks import rows
-from pybroker.broker.topic.topic import Topic
 from pybroker.broker.topic.topic_base import TopicBase
 from pybroker.dispatch.dispatcher import Delivery
 from pybroker.errors import BrokerError, NotAllowedError, TooManyRequests
@@ -93,7 +92,7 @@ class InternalProducer(_Publisher):
     there is one message at a time. Its receipts come back as the position that `publish` returns.
     """
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: TopicBase) -> None:
         commons = topic.commons
         self._topic = topic
         self._producer = Producer(
@@ -109,13 +108,6 @@ class InternalProducer(_Publisher):
         self._sequence_id = 0
         self._awaited: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
         self._awaited.cancel()
-
-    @staticmethod
-    def of(topic: Topic) -> InternalProducer:
-        """The one of `topic`."""
-        if topic.internal_producer is None:
-            topic.internal_producer = InternalProducer(topic)
-        return topic.internal_producer
 
     async def publish(
         self,

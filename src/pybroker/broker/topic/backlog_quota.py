@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pybroker import logs
 from pybroker.broker.delivery import cursor_moves
 from pybroker.broker.topic import backlog
-from pybroker.broker.topic.topic_compaction import COMPACTION_SUBSCRIPTION
+from pybroker.compaction.view import COMPACTION_SUBSCRIPTION
 from pybroker.errors import (
     BrokerError,
     ProducerBlockedQuotaExceededError,

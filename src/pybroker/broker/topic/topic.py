@@ -16,6 +16,7 @@ from pybroker.broker.delivery.subscription_registry import BEING_MADE, Subscript
 from pybroker.broker.limits import dispatch_throttle
 from pybroker.broker.publishing.deduplication import Accepted
 from pybroker.broker.publishing.entry_metadata import EntryMetadata
+from pybroker.broker.publishing.internal_producer import InternalProducer
 from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.publishing.producer_places import TOPIC_EPOCH_PROPERTY, stored_epoch
 from pybroker.broker.topic import backlog
@@ -51,7 +52,7 @@ from pybroker.wire.entry_metadata import is_batch, is_marker
 if TYPE_CHECKING:
     from pybroker.broker.delivery.consumer import Consumer
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
-    from pybroker.broker.publishing.internal_producer import InternalProducer
+    from pybroker.broker.limits.publish_rate_limit import WaitingPublishers
     from pybroker.broker.topic.commons import Commons
 
 
@@ -88,25 +89,22 @@ class Topic(TopicBase, ManagedLedgerListener):
         """Age of the oldest unread message when the backlog quotas were checked last."""
         self.backlog_age_subscription = ""
         """Which subscription has not read that one; empty when the age is unknown."""
-        self.internal_producer: InternalProducer | None = None
-        """Of what the broker itself publishes here, once it has."""
+        self._internal_producer: InternalProducer | None = None
         self._refused_producers: set[str] = set()  # messages of these were refused because there is no space
         self.subscriptions = {}
-        self.compaction = TopicCompaction(self)
         self.offload_error = ""
         """Why the last offload that was asked for did not happen."""
         self.entry_kinds = EntryKinds(ledger.ledgers.last_position, self.counters)
         self.shared.has_entry_metadata = ledger.document.last_index is not None
         added = commons.added_metadata
         self._entry_metadata = None if added is None else EntryMetadata(added, ledger)
-        self.registry = SubscriptionRegistry(self)
+        self.registry = SubscriptionRegistry(self.shared, ledger, self.subscriptions, self.entry_kinds)
+        self.compaction = TopicCompaction(self.shared, ledger, self.registry)
         ledger.listen(self)
         for cursor in ledger.cursors.values():
             if cursor.name != DEDUPLICATION_CURSOR:
-                self.subscriptions[cursor.name] = Subscription(
-                    self.shared, cursor.name, cursor, self.entry_kinds, self.registry.drop
-                )
-        self.deduplication = TopicDeduplication(self)
+                self.registry.restore(cursor)
+        self.deduplication = TopicDeduplication(self.shared, ledger, self.producers, self.append, self._hold_publishers)
         ledger.held_from = self._held_from
         ledger.retention = backlog.retention_limits(self.policies.retention)
         self._renew_limits()
@@ -153,6 +151,12 @@ class Topic(TopicBase, ManagedLedgerListener):
 
     async def store_epoch(self, epoch: int) -> None:
         await self.ledger.document.change_properties({TOPIC_EPOCH_PROPERTY: str(epoch)})
+
+    def internal_producer(self) -> InternalProducer:
+        """Of what the broker itself publishes here."""
+        if self._internal_producer is None:
+            self._internal_producer = InternalProducer(self)
+        return self._internal_producer
 
     def _require_space(self, producer: Producer) -> None:
         """Refuse a producer while the disk is full: at that answer a client fails at once all that it has not sent yet.
@@ -247,6 +251,11 @@ class Topic(TopicBase, ManagedLedgerListener):
                 self.deduplication.failed(producer, publish.accepted)
         self.deduplication.landed()
 
+    def _hold_publishers(self, row: WaitingPublishers | None) -> None:
+        """Publishers wait in `row` from now on; None: they need not."""
+        self.held_publishers = row
+        self.renew_publish_throttle()
+
     async def settled(self, producer_name: str) -> None:
         await self.deduplication.settled(producer_name)
 
@@ -295,8 +304,7 @@ class Topic(TopicBase, ManagedLedgerListener):
     ) -> Subscription | None:
         """In a turn of its own: a durable subscription whose first entry is the one at `first` or behind it; None when there is
         a subscription of that name."""
-        async with self.turn(name, BEING_MADE):
-            return None if name in self.subscriptions else await self.registry.create(name, first, properties)
+        return await self.registry.create_if_missing(name, first, properties)
 
     # --- life --------------------------------------------------------------------------------------------------------
 

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 from pybroker import logs
 from pybroker.compaction.compactor import THREAD_COST_BYTES, Compactor, Progress
 from pybroker.compaction.messages import Batch, opening_cost, read_entry
-from pybroker.compaction.view import read_view
+from pybroker.compaction.view import COMPACTION_SUBSCRIPTION, read_view
 from pybroker.errors import BrokerError, StoreError
 from pybroker.model.position import EARLIEST, Position
 from pybroker.model.stats import LATENCY_BOUNDS_MS, Buckets
 from pybroker.model.system_topics import CHANGE_EVENTS
 
 if TYPE_CHECKING:
-    from pybroker.broker.topic.topic import Topic
-
-COMPACTION_SUBSCRIPTION = "__compaction"
+    from pybroker.broker.delivery.subscription_registry import SubscriptionRegistry
+    from pybroker.broker.topic.topic_commons import TopicCommons
+    from pybroker.managed_ledger.managed_ledger import ManagedLedger
 
 
 class CompactionStatus(StrEnum):
@@ -63,8 +63,10 @@ class CompactionCounters:
 class TopicCompaction:
     """Owned by its topic."""
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: TopicCommons, ledger: ManagedLedger, registry: SubscriptionRegistry) -> None:
         self._topic = topic
+        self._ledger = ledger
+        self._registry = registry
         self.status = CompactionStatus.NOT_RUN
         self.last_error = ""
         self.counters = CompactionCounters()
@@ -86,37 +88,37 @@ class TopicCompaction:
         started_ms = commons.surroundings.clock.monotonic_ms()
         config = commons.surroundings.config
         compactor = Compactor(
-            topic.ledger,
+            self._ledger,
             commons.ledgers.store,
             commons.surroundings.clock,
             keeps_messages_without_key=config.topic_compaction_retain_null_key,
             read_timeout_s=config.broker_service_compaction_phase_one_loop_time_in_seconds,
         )
-        error, is_fault, drops = "it was broken off", False, topic.ledger.compacted_drops
+        error, is_fault, drops = "it was broken off", False, self._ledger.compacted_drops
         try:
             async with commons.compaction_slot, self._alone:
-                drops = topic.ledger.compacted_drops
+                drops = self._ledger.compacted_drops
                 await self._compact(compactor)
             error = ""
         except (BrokerError, StoreError, TimeoutError) as failure:
             error = str(failure) or type(failure).__name__
-            is_fault = not topic.is_fenced and topic.ledger.compacted_drops == drops
+            is_fault = not topic.is_fenced and self._ledger.compacted_drops == drops
         finally:
             took_ms = int(commons.surroundings.clock.monotonic_ms() - started_ms)
             self._count(compactor.progress, took_ms, error, is_fault=is_fault)
 
     async def _compact(self, compactor: Compactor) -> None:
         topic = self._topic
-        if topic.subscriptions.get(COMPACTION_SUBSCRIPTION) is None:
-            await topic.create_subscription(COMPACTION_SUBSCRIPTION, EARLIEST, {})
-        end = topic.ledger.last_confirmed
-        view = topic.ledger.compacted
-        if not topic.ledger.ledgers.has_entry(end) or (view is not None and end <= view.horizon):
+        if self._registry.subscriptions.get(COMPACTION_SUBSCRIPTION) is None:
+            await self._registry.create_if_missing(COMPACTION_SUBSCRIPTION, EARLIEST, {})
+        end = self._ledger.last_confirmed
+        view = self._ledger.compacted
+        if not self._ledger.ledgers.has_entry(end) or (view is not None and end <= view.horizon):
             return  # There is nothing new.
         logs.info("compaction.started", topic=topic.name, end=end, view=None if view is None else view.ledger)
         await compactor.run(end)
         # Only now: what the view was made from may go.
-        subscription = topic.subscriptions.get(COMPACTION_SUBSCRIPTION)
+        subscription = self._registry.subscriptions.get(COMPACTION_SUBSCRIPTION)
         if subscription is not None:
             await subscription.cursor.expire_to(end)
 
@@ -160,17 +162,14 @@ class TopicCompaction:
         is_always_compacted = topic.name.local_name == CHANGE_EVENTS
         if (threshold_bytes <= 0 and not is_always_compacted) or self.status is CompactionStatus.RUNNING:
             return
-        present = topic.subscriptions.get(COMPACTION_SUBSCRIPTION)
-        if present is None:
-            size_bytes = topic.ledger.size_bytes
-        else:
-            size_bytes = await topic.bytes_behind(present.cursor.mark_delete_position)
+        present = self._registry.subscriptions.get(COMPACTION_SUBSCRIPTION)
+        size_bytes = self._ledger.size_bytes if present is None else (await present.cursor.backlog()).size_bytes
         if size_bytes > max(0, threshold_bytes):
             self.start()
 
     async def drop(self) -> None:
         """Give up the view, and the one that is being made. Raises StoreError."""
-        await self._topic.ledger.drop_compacted()
+        await self._ledger.drop_compacted()
 
     @asynccontextmanager
     async def dropped(self) -> AsyncIterator[None]:
@@ -181,7 +180,7 @@ class TopicCompaction:
 
     async def last_message(self) -> tuple[Position, int] | None:
         """As the topic's, for those who read compacted; None when the last entry stands behind the view. Raises StoreError."""
-        ledger = self._topic.ledger
+        ledger = self._ledger
         while (view := ledger.compacted) is not None:
             last = ledger.last_confirmed
             if ledger.ledgers.has_entry(last) and last > view.horizon:

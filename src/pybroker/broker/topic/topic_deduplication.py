@@ -17,7 +17,7 @@ last confirmed entry that came behind the making of the cursor; duplicates are a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,8 @@ from pybroker.model.system_topics import is_system_topic
 from pybroker.wire.entry_metadata import stored_sequence_id
 
 if TYPE_CHECKING:
-    from pybroker.broker.topic.topic import Topic
+    from pybroker.broker.topic.topic_commons import TopicCommons
+    from pybroker.managed_ledger.managed_ledger import ManagedLedger
 
 DEDUPLICATION_CURSOR = "pulsar.dedup"
 SNAPSHOT_PAUSE_MS = 1000
@@ -71,23 +72,38 @@ class DeduplicationStatus(StrEnum):
 class TopicDeduplication:
     """Owned by its topic. `known` is None while it is off."""
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(
+        self,
+        topic: TopicCommons,
+        ledger: ManagedLedger,
+        attached: Collection[str],
+        append: Callable[[Producer, SendRun, Accepted], bool],
+        hold: Callable[[WaitingPublishers | None], None],
+    ) -> None:
+        """`attached` are the names of producers that are there. `append` hands a run to the ledger, False when that refuses it,
+        which is answered then; `hold` makes publishers wait in a row, or with None no more.
+        """
         self.status = DeduplicationStatus.DISABLED
         self.known: Deduplication | None = None
         self._topic = topic
+        self._ledger = ledger
+        self._attached = attached
+        self._append_to_ledger = append
+        self._hold = hold
+        self._is_holding = False
         self._is_following = False
         self._entries_behind = 0  # stored since the last snapshot
         self._snapshot_at_ms = 0.0  # when the last one began
         self._is_snapshot_due = False
         self._saving = asyncio.Lock()
         self._waiting: list[asyncio.Event] = []
-        if topic.ledger.cursors.get(DEDUPLICATION_CURSOR) is not None:
+        if ledger.cursors.get(DEDUPLICATION_CURSOR) is not None:
             self.status = DeduplicationStatus.REMOVING  # unless it is wanted
 
     @property
     def cursor(self) -> ManagedCursor | None:
         """The one that holds the snapshot."""
-        return self._topic.ledger.cursors.get(DEDUPLICATION_CURSOR)
+        return self._ledger.cursors.get(DEDUPLICATION_CURSOR)
 
     # --- on and off --------------------------------------------------------------------------------------------------
 
@@ -98,8 +114,8 @@ class TopicDeduplication:
         if is_wanted and self.known is None:
             self.known = Deduplication()
             self.status = DeduplicationStatus.INITIALIZED
-            topic.held_publishers = WaitingPublishers()
-            topic.renew_publish_throttle()
+            self._is_holding = True
+            self._hold(WaitingPublishers())
         elif not is_wanted and self.known is not None:
             self.known = None
             self.status = DeduplicationStatus.REMOVING
@@ -110,10 +126,9 @@ class TopicDeduplication:
 
     def _release(self) -> None:
         """Publishing goes on, and so does whoever waits for that."""
-        topic = self._topic
-        if topic.held_publishers is not None:
-            topic.held_publishers = None
-            topic.renew_publish_throttle()
+        if self._is_holding:
+            self._is_holding = False
+            self._hold(None)
         self._tell()
 
     async def _follow(self) -> None:
@@ -142,14 +157,14 @@ class TopicDeduplication:
         cursor = self.cursor
         if cursor is not None:
             async with self._saving:
-                await self._topic.commons.ledgers.delete_cursor(self._topic.ledger, cursor)
+                await self._topic.commons.ledgers.delete_cursor(self._ledger, cursor)
         if self.known is None:
             self.status = DeduplicationStatus.DISABLED
             self._entries_behind = 0
             logs.info("deduplication.disabled", topic=self._topic.name)
 
     async def _recover(self, known: Deduplication) -> None:
-        topic, ledger = self._topic, self._topic.ledger
+        topic, ledger = self._topic, self._ledger
         started_ms = topic.surroundings.clock.monotonic_ms()
         cursor = self.cursor
         if cursor is None:
@@ -173,7 +188,7 @@ class TopicDeduplication:
 
     async def _replay(self, known: Deduplication, cursor: ManagedCursor) -> int:
         """Note what was stored behind the snapshot; how many entries that were. Raises StoreError."""
-        ledger, clock = self._topic.ledger, self._topic.surroundings.clock
+        ledger, clock = self._ledger, self._topic.surroundings.clock
         position, entries = cursor.first_unacked_position, 0
         slice_ends_ms = clock.monotonic_ms() + REPLAY_SLICE_MS
         while self.known is known and ledger.ledgers.has_entry(position := ledger.ledgers.normalize(position)):
@@ -215,7 +230,7 @@ class TopicDeduplication:
     def _is_settled(self, name: str) -> bool:
         if self.known is None or self._topic.is_fenced:
             return True
-        return self._topic.held_publishers is None and self.known.is_settled(name)
+        return not self._is_holding and self.known.is_settled(name)
 
     def last_sequence_id(self, name: str) -> int:
         """What a producer of this name has stored last; NO_SEQUENCE_ID for nothing, or while it is off."""
@@ -256,7 +271,7 @@ class TopicDeduplication:
             self._refuse(producer, run, _BEHIND_FAILURE)
             return
         accepted = known.offered(producer.name, producer, highest)
-        if self._topic.append(producer, run, accepted):
+        if self._append_to_ledger(producer, run, accepted):
             known.accepted(accepted)
         else:
             known.refused(accepted)
@@ -318,7 +333,7 @@ class TopicDeduplication:
             self._forget_inactive(known)
             self._snapshot_at_ms = self._topic.surroundings.clock.monotonic_ms()
             entries, self._entries_behind = self._entries_behind, 0
-            last = self._topic.ledger.last_confirmed
+            last = self._ledger.last_confirmed
             snapshot = {name: str(sequence_id) for name, sequence_id in known.snapshot().items()}
             try:
                 await cursor.set_properties(snapshot)
@@ -330,7 +345,7 @@ class TopicDeduplication:
     def _forget_inactive(self, known: Deduplication) -> None:
         topic, config = self._topic, self._topic.surroundings.config
         forgotten = known.forget_inactive(
-            topic.producers,
+            self._attached,
             topic.surroundings.clock.monotonic_ms(),
             config.broker_deduplication_producer_inactivity_timeout_minutes * _MS_PER_MINUTE,
             config.broker_deduplication_max_number_of_producers,

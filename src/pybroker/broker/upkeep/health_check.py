@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from pybroker.broker.publishing.internal_producer import InternalProducer
 from pybroker.errors import MetadataError, ServiceNotReady, StoreError
 from pybroker.metadata import paths
 from pybroker.model import system_topics
@@ -50,7 +49,7 @@ class HealthCheck:
     async def _write_and_read(self) -> None:
         topic = await self._topics.load(system_topics.health_check(self._presence.broker_id), may_create=True)
         payload = b"%d" % self._surroundings.clock.wall_ms()
-        position = await InternalProducer.of(topic).publish(payload)
+        position = await topic.internal_producer().publish(payload)
         read = await topic.ledger.read(position, 1, 1 << 16)
         entry = read.payloads[0]
         if entry[metadata_span(entry)[1] :] != payload:

@@ -17,7 +17,7 @@ from pybroker import logs
 from pybroker.broker.delivery import cursor_moves
 from pybroker.broker.delivery.subscription_registry import BEING_DELETED
 from pybroker.broker.topic import backlog_quota
-from pybroker.broker.topic.topic_compaction import COMPACTION_SUBSCRIPTION
+from pybroker.compaction.view import COMPACTION_SUBSCRIPTION
 from pybroker.errors import StoreError, SubscriptionNotFound, TooManyRequests, TopicFenced
 from pybroker.model.stats import Buckets
 

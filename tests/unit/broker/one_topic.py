@@ -1,0 +1,183 @@
+"""One topic without a broker: real rules and a real managed ledger in memory; no service, no connection, no HTTP.
+
+Time stands still until a test moves it, and timers ring when it has come that far.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.support.recording_peer import RecordingPeer
+
+from pybroker.broker.delivery.consumer import Consumer
+from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.publishing.producer import Producer
+from pybroker.broker.topic.commons import Commons
+from pybroker.broker.topic.topic import Topic
+from pybroker.clock import Clock
+from pybroker.config import BrokerConfig
+from pybroker.managed_ledger.entry_cache import EntryCache
+from pybroker.managed_ledger.factory import ManagedLedgerFactory
+from pybroker.managed_ledger.surroundings import LedgerLimits, LedgerSurroundings
+from pybroker.metadata import paths
+from pybroker.metadata.memory import MemoryMetadataStore
+from pybroker.metadata.resources import Resources
+from pybroker.model.events import Ack, SendRun
+from pybroker.model.names import TopicName
+from pybroker.model.policies import TopicPolicies
+from pybroker.model.position import Position
+from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
+from pybroker.surroundings import Surroundings
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.broker_entry_metadata import entry_time_ms
+from pybroker.wire.entry_builder import build_entry
+
+NAME = TopicName.parse("persistent://public/default/t")
+
+
+class MovedClock(Clock):
+    """Both times stand still until a test moves them."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_700_000_000_000
+
+    def monotonic_ms(self) -> float:
+        return float(self.now_ms)
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+
+class TestSurroundings(Surroundings):
+    """Timers ring when the test has moved the clock that far."""
+
+    __test__ = False
+
+    def __init__(self, config: BrokerConfig, clock: MovedClock) -> None:
+        super().__init__(config, clock)
+        self.moved = clock
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        self.timers.append((self.moved.now_ms + delay_s * 1000, callback))
+
+    def move(self, milliseconds: int) -> None:
+        """So much time passes."""
+        self.moved.now_ms += milliseconds
+        due = [timer for timer in self.timers if timer[0] <= self.moved.now_ms]
+        self.timers = [timer for timer in self.timers if timer[0] > self.moved.now_ms]
+        for _, callback in due:
+            callback()
+
+
+class OneTopic:
+    """A topic, and what tests do with it."""
+
+    def __init__(self, surroundings: TestSurroundings, commons: Commons, topic: Topic, unloads: list[str]) -> None:
+        self.surroundings = surroundings
+        self.commons = commons
+        self.topic = topic
+        self.unloads = unloads
+        """Why it was to be closed, each time."""
+
+    def producer(self, peer: RecordingPeer, name: str = "p") -> Producer:
+        """One that is attached."""
+        producer = Producer(self.topic.producer_places.remove, 1, name, False, 0, peer, {}, 0)
+        self.topic.producer_places.add(producer)
+        return producer
+
+    async def publish(self, count: int, keys: Sequence[str] = ("",), messages_each: int = 1) -> list[Position]:
+        """So many entries, with one of `keys` after the other; where they are, once they are stored."""
+        peer = RecordingPeer()
+        producer = self.producer(peer, f"p{id(peer)}")
+        self.topic.publish(producer, run_of(count, keys, messages_each))
+        await producer.drained()
+        producer.detach()
+        assert not peer.errors
+        return peer.receipts
+
+    async def subscription(self, name: str = "s") -> Subscription:
+        """From the topic's beginning on."""
+        return await self.topic.subscription(name, True, True, {})
+
+    def consumer(
+        self,
+        subscription: Subscription,
+        peer: RecordingPeer,
+        kind: str = "Shared",
+        permits: int = 1000,
+        max_unacked: int = 0,
+    ) -> Consumer:
+        """One that is attached and has asked for so many messages."""
+        consumer = Consumer(subscription, 1, "c", 0, max_unacked, peer, {}, 0)
+        self.topic.attach(subscription, consumer, kind)
+        consumer.flow(permits)
+        return consumer
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Let the loop turn until `condition()` holds."""
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+    async def pumped(self) -> None:
+        """All subscriptions have dispatched what they can."""
+        await self.until(lambda: not len(self.commons.pumps) and not len(self.topic.tasks))
+
+
+def run_of(count: int, keys: Sequence[str] = ("",), messages_each: int = 1) -> SendRun:
+    """Messages of producer id 1 with rising sequence ids."""
+    run = SendRun(1)
+    for index in range(count):
+        run.sequence_ids.append(index)
+        run.highest_sequence_ids.append(0)
+        run.message_counts.append(messages_each)
+        run.payloads.append(build_entry("p", index, 0, b"x", key=keys[index % len(keys)]))
+    run.size_bytes = sum(map(len, run.payloads))
+    return run
+
+
+def marker() -> bytes:
+    """What a broker writes for others."""
+    header = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0, marker_type=1).SerializeToString()
+    return len(header).to_bytes(4, "big") + header
+
+
+def ack_of(*positions: Position, is_cumulative: bool = False, request_id: int = -1) -> Ack:
+    """One ACK of whole entries."""
+    ack = Ack(1)
+    ack.is_cumulative = is_cumulative
+    ack.request_id = request_id
+    ack.groups = [(position.ledger_id, [position.entry_id]) for position in positions]
+    return ack
+
+
+@asynccontextmanager
+async def one_topic(policies: TopicPolicies | None = None, **settings: Any) -> AsyncIterator[OneTopic]:
+    """A loaded topic; `settings` are fields of BrokerConfig."""
+    config = BrokerConfig(**settings)
+    clock = MovedClock()
+    surroundings = TestSurroundings(config, clock)
+    metadata = MemoryMetadataStore()
+    resources = Resources(metadata, config.default_number_of_namespace_bundles)
+    await resources.load()
+    await resources.bootstrap(config.cluster_name, config.bootstrap_namespaces)
+    store, cursors = MemoryLedgerStore(entry_time_ms), MemoryCursorStore()
+    ledgers = ManagedLedgerFactory(
+        LedgerSurroundings(store, EntryCache(1 << 20), LedgerLimits(), clock, 10, entry_time_ms), cursors, metadata
+    )
+    commons = Commons(surroundings, metadata, resources, ledgers)
+    await commons.load()
+    unloads: list[str] = []
+    ledger = await ledgers.open(paths.managed_ledger(NAME))
+    topic = Topic(commons, NAME, ledger, policies or TopicPolicies(), lambda _, reason: unloads.append(reason))
+    try:
+        yield OneTopic(surroundings, commons, topic, unloads)
+    finally:
+        await topic.close()
+        await commons.tasks.close()
+        await ledgers.close()
+        await store.close()

@@ -1,0 +1,86 @@
+"""What an acknowledgement does is decided from what the client says and what the ledger knows, before anything changes."""
+
+from __future__ import annotations
+
+from tests.support.recording_peer import RecordingPeer
+from tests.unit.broker.one_topic import ack_of, one_topic
+
+from pybroker.broker.delivery.acknowledgement import Acknowledged, AckReceipt, PartOfBatch, decided
+from pybroker.errors import PersistenceError, StoreError
+from pybroker.model.events import Ack, PartialAck
+from pybroker.model.position import Position
+
+MAX_IN_BATCH = 1000
+
+
+def partial_ack(position: Position, ack_set: list[int], batch_size: int, *, is_cumulative: bool = False) -> Ack:
+    ack = Ack(1)
+    ack.is_cumulative = is_cumulative
+    ack.partials = [PartialAck(position.ledger_id, position.entry_id, ack_set, batch_size)]
+    return ack
+
+
+async def test_deciding_changes_nothing() -> None:
+    async with one_topic() as one:
+        subscription = await one.subscription()
+        positions = await one.publish(3)
+        each = decided(ack_of(*positions), subscription.cursor, MAX_IN_BATCH, takes_parts=True)
+        assert list(each.groups) == [(position.ledger_id, [position.entry_id]) for position in positions]
+        up_to = decided(ack_of(positions[1], is_cumulative=True), subscription.cursor, MAX_IN_BATCH, takes_parts=True)
+        assert up_to == Acknowledged(positions[1])
+        assert subscription.backlog_entries == 3
+
+
+async def test_of_a_batch_the_entry_itself_says_how_many_messages_it_holds() -> None:
+    async with one_topic() as one:
+        subscription = await one.subscription()
+        [position] = await one.publish(1, messages_each=10)
+        claimed = decided(partial_ack(position, [0b1], 3), subscription.cursor, MAX_IN_BATCH, takes_parts=True)
+        assert claimed.parts == [PartOfBatch(position, [0b1], 10)]
+
+
+async def test_who_claims_a_giant_batch_of_an_entry_that_left_memory_is_held_to_its_words_and_to_the_limit() -> None:
+    async with one_topic() as one:
+        subscription = await one.subscription()
+        elsewhere = Position(10**6, 0)
+        for words, batch_size, count in (
+            ([1], 10**9, 64),
+            ([1], 0, 64),
+            ([1], 5, 5),
+            ([1] * 10_000, 10**9, MAX_IN_BATCH),
+        ):
+            ack = partial_ack(elsewhere, words, batch_size)
+            [part] = decided(ack, subscription.cursor, MAX_IN_BATCH, takes_parts=True).parts
+            assert part.message_count == count
+
+
+async def test_a_part_of_a_batch_up_to_which_all_is_acknowledged_leaves_that_batch_alone_without_its_index() -> None:
+    async with one_topic() as one:
+        subscription = await one.subscription()
+        positions = await one.publish(3, messages_each=2)
+        ack = partial_ack(positions[2], [0b10], 2, is_cumulative=True)
+        whole = decided(ack, subscription.cursor, MAX_IN_BATCH, takes_parts=False)
+        assert whole == Acknowledged(positions[1], (), ())
+        assert subscription.settle(whole) == 2
+        parts = decided(ack, subscription.cursor, MAX_IN_BATCH, takes_parts=True)
+        assert subscription.settle(parts) == 0
+        assert subscription.cursor.state.ack_set_of(*positions[2]) == [0b10]
+
+
+async def test_an_empty_cumulative_acknowledgement_does_nothing() -> None:
+    async with one_topic() as one:
+        subscription = await one.subscription()
+        nothing = decided(ack_of(is_cumulative=True), subscription.cursor, MAX_IN_BATCH, takes_parts=True)
+        assert nothing == Acknowledged()
+        assert subscription.settle(nothing) == 0
+
+
+def test_a_receipt_says_whether_the_acknowledgement_is_stored() -> None:
+    peer = RecordingPeer()
+    AckReceipt(peer, 1, 7).stored(None)
+    AckReceipt(peer, 1, 8).stored(StoreError("the disk is gone"))
+    assert peer.ack_responses[0] == (7, None)
+    request_id, error = peer.ack_responses[1]
+    assert request_id == 8
+    assert isinstance(error, PersistenceError)
+    assert "not stored: the disk is gone" in str(error)
