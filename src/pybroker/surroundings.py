@@ -1,7 +1,7 @@
 """What a broker is given of the world: time, timers, chance, ports, threads, its configuration, and the counters that it keeps.
 
 One object, made by whoever builds a broker and handed down to every part of it. A test or a simulator gives others: nothing in
-the broker asks the machine for the time, for randomness or for a thread by itself.
+the broker asks the machine for the time, for randomness, for a thread or for a port by itself.
 """
 
 from __future__ import annotations

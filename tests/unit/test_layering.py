@@ -259,11 +259,13 @@ NOT_YET = frozenset({"transaction", "websocket"})
 BESIDE = ("columns", "reading", "client", "spark", "lake", "pipelines", "pyspark_pulsar")
 IMPURE_CALLS = frozenset({"input", "open", "print"})
 
-# Who asks the machine itself for time, chance or a thread; everybody else in the broker is given them by its surroundings.
+# Who asks the machine itself for time, chance, threads or sockets; everybody else in the broker is given them.
 WORLD = frozenset(
     {
         "random.SystemRandom",
         "secrets",
+        "socket.create_server",
+        "socket.socket",
         "threading.Thread",
         "threading.Timer",
         "time",
@@ -274,6 +276,8 @@ WORLD = frozenset(
 )
 AT_THE_EDGE: dict[str, set[str]] = {
     "clock": {"time"},
+    "network": {"socket.create_server", "socket.socket"},
+    "admin.http.file_sending": {"socket.socket"},  # of a connection that there is
     "threads": {"concurrent.futures.ThreadPoolExecutor", "threading.Thread"},
     "surroundings": {"random.SystemRandom"},
     "storage.surroundings": {"random.SystemRandom"},
@@ -486,6 +490,13 @@ def asked_of_the_machine(name: str) -> set[str]:
     return {what for what in WORLD if any(is_below(each, (what,)) for each in named)}
 
 
+def asks_the_loop_for_the_time(name: str) -> bool:
+    """Whether it calls `loop.time()`, however it came to the loop."""
+    calls = [node.func for node in ast.walk(TREES[name]) if isinstance(node, ast.Call)]
+    attributes = [called for called in calls if isinstance(called, ast.Attribute) and called.attr == "time"]
+    return any("loop" in ast.unparse(each.value) for each in attributes)
+
+
 def imported_names(tree: ast.AST) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(tree):
@@ -496,9 +507,11 @@ def imported_names(tree: ast.AST) -> set[str]:
     return names
 
 
-def test_only_the_edge_asks_the_machine_for_time_chance_and_threads() -> None:
+def test_only_the_edge_asks_the_machine_for_time_chance_threads_and_sockets() -> None:
     beside = (*BESIDE, "tools", "cli")
-    asked = {inner(name): asked_of_the_machine(name) for name in INNER_MODULES if not is_below(inner(name), beside)}
+    names = [name for name in INNER_MODULES if not is_below(inner(name), beside)]
+    asked = {inner(name): asked_of_the_machine(name) for name in names}
+    assert [inner(name) for name in names if asks_the_loop_for_the_time(name)] == ["watchdog"]
     assert {name: what for name, what in asked.items() if what} == AT_THE_EDGE
 
 

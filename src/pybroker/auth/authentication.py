@@ -17,6 +17,7 @@ from pybroker.auth.password_checks import CheckLimits, PasswordChecks
 from pybroker.auth.provider import AuthenticationProvider, Identity, PeerCertificate
 from pybroker.auth.tls_auth import TlsProvider
 from pybroker.auth.token import TokenProvider, TokenSettings
+from pybroker.clock import Clock
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.keys import ConfigError, Problems
 from pybroker.errors import AuthenticationError
@@ -30,7 +31,8 @@ _HTTP_SCHEMES = {"bearer": names.TOKEN, "basic": names.BASIC}
 class AuthenticationService:
     """The configured providers. Raises ConfigError when made from a configuration that cannot work."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
+        """`clock` says who has to wait after wrong passwords; the machine's when absent."""
         self.enabled = config.authentication_enabled
         self._anonymous_role = "" if config.strict_auth_method else config.anonymous_user_role.strip()
         self._providers: dict[str, AuthenticationProvider] = {}
@@ -41,7 +43,8 @@ class AuthenticationService:
                 config.basic_auth_max_pending_checks_per_ip,
                 config.basic_auth_max_failures_per_second_per_ip,
                 config.basic_auth_pending_check_timeout_ms / 1000,
-            )
+            ),
+            clock or Clock(),
         )
         self._under_way: dict[tuple[str, bytes], asyncio.Event] = {}
         if not self.enabled:

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
+from pybroker.clock import Clock
 from pybroker.errors import TooManyRequests
 from pybroker.model.fair_queue import FairQueue
 from pybroker.model.token_bucket import TokenBucket
@@ -34,8 +35,9 @@ class CheckLimits(NamedTuple):
 class PasswordChecks:
     """Owned by the authentication service. Runs on one loop."""
 
-    def __init__(self, limits: CheckLimits) -> None:
+    def __init__(self, limits: CheckLimits, clock: Clock) -> None:
         self._limits = limits
+        self._clock = clock
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue(limits.pending, limits.pending_per_address)
         self._failures: OrderedDict[str, TokenBucket] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
@@ -71,7 +73,7 @@ class PasswordChecks:
 
     def _checked(self, address: str, done: asyncio.Future[bool]) -> None:
         if done.cancelled() or done.exception() is not None or not done.result():
-            now_ms = self._now_ms()
+            now_ms = self._clock.monotonic_ms()
             bucket = self._failures.pop(address, None)
             if bucket is None:
                 period_ms = max(1, round(1000 * FAILURES_AT_ONCE / self._limits.failures_per_s))
@@ -104,8 +106,4 @@ class PasswordChecks:
 
     def _may_go(self, address: str) -> bool:
         bucket = self._failures.get(address)
-        return bucket is None or bucket.available(self._now_ms()) >= 1
-
-    @staticmethod
-    def _now_ms() -> float:
-        return asyncio.get_running_loop().time() * 1000
+        return bucket is None or bucket.available(self._clock.monotonic_ms()) >= 1

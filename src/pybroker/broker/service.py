@@ -74,7 +74,7 @@ class BrokerService:
         self.resources = resources
         self.ledgers = ledgers
         self.commons = commons = Commons(surroundings, metadata_store, resources, ledgers)
-        self.authentication = AuthenticationService(surroundings.config)
+        self.authentication = AuthenticationService(surroundings.config, surroundings.clock)
         self.dynamic = DynamicConfiguration(surroundings.config, metadata_store)
         """Loaded by who builds the broker, before anybody is served; so are the partitioned topics and the commons."""
         self.cluster_documents = ClusterDocuments(metadata_store)

@@ -12,6 +12,7 @@ from tests.support import credentials
 from pybroker.auth.authentication import AuthenticationService
 from pybroker.auth.basic import BasicProvider
 from pybroker.auth.password_checks import FAILURES_AT_ONCE, CheckLimits, PasswordChecks
+from pybroker.clock import Clock
 from pybroker.config import BrokerConfig
 from pybroker.errors import AuthenticationError, TooManyRequests
 
@@ -48,7 +49,7 @@ async def until_running(checks: PasswordChecks, running: int, waiting: int) -> N
 
 
 async def test_hashes_run_beside_the_loop_few_at_once_and_the_honest_one_is_next() -> None:
-    checks, hashes = PasswordChecks(LIMITS), Hashes()
+    checks, hashes = PasswordChecks(LIMITS, Clock()), Hashes()
     async with asyncio.TaskGroup() as group:
         for number in range(16):
             group.create_task(checks.check("flood", "", lambda number=number: hashes.compute(f"x{number}")))  # type: ignore[misc]
@@ -66,7 +67,10 @@ async def test_hashes_run_beside_the_loop_few_at_once_and_the_honest_one_is_next
 
 
 async def test_the_queue_and_the_wait_are_bounded() -> None:
-    checks, hashes = PasswordChecks(LIMITS._replace(concurrent=1, pending_per_address=1, timeout_s=0.05)), Hashes()
+    checks, hashes = (
+        PasswordChecks(LIMITS._replace(concurrent=1, pending_per_address=1, timeout_s=0.05), Clock()),
+        Hashes(),
+    )
     async with asyncio.TaskGroup() as group:
         group.create_task(checks.check("a", "", lambda: hashes.compute("x")))
         await until_running(checks, 1, 0)
@@ -87,7 +91,7 @@ async def refused(checks: PasswordChecks, hashes: Hashes) -> str:
 
 
 async def test_who_goes_away_counts_until_its_hash_is_done() -> None:
-    checks, hashes = PasswordChecks(LIMITS._replace(concurrent=1)), Hashes()
+    checks, hashes = PasswordChecks(LIMITS._replace(concurrent=1), Clock()), Hashes()
     running = asyncio.create_task(checks.check("a", "", lambda: hashes.compute("x")))
     waiting = asyncio.create_task(checks.check("a", "", lambda: hashes.compute("y")))
     await until_running(checks, 1, 1)
@@ -102,7 +106,7 @@ async def test_who_goes_away_counts_until_its_hash_is_done() -> None:
 
 
 async def test_an_address_with_too_many_failures_waits_and_others_do_not() -> None:
-    checks, hashes = PasswordChecks(LIMITS._replace(failures_per_s=0.001, timeout_s=0.05)), Hashes()
+    checks, hashes = PasswordChecks(LIMITS._replace(failures_per_s=0.001, timeout_s=0.05), Clock()), Hashes()
     hashes.go_on.set()
     for _ in range(FAILURES_AT_ONCE):
         assert not await checks.check("a", "", lambda: hashes.compute("wrong", False))
