@@ -12,8 +12,7 @@ import pulsar
 import pyarrow as pa
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
-from tests.clients.conftest import new_client
-from tests.pipelines.sending import Content, Place
+from tests.pipelines.sending import Content, Place, quiet_client
 from tests.support.broker_process import BrokerProcess
 from tests.support.rest import call
 
@@ -51,7 +50,7 @@ def contents(rows: pa.Table) -> list[Content]:
 
 def messages(broker: BrokerProcess, topic: str, subscription: str) -> list[Content]:
     """What a subscription of the official client has from its beginning on, to the end."""
-    client = new_client(broker.url)
+    client = quiet_client(broker.url)
     consumer = client.subscribe(topic, subscription, initial_position=pulsar.InitialPosition.Earliest)
     last = consumer.get_last_message_id()
     found = []

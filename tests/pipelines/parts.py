@@ -103,7 +103,7 @@ class Query(Part):
             "startingOffsets": "earliest",
             "predefinedSubscription": "query",
             "readMode": self.dice.choice(READ_MODES),
-            "maxMessagesPerTrigger": str(self.dice.choice([300, 1500, 100_000])),
+            "maxMessagesPerTrigger": "100000" if is_last else self.dice.choice(["300", "1500", "100000"]),
             "splitBytes": "256k",
         }
         settings = {
@@ -157,7 +157,8 @@ class Lake(Part):
             *("pipeline", "lake", "--topic", self.topic, "--table", self.table, "--format", self.table_format),
             *("--target", str(self.directory), "--admin-url", self.broker.http_url, "--service-url", self.broker.url),
             *("--read-mode", "binary" if mode == "broker" else mode, "--progress-subscription", "lake"),
-            *("--commit-bytes", self.dice.choice(["50k", "1m", "100m"]), "--keep-snapshots", "5", "--lease", "5"),
+            *("--commit-bytes", "100m" if is_last else self.dice.choice(["50k", "1m", "100m"])),
+            *("--keep-snapshots", "5", "--lease", "5"),
             *(
                 "--interval",
                 "0.3",

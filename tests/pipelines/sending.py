@@ -33,6 +33,11 @@ class Place(NamedTuple):
     batch_index: int
 
 
+def quiet_client(url: str) -> pulsar.Client:
+    """An official client; what it says of a broker that is away goes nowhere. The first one's way of logging is all of theirs."""
+    return pulsar.Client(url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull))
+
+
 @dataclass
 class Sender:
     """One official producer in a thread; `sent` and `places` may be read when `finish` has returned."""
@@ -59,8 +64,7 @@ class Sender:
 
     def _run(self) -> None:
         dice = random.Random(self.seed)
-        # What it says of a broker that is away is of interest to nobody.
-        client = pulsar.Client(self.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull))
+        client = quiet_client(self.url)
         producer = client.create_producer(
             self.topic,
             producer_name=self.name,

@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pulsar
-from tests.clients.conftest import new_client
 from tests.pipelines import judging
 from tests.pipelines.parts import Lake, Query
-from tests.pipelines.sending import Sender
+from tests.pipelines.sending import Sender, quiet_client
 from tests.support.broker_process import BrokerProcess
 from tests.support.rest import call
 
@@ -141,7 +140,7 @@ class Soak:
         """With the subscriptions that keep what is not read yet, since nothing else does."""
         path = SOURCE.replace("://", "/")
         assert call(f"{self._broker.http_url}/admin/v2/{path}/partitions", "PUT", body=2).status == 204
-        client = new_client(self._broker.url)
+        client = quiet_client(self._broker.url)
         for topic, subscription in ((SOURCE, "query"), (SOURCE, "lake"), (COPY, "lake"), (COPY, "judge")):
             client.subscribe(topic, subscription, initial_position=pulsar.InitialPosition.Earliest)
         client.close()

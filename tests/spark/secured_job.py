@@ -6,6 +6,7 @@ of its `sink` and its `checkpoint` too; and `result`, the file. Spark logs all t
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ def main() -> None:
     session.sparkContext.setLogLevel("INFO")
     results = {}
     for step in job["steps"]:
+        print(f"{time.monotonic():.1f} step {step['name']}", flush=True)
         try:
             results[step["name"]] = done(session, step)
         except Exception as error:  # noqa: BLE001  (whatever it is, it is what a user sees)
