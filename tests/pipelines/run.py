@@ -10,6 +10,7 @@ left, or the broker's memory grew; see docs/spark.md.
 
 import argparse
 import contextlib
+import signal
 import sys
 import tempfile
 import time
@@ -32,6 +33,8 @@ def main(arguments: list[str]) -> int:
     def tell(text: str) -> None:
         print(f"{time.monotonic() - begun_s:7.1f} s  {text}", flush=True)
 
+    # Everything that was started is ended on the way out.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.ExitStack() as stack:
         directory = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pipelines-")))
         directory.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ with its message id too; no file is left that no version names; leases have ende
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections import Counter
@@ -28,6 +29,7 @@ from tests.support.rest import call
 SOURCE = "persistent://public/default/soak-source"
 COPY = "persistent://public/default/soak-copy"
 MAX_BROKER_BYTES = 400 << 20
+NOTED_GROWTH_BYTES = 20 << 20
 LEASE_S = 10
 SETTINGS = {
     "brokerDeduplicationEnabled": "true",
@@ -190,14 +192,22 @@ class Soak:
         while True:
             for part in (self._query, *self._lakes):
                 part.look()
-            resident_bytes = self._broker.resident_bytes()
-            self._result.most_broker_bytes = max(self._result.most_broker_bytes, resident_bytes)
+            self._weigh_broker()
             if condition():
                 return
             if time.monotonic() > deadline_s:
                 self._result.violations.append(f"nothing went on for {timeout_s:.0f} s")
                 return
             time.sleep(0.2)
+
+    def _weigh_broker(self) -> None:
+        """What the broker has to say of itself when it is heavier than before stays in a file."""
+        result, resident_bytes = self._result, self._broker.resident_bytes()
+        if resident_bytes - result.most_broker_bytes > NOTED_GROWTH_BYTES:
+            result.most_broker_bytes = resident_bytes
+            with contextlib.suppress(OSError):
+                (self._directory / f"broker-{resident_bytes >> 20}-mib.prom").write_text(self._broker.get("/metrics/"))
+        result.most_broker_bytes = max(result.most_broker_bytes, resident_bytes)
 
     # At rest.
 

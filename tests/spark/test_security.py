@@ -73,7 +73,7 @@ def run(steps: list[dict[str, Any]], directory: Path) -> tuple[dict[str, Any], s
     job, result = directory / "job.json", directory / "result.json"
     job.write_text(json.dumps({"steps": steps, "result": str(result)}))
     command = [sys.executable, "-m", "tests.spark.secured_job", str(job)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     job.unlink()
     return json.loads(result.read_text()), done.stdout + done.stderr
