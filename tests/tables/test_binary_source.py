@@ -7,6 +7,7 @@ from pathlib import Path
 import pulsar
 import pytest
 from tests.support.broker_process import BrokerProcess
+from tests.support.reference import Reference
 from tests.support.rest import call
 
 from pybroker.client.access import Access
@@ -37,7 +38,7 @@ def source(broker: BrokerProcess) -> Iterator[BinarySource]:
     found.close()
 
 
-def publish(broker: BrokerProcess, topic: str, values: list[bytes]) -> list[pulsar.MessageId]:
+def publish(broker: BrokerProcess | Reference, topic: str, values: list[bytes]) -> list[pulsar.MessageId]:
     client = pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn))
     producer = client.create_producer(topic, batching_enabled=False)
     ids = [producer.send(value) for value in values]

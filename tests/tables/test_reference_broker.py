@@ -1,18 +1,22 @@
-"""Reading and writing over the binary protocol on Apache Pulsar itself.
+"""Reading and writing over the binary protocol on Apache Pulsar itself, and a lake of its topics.
 
-Runs where `PYBROKER_REFERENCE_URL` names a reference broker that deduplicates (`brokerDeduplicationEnabled`), keeps what is read
-(retention) and has ledgers of 50 entries.
+`PYBROKER_REFERENCE_URL` may name a reference broker that runs, deduplicates (`brokerDeduplicationEnabled`), keeps what is read
+(retention) and has ledgers of 50 entries; else one is started where its script and jars are.
 """
 
 import os
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import pulsar
 import pytest
-from tests.tables.test_binary_source import payloads, read_all
+from tests.support.reference import Reference, reference_broker
+from tests.tables.lake.test_command import iceberg_rows
+from tests.tables.test_binary_source import payloads, publish, read_all
 from tests.tables.test_sink_once import attempt, once, options_for, rows, stored
 
+from pybroker.cli import main
 from pybroker.client.access import Access
 from pybroker.reading.binary import BinarySource
 from pybroker.reading.entry_source import DataLoss, TopicMissing
@@ -25,17 +29,13 @@ from pybroker.spark.topic_writer import TopicWriter
 pytestmark = [pytest.mark.long, pytest.mark.java]
 
 
-class Reference:
-    """As the tests of our own broker name it."""
-
-    url = os.environ.get("PYBROKER_REFERENCE_URL", "")
-
-
 @pytest.fixture(scope="module")
-def broker() -> Reference:
-    if not Reference.url:
-        pytest.skip("PYBROKER_REFERENCE_URL names no reference broker")
-    return Reference()
+def broker() -> Iterator[Reference]:
+    if url := os.environ.get("PYBROKER_REFERENCE_URL"):
+        yield Reference(url, "")
+        return
+    with reference_broker() as started:
+        yield started
 
 
 @pytest.fixture
@@ -50,17 +50,9 @@ def topic() -> str:
     return f"persistent://public/default/reference-{secrets.token_hex(4)}"
 
 
-def publish(topic: str, values: list[bytes]) -> list[pulsar.MessageId]:
-    client = pulsar.Client(Reference.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn))
-    producer = client.create_producer(topic, batching_enabled=False)
-    ids = [producer.send(value) for value in values]
-    client.close()
-    return ids
-
-
-def test_ledgers_are_found_and_read_exactly(source: BinarySource, topic: str) -> None:
+def test_ledgers_are_found_and_read_exactly(broker: Reference, source: BinarySource, topic: str) -> None:
     values = [b"m%d" % index for index in range(180)]
-    ids = publish(topic, values)
+    ids = publish(broker, topic, values)
     plan = source.plan(topic)
     assert [each.ledger_id for each in plan.ledgers] == sorted({message_id.ledger_id() for message_id in ids})
     assert len(plan.ledgers) >= 2
@@ -76,17 +68,17 @@ def test_ledgers_are_found_and_read_exactly(source: BinarySource, topic: str) ->
         list(source.read(beyond))
 
 
-def test_times_progress_and_names_are_understood(source: BinarySource, topic: str) -> None:
+def test_times_progress_and_names_are_understood(broker: Reference, source: BinarySource, topic: str) -> None:
     with pytest.raises(TopicMissing):
         source.partitions(topic)
-    ids = publish(topic, [b"m%d" % index for index in range(20)])
+    ids = publish(broker, topic, [b"m%d" % index for index in range(20)])
     assert source.partitions(topic) == [topic]
     assert topic in source.topics("public/default")
     assert source.plan(topic, source.place_at_time(topic, 0)).ledgers == source.plan(topic).ledgers
     assert source.plan(topic, source.place_at_time(topic, 1 << 42)).ledgers == ()
     source.show_progress(topic, "progress", Place(ids[5].ledger_id(), ids[5].entry_id()))
     source.show_progress(topic, "progress", Place(ids[2].ledger_id(), ids[2].entry_id()))
-    client = pulsar.Client(Reference.url)
+    client = pulsar.Client(broker.url)
     assert client.subscribe(topic, "progress").receive(10_000).data() == b"m5"
     client.close()
 
@@ -111,3 +103,15 @@ def test_rows_are_written_effectively_once(broker: Reference, topic: str) -> Non
     attempt(options, Writer("query", "run-2", 0), 0, rows(range(100)))
     attempt(options, Writer("query", "run-2", 1), 0, rows(range(500, 600)))
     assert stored(broker, topic) == once(range(600))  # type: ignore[arg-type]
+
+
+def test_a_lake_is_filled_from_its_topics(broker: Reference, topic: str, tmp_path: Path) -> None:
+    ids = publish(broker, topic, [b"m%03d" % index for index in range(120)])
+    where = ["--service-url", broker.url, "--read-mode", "binary", "--topic", topic]
+    table = ["--table", "events.clicks", "--target", str(tmp_path), "--once", "--log-level", "error"]
+    for _ in range(2):
+        assert main(["pipeline", "lake", *where, *table]) == 0
+    rows = iceberg_rows(tmp_path).sort_by("value")
+    assert rows["value"].to_pylist() == [b"m%03d" % index for index in range(120)]
+    found = zip(rows["__ledgerId"].to_pylist(), rows["__entryId"].to_pylist(), strict=True)
+    assert list(found) == [(each.ledger_id(), each.entry_id()) for each in ids]

@@ -12,13 +12,16 @@ from typing import Any
 
 import pulsar
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pulsar.schema import AvroSchema, Integer, Long, Record, String
 from pyiceberg.catalog import load_catalog
+from tests.clients.conftest import new_client
 from tests.support.broker_process import BrokerProcess
 from tests.support.rest import call
 
 from pybroker.cli import main
+from pybroker.lake.parquet import ParquetTable
 
 FIRST = 300
 
@@ -115,6 +118,47 @@ def test_the_other_formats_of_a_partitioned_topic_without_schema(
     files = list((tmp_path / "events.clicks" / "data").rglob("*.parquet"))
     assert len(files) == 1
     assert "event" in files[0].parent.name
+
+
+def test_a_lake_over_the_binary_protocol_needs_no_admin_api(
+    broker: BrokerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    sent = publish(client, topic, AvroSchema(Click), [Click(user=f"u{i}", count=i) for i in range(100)])
+    nobody = "http://127.0.0.1:1"
+    more = ["--read-mode", "binary", "--admin-url", nobody, "--progress-subscription", "lake", "--once"]
+    assert main(options(broker, topic, tmp_path, *more)) == 0
+    sent += publish(client, topic, AvroSchema(Click), [Click(user=f"u{i}", count=i) for i in range(100, 150)])
+    assert main(options(broker, topic, tmp_path, *more)) == 0
+    rows = iceberg_rows(tmp_path).sort_by("count")
+    assert rows["user"].to_pylist() == [f"u{i}" for i in range(150)]
+    assert rows["__key"].to_pylist() == [b"k%d" % (i % 7) for i in (*range(100), *range(50))]
+    ids = zip(rows["__ledgerId"].to_pylist(), rows["__entryId"].to_pylist(), strict=True)
+    assert list(ids) == [(each.ledger_id(), each.entry_id()) for each in sent]
+    path = topic.replace("://", "/")
+    assert call(f"{broker.http_url}/admin/v2/{path}/stats").json["subscriptions"]["lake"]["msgBacklog"] == 0
+
+
+def test_a_lake_that_may_lose_entries_keeps_all_around_damage(tmp_path: Path, topic: str) -> None:
+    keeps_all = {"defaultRetentionTimeInMinutes": "-1", "defaultRetentionSizeInMB": "-1"}
+    process = BrokerProcess(tmp_path, keeps_all).start()
+    try:
+        client = new_client(process.url)
+        publish(client, topic, pulsar.schema.BytesSchema(), [b"<%03d>" % i for i in range(50)])
+        client.close()
+        assert process.stop() == 0  # so that the ledger is sealed
+        (file,) = (process.data / "ledgers").glob("*.ledger")
+        data = bytearray(file.read_bytes())
+        data[data.index(b"<020>")] ^= 1
+        file.write_bytes(data)
+        process.start()
+        more = ["--format", "parquet", "--once"]
+        assert main(options(process, topic, tmp_path / "lake", *more)) == 1
+        assert main(options(process, topic, tmp_path / "lake", *more, "--on-data-loss", "skip")) == 0
+    finally:
+        process.stop()
+    table = ParquetTable(str(tmp_path / "lake" / "events.clicks"), "main")
+    rows = pa.concat_tables([pq.read_table(Path(location), partitioning=None) for location in table.data_files()])
+    assert sorted(rows["value"].to_pylist()) == [b"<%03d>" % i for i in range(50) if i != 20]
 
 
 def test_a_dry_run_says_what_would_be_read_and_changes_nothing(
