@@ -25,6 +25,8 @@ SPARK_STAMP := .venv/.installed-spark
 # Compiled at installation where there is a C compiler.
 COMPILED := $(wildcard src/pybroker/*/*.c)
 INSTALL = $(BIN)/python -m pip install --quiet --constraint requirements-dev.lock --editable
+# The oldest that pyproject.toml allows.
+OLDER_PYSPARK := .venv/older-pyspark/4.2.0
 # Tests in parallel; two processes are enough for a small machine.
 WORKERS ?= 2
 LOCK_HEAD := \# Exact versions for development: `make .venv` installs with this file as a constraint. Renewed by `make lock`.
@@ -49,6 +51,7 @@ help:
 	@echo 'make format                format and fix what the linter can fix'
 	@echo 'make check                 format, lint, types, unit tests'
 	@echo 'make test-long             the long tests'
+	@echo 'make test-older-pyspark    the tests with Spark, the long ones left out, with the oldest PySpark that is supported'
 	@echo 'make fuzz SEED=n           the fuzz tests with one seed'
 	@echo 'make bench ARGS=...        benchmarks; those of restarts and worst inputs only when named: ARGS="--only recovery*,hostile*"'
 	@echo 'make churn ARGS=...        consumers that join, leave, stall and are killed, a minute of each type; what they saw is judged'
@@ -132,6 +135,15 @@ test-long: $(STAMP)
 		echo 'left out: tests with the Go client, which cannot be fetched'; chosen="$$chosen and not go"; \
 	fi; \
 	$(BIN)/python -m pytest tests -m "$$chosen" $(ARGS) || test $$? -eq 5
+
+# In front of the PySpark of the environment, for Spark's workers too: they take over PYTHONPATH.
+$(OLDER_PYSPARK)/.installed: | $(SPARK_STAMP)
+	$(BIN)/python -m pip install --quiet --no-deps --target $(OLDER_PYSPARK) pyspark==$(notdir $(OLDER_PYSPARK))
+	touch $@
+
+.PHONY: test-older-pyspark
+test-older-pyspark: $(OLDER_PYSPARK)/.installed
+	PYTHONPATH=$(abspath $(OLDER_PYSPARK)) $(BIN)/python -m pytest tests/spark -m 'not long' $(ARGS)
 
 .PHONY: fuzz
 fuzz: $(STAMP)
