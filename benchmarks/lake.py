@@ -38,6 +38,8 @@ from pybroker.reading.sources import open_source
 
 VALUE_BYTES = 1000
 TOPIC = "persistent://public/default/lake-benchmark"
+SETTINGS = {"brokerDeleteInactiveTopicsEnabled": "false"}
+"""Nobody subscribes, and a run may take minutes."""
 
 
 def publish(url: str, rows: int) -> None:
@@ -146,7 +148,7 @@ def main() -> None:
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="lake-benchmark-"))
     try:
-        with BrokerProcess(directory).running() as broker:
+        with BrokerProcess(directory, SETTINGS).running() as broker:
             publish(broker.url, options.rows)
             access = Access(broker.url, broker.http_url)
             measure(directory, access, options)
