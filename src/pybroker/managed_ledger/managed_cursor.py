@@ -70,6 +70,7 @@ class ManagedCursor(CursorOwner):
         self._is_writing = False
         self._is_dirty = False
         self._waiting: list[PersistDone] = []
+        self._in_flight: list[PersistDone] = []  # who waits for the delta that is being written
         self._ahead: EntryRun | None = None
         self.rewind()
         if store is not None:
@@ -184,10 +185,13 @@ class ManagedCursor(CursorOwner):
             return
         self._is_writing = True
         self.written_bytes += len(delta)
-        self._store.append_delta(self.cursor_id, delta, lambda error: self._written(error, waiting))
+        self._in_flight = waiting
+        self._store.append_delta(self.cursor_id, delta, self._written)
 
-    def _written(self, error: StoreError | None, waiting: list[PersistDone]) -> None:
+    def _written(self, error: StoreError | None) -> None:
+        """The delta that was in flight is durable, or not: tell who waited for it."""
         self._is_writing = False
+        waiting, self._in_flight = self._in_flight, []
         if error is None:
             self.writes += 1
         else:
