@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.support.recording_peer import RecordingPeer
 from tests.unit.broker.one_topic import ack_of, one_topic
 
 from pybroker.broker.delivery.acknowledgement import Acknowledged, AckReceipt, PartOfBatch, decided
+from pybroker.config import BrokerConfig
 from pybroker.errors import PersistenceError, StoreError
 from pybroker.model.events import Ack, PartialAck
 from pybroker.model.position import Position
 
 MAX_IN_BATCH = 1000
+CONFIG = BrokerConfig(max_messages_in_batch=MAX_IN_BATCH, acknowledgment_at_batch_index_level_enabled=True)
 
 
 def partial_ack(position: Position, ack_set: list[int], batch_size: int, *, is_cumulative: bool = False) -> Ack:
@@ -24,9 +28,9 @@ async def test_deciding_changes_nothing() -> None:
     async with one_topic() as one:
         subscription = await one.subscription()
         positions = await one.publish(3)
-        each = decided(ack_of(*positions), subscription.cursor, MAX_IN_BATCH, takes_parts=True)
+        each = decided(ack_of(*positions), subscription.cursor, CONFIG)
         assert list(each.groups) == [(position.ledger_id, [position.entry_id]) for position in positions]
-        up_to = decided(ack_of(positions[1], is_cumulative=True), subscription.cursor, MAX_IN_BATCH, takes_parts=True)
+        up_to = decided(ack_of(positions[1], is_cumulative=True), subscription.cursor, CONFIG)
         assert up_to == Acknowledged(positions[1])
         assert subscription.backlog_entries == 3
 
@@ -35,7 +39,7 @@ async def test_of_a_batch_the_entry_itself_says_how_many_messages_it_holds() -> 
     async with one_topic() as one:
         subscription = await one.subscription()
         [position] = await one.publish(1, messages_each=10)
-        claimed = decided(partial_ack(position, [0b1], 3), subscription.cursor, MAX_IN_BATCH, takes_parts=True)
+        claimed = decided(partial_ack(position, [0b1], 3), subscription.cursor, CONFIG)
         assert claimed.parts == [PartOfBatch(position, [0b1], 10)]
 
 
@@ -50,7 +54,7 @@ async def test_who_claims_a_giant_batch_of_an_entry_that_left_memory_is_held_to_
             ([1] * 10_000, 10**9, MAX_IN_BATCH),
         ):
             ack = partial_ack(elsewhere, words, batch_size)
-            [part] = decided(ack, subscription.cursor, MAX_IN_BATCH, takes_parts=True).parts
+            [part] = decided(ack, subscription.cursor, CONFIG).parts
             assert part.message_count == count
 
 
@@ -59,10 +63,10 @@ async def test_a_part_of_a_batch_up_to_which_all_is_acknowledged_leaves_that_bat
         subscription = await one.subscription()
         positions = await one.publish(3, messages_each=2)
         ack = partial_ack(positions[2], [0b10], 2, is_cumulative=True)
-        whole = decided(ack, subscription.cursor, MAX_IN_BATCH, takes_parts=False)
+        whole = decided(ack, subscription.cursor, replace(CONFIG, acknowledgment_at_batch_index_level_enabled=False))
         assert whole == Acknowledged(positions[1], (), ())
         assert subscription.settle(whole) == 2
-        parts = decided(ack, subscription.cursor, MAX_IN_BATCH, takes_parts=True)
+        parts = decided(ack, subscription.cursor, CONFIG)
         assert subscription.settle(parts) == 0
         assert subscription.cursor.state.ack_set_of(*positions[2]) == [0b10]
 
@@ -70,7 +74,7 @@ async def test_a_part_of_a_batch_up_to_which_all_is_acknowledged_leaves_that_bat
 async def test_an_empty_cumulative_acknowledgement_does_nothing() -> None:
     async with one_topic() as one:
         subscription = await one.subscription()
-        nothing = decided(ack_of(is_cumulative=True), subscription.cursor, MAX_IN_BATCH, takes_parts=True)
+        nothing = decided(ack_of(is_cumulative=True), subscription.cursor, CONFIG)
         assert nothing == Acknowledged()
         assert subscription.settle(nothing) == 0
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pybroker.broker.delivery.consumer import Consumer
     from pybroker.broker.delivery.delayed_delivery import DelayedDelivery
     from pybroker.broker.peer import Peer
+    from pybroker.config import BrokerConfig
     from pybroker.dispatch.dispatcher import Dispatcher
     from pybroker.managed_ledger.managed_cursor import ManagedCursor
 
@@ -49,13 +50,6 @@ class Acknowledged(NamedTuple):
     parts: Sequence[PartOfBatch] = ()
 
 
-class Effect(NamedTuple):
-    """What came of it: how many entries were not acknowledged whole before and are now, and whether somebody can move again."""
-
-    entries: int
-    can_move: bool
-
-
 # --- deciding ------------------------------------------------------------------------------------------------------------
 
 
@@ -68,22 +62,25 @@ def refusal(ack: Ack, dispatcher: Dispatcher) -> BrokerError | None:
     return None
 
 
-def decided(ack: Ack, cursor: ManagedCursor, max_messages_in_batch: int, *, takes_parts: bool) -> Acknowledged:
-    """What `ack` does at `cursor`. Without `takes_parts` a client acknowledges the whole entry once all of it is done."""
+def decided(ack: Ack, cursor: ManagedCursor, config: BrokerConfig) -> Acknowledged:
+    """What `ack` does at `cursor`."""
     if not ack.is_cumulative:
-        if not ack.partials:
-            return Acknowledged(None, ack.groups)
-        parts = [_part(each, cursor, max_messages_in_batch) for each in ack.partials] if takes_parts else ()
-        return Acknowledged(None, ack.groups, parts)
+        return Acknowledged(None, ack.groups, _parts(ack.partials, cursor, config) if ack.partials else ())
     if ack.partials:
         last = ack.partials[-1]
         position = from_wire(last.ledger_id, last.entry_id)
         before = cursor.ledger.ledgers.previous_position(position)
-        return Acknowledged(before, (), [_part(last, cursor, max_messages_in_batch)] if takes_parts else ())
+        return Acknowledged(before, (), _parts([last], cursor, config))
     if ack.groups:
         ledger_id, entry_ids = ack.groups[-1]
         return Acknowledged(from_wire(ledger_id, entry_ids[-1]))
     return Acknowledged()
+
+
+def _parts(partials: Sequence[PartialAck], cursor: ManagedCursor, config: BrokerConfig) -> Sequence[PartOfBatch]:
+    if not config.acknowledgment_at_batch_index_level_enabled:
+        return ()  # The client acknowledges the whole entry once all of it is done.
+    return [_part(each, cursor, config.max_messages_in_batch) for each in partials]
 
 
 def _part(partial: PartialAck, cursor: ManagedCursor, max_messages_in_batch: int) -> PartOfBatch:
@@ -103,8 +100,9 @@ def apply(
     dispatcher: Dispatcher | None,
     delayed: DelayedDelivery,
     compacted_reads: CompactedReads | None,
-) -> Effect:
-    """Tell everybody who remembers these entries. `dispatcher` is None when nobody has connected since the topic was loaded."""
+) -> tuple[int, bool]:
+    """Tell everybody who remembers these entries: how many were not acknowledged whole before and are now, and whether somebody
+    can move again. `dispatcher` is None when nobody has connected since the topic was loaded."""
     state = cursor.state
     entries, can_move = 0, False
     if what.up_to is not None:
@@ -128,7 +126,7 @@ def apply(
             can_move = dispatcher.acked_partly(position.ledger_id, position.entry_id, left) or can_move
         else:
             can_move = dispatcher.acked(position.ledger_id, [position.entry_id]) or can_move
-    return Effect(entries, can_move)
+    return entries, can_move
 
 
 # --- the client's side ---------------------------------------------------------------------------------------------------
@@ -156,9 +154,10 @@ def count(consumer: Consumer, messages: int, entries: int, now_ms: int) -> None:
     delivered = consumer.counters
     if not messages and delivered.entries_out:
         messages = round(entries * delivered.messages_out / delivered.entries_out)
-    for counters in (delivered, consumer.subscription.counters):
-        counters.acked_messages += messages
-        counters.last_acked_ms = now_ms
+    of_all = consumer.subscription.counters
+    delivered.acked_messages += messages
+    of_all.acked_messages += messages
+    delivered.last_acked_ms = of_all.last_acked_ms = now_ms
 
 
 def note_unreadable(consumer: Consumer, ack: Ack) -> None:

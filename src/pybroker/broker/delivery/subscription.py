@@ -225,7 +225,7 @@ class Subscription(SubscriptionBase, Pumped):
         self.tell_if_at_end()
 
     def acknowledge(self, consumer: Consumer, ack: Ack) -> None:
-        dispatcher, config = self.dispatcher, self.surroundings.config
+        dispatcher = self.dispatcher
         assert dispatcher is not None
         refusal = acknowledgement.refusal(ack, dispatcher)
         if refusal is not None:
@@ -234,12 +234,7 @@ class Subscription(SubscriptionBase, Pumped):
             return
         if ack.validation_error >= 0:
             acknowledgement.note_unreadable(consumer, ack)
-        what = acknowledgement.decided(
-            ack,
-            self.cursor,
-            config.max_messages_in_batch,
-            takes_parts=config.acknowledgment_at_batch_index_level_enabled,
-        )
+        what = acknowledgement.decided(ack, self.cursor, self.surroundings.config)
         unacked_before = dispatcher.unacked_messages
         receipt = None
         if ack.request_id >= 0:
@@ -253,8 +248,7 @@ class Subscription(SubscriptionBase, Pumped):
         is given once it is durable."""
         cursor, dispatcher = self.cursor, self.dispatcher
         before = cursor.mark_delete_position
-        effect = acknowledgement.apply(what, cursor, dispatcher, self.delayed, self._reads.compacted)
-        can_move = effect.can_move
+        entries, can_move = acknowledgement.apply(what, cursor, dispatcher, self.delayed, self._reads.compacted)
         if cursor.mark_delete_position != before:
             self.counters.last_mark_delete_advanced_ms = self.surroundings.clock.wall_ms()
             if dispatcher is not None and dispatcher.follows_mark_delete:
@@ -266,7 +260,7 @@ class Subscription(SubscriptionBase, Pumped):
             self.wake_soon()
         self.unacked_changed()
         self.tell_if_at_end()
-        return effect.entries
+        return entries
 
     def _pass_over(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
         """Acknowledge entries that no consumer gets to see."""
