@@ -18,10 +18,10 @@ class EntryKinds:
         self.has_markers = False
         """Whether markers were published since it was loaded."""
 
-    def may_hold_chunks(self, position: Position) -> bool:
-        """Whether an entry from `position` on may be part of a larger message."""
-        return self._counters.chunks_in > 0 or position <= self._end_when_loaded
+    def may_hold_chunks(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether that entry, or one behind it, may be part of a larger message."""
+        return self._counters.chunks_in > 0 or (ledger_id, entry_id) <= self._end_when_loaded
 
-    def may_hold_markers(self, position: Position) -> bool:
-        """Whether an entry from `position` on may be a marker."""
-        return self.has_markers or position <= self._end_when_loaded
+    def may_hold_markers(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether that entry, or one behind it, may be a marker."""
+        return self.has_markers or (ledger_id, entry_id) <= self._end_when_loaded

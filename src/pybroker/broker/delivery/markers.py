@@ -9,7 +9,6 @@ from __future__ import annotations
 from pybroker.broker.delivery.entry_kinds import EntryKinds
 from pybroker.broker.delivery.stages import PassOver, Stage
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan
-from pybroker.model.position import Position
 from pybroker.wire.entry_metadata import is_marker
 
 
@@ -22,7 +21,7 @@ class Markers(Stage):
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
         """The entries that are no markers; the others are acknowledged."""
-        if not self._kinds.may_hold_markers(Position(entries.ledger_id, entries.entry_ids[0])):
+        if not self._kinds.may_hold_markers(entries.ledger_id, entries.entry_ids[0]):
             return entries
         are_markers = [is_marker(payload) for payload in entries.payloads]
         if not any(are_markers):

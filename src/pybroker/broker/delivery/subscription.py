@@ -76,7 +76,8 @@ class Subscription(SubscriptionBase, Pumped):
         self.is_resetting = False
         self._read_failures = 0
         self._has_moved = False  # since it stopped last
-        self._standstill = Standstill(Gate.NO_CONSUMER, topic.surroundings.clock.monotonic_ms())
+        self._stopped_by = Gate.NO_CONSUMER
+        self._stopped_ms = topic.surroundings.clock.monotonic_ms()
         self._is_waking_soon = False
         self._draining_hashes_cleared_before = 0  # by dispatchers of before
         self.throttle = throttle_of(self, cursor, None)
@@ -196,7 +197,7 @@ class Subscription(SubscriptionBase, Pumped):
             self.dispatcher = dispatcher
             self.delayed.serves_several = isinstance(dispatcher, MultiConsumerDispatcher)
         self.consumers.append(consumer)
-        if self._standstill.gate is Gate.NO_CONSUMER:
+        if self._stopped_by is Gate.NO_CONSUMER:
             self._stopped_at(Gate.CONSUMERS)  # It has no permits yet.
         self.last_active_ms = self.surroundings.clock.wall_ms()
         self._apply(redelivery)
@@ -409,17 +410,19 @@ class Subscription(SubscriptionBase, Pumped):
         return None
 
     def _stopped_at(self, gate: Gate) -> None:
-        if self._has_moved or gate is not self._standstill.gate:
+        if self._has_moved or gate is not self._stopped_by:
             self._has_moved = False
-            self._standstill = Standstill(gate, self.surroundings.clock.monotonic_ms())
+            self._stopped_by, self._stopped_ms = gate, self.surroundings.clock.monotonic_ms()
 
     @property
     def standstill(self) -> Standstill | None:
         """Why nothing moves, and since when; None while something does, or is about to."""
-        stopped = self._standstill
-        if stopped.gate is Gate.CONSUMERS and self.dispatcher is not None:
-            stopped = Standstill(self.dispatcher.gate(), stopped.since_ms)  # Looked at only now: there may be many.
-        return None if self.is_queued else stopped
+        if self.is_queued:
+            return None
+        gate = self._stopped_by
+        if gate is Gate.CONSUMERS and self.dispatcher is not None:
+            gate = self.dispatcher.gate()  # Looked at only now: there may be many.
+        return Standstill(gate, self._stopped_ms)
 
     def _start_read(self, plan: ReadPlan) -> Gate:
         self._is_reading = True
@@ -504,9 +507,7 @@ class Subscription(SubscriptionBase, Pumped):
         """What this type wants to know of each entry."""
         if dispatcher.needs_key_hashes:
             entries.key_hashes = [key_hash(sticky_key(payload)) for payload in entries.payloads]
-        if dispatcher.keeps_chunks_together and self._kinds.may_hold_chunks(
-            Position(entries.ledger_id, entries.entry_ids[0])
-        ):
+        if dispatcher.keeps_chunks_together and self._kinds.may_hold_chunks(entries.ledger_id, entries.entry_ids[0]):
             chunks = [chunk_of(payload) for payload in entries.payloads]
             if any(chunks):
                 entries.chunks = chunks
