@@ -96,6 +96,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.last_ledger_id = 0
         self.counter = 0
         self.fatal: list[BaseException] = []
+        self.has_failed: asyncio.Event
         self.store: LocalStore
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
@@ -104,7 +105,13 @@ class StoreMachine(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.fatal = []
-        self.store = self.run(LocalStore.open(DIRECTORY, OPTIONS, self.fatal.append, StoreSurroundings(self.disk)))
+        self.has_failed = asyncio.Event()
+        self.store = self.run(LocalStore.open(DIRECTORY, OPTIONS, self.failed, StoreSurroundings(self.disk)))
+
+    def failed(self, error: BaseException) -> None:
+        self.has_failed.set()
+        if not self.disk.is_off:
+            self.fatal.append(error)
 
     def teardown(self) -> None:
         try:
@@ -233,9 +240,6 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.ledgers)
     def crash_at_an_operation(self, seed: int, steps: int, checkpoints: bool) -> None:
         """Power goes in the middle of appends and, if so, of a checkpoint."""
-        is_over = asyncio.Event()
-        self.store._on_fatal = lambda error: is_over.set()
-
         self.disk.cut_power_after(steps)
         self.append(seed, [[700, 100], [100]], waits=False)
         self.acknowledge("a", 1, waits=False)
@@ -243,7 +247,7 @@ class StoreMachine(RuleBasedStateMachine):
         async def until_power_goes() -> None:
             if checkpoints:
                 await self.store._checkpointer.run()
-            while not is_over.is_set():
+            while not self.has_failed.is_set():
                 try:
                     await self.store.flush()
                 except StoreError:
@@ -252,7 +256,7 @@ class StoreMachine(RuleBasedStateMachine):
 
         async def attempt() -> None:
             going = asyncio.ensure_future(until_power_goes())
-            lost = asyncio.ensure_future(is_over.wait())
+            lost = asyncio.ensure_future(self.has_failed.wait())
             await asyncio.wait({going, lost}, return_when=asyncio.FIRST_COMPLETED)
             going.cancel()
             lost.cancel()
@@ -262,6 +266,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.crash(Random(seed), is_power_loss=True)
 
     def crash(self, random: Random, *, is_power_loss: bool) -> None:
+        assert not self.fatal, "the disk was sound until now"
         survivor = self.disk.after_power_loss(random) if is_power_loss else self.disk.after_kill()
         # From the crash on nobody hears of a completion.
         listeners, cursors = self.ledgers, self.cursors

@@ -75,13 +75,16 @@ class FaultDisk(Disk):
         self.is_off = True
         raise PowerLoss(kept_bytes)
 
-    def cut_power_after(self, operations: int, kept_bytes: int | None = None) -> None:
-        """For tests: so many operations more are done, the next one is cut off (`cut_power`). Takes the place of `plan`."""
+    def cut_power_after(self, operations: int, kept_bytes: int | None = None, *, of: str | None = None) -> None:
+        """For tests: so many operations more are done, the next one is cut off (`cut_power`). Takes the place of `plan`.
+
+        `of` names the operation that counts; the others, such as those of threads in the background, go on until then.
+        """
         left = operations
 
-        def plan(_operation: str, _name: str) -> None:
+        def plan(operation: str, _name: str) -> None:
             nonlocal left
-            left -= 1
+            left -= of is None or operation == of
             if left < 0:
                 self.cut_power(kept_bytes)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Executor
 from pathlib import Path
 
 from pybroker.errors import StoreError
 from pybroker.storage.cursor_store import CursorOwner
-from pybroker.storage.fault_disk import FaultDisk
+from pybroker.storage.fault_disk import FaultDisk, InlineExecutor
 from pybroker.storage.ledger_store import AppendListener, AppendRun, LedgerStore
 from pybroker.storage.local_store import LocalStore
 from pybroker.storage.options import LocalStoreOptions
 from pybroker.storage.surroundings import StoreSurroundings
+from pybroker.threads import Threads
 
 DIRECTORY = Path("/data")
 # What is sure to come is waited for so long, on however busy a machine; nothing here is about speed.
@@ -52,6 +54,13 @@ class Listener(AppendListener):
     @property
     def errors(self) -> list[StoreError]:
         return [error for _, error in self.calls if error is not None]
+
+
+class FilesAtOnce(Threads):
+    """Journal files are made and freed at once and not in the background: the directory of a store at rest can be copied."""
+
+    def pool(self, name: str, count: int = 1) -> Executor:
+        return InlineExecutor() if name == "journal-files" else super().pool(name, count)
 
 
 class Owner(CursorOwner):

@@ -23,7 +23,7 @@ async def test_an_append_torn_at_any_byte_is_cut_and_nothing_before_it(writes_di
     it = await world(writes_direct=writes_direct)
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, b"kept")
-    it.disk.cut_power_after(0, kept_bytes)
+    it.disk.cut_power_after(0, kept_bytes, of="write_durably")
     it.listener.append(it.store, ledger_id, 1, [b"x" * 400])
     await it.has_failed.wait()
     assert len(it.listener.calls) == 1

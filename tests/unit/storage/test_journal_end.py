@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from tests.unit.storage.faults import WRITERS, World, fails, world
-from tests.unit.storage.stores import DIRECTORY, SMALL, Listener, read_all
+from tests.unit.storage.stores import DIRECTORY, SMALL, FilesAtOnce, Listener, read_all
 
 from pybroker.storage.disk import Disk
 from pybroker.storage.fault_disk import FaultDisk
@@ -23,6 +23,7 @@ from pybroker.storage.layout.journal_end import (
 )
 from pybroker.storage.local_store import LocalStore
 from pybroker.storage.recovery import BatchOrder, DamagedJournal, scan_file
+from pybroker.storage.surroundings import StoreSurroundings
 
 JOURNAL = DIRECTORY / "journal"
 PAYLOADS = [b"%d" % number * 300 for number in range(200)]
@@ -87,8 +88,7 @@ async def test_a_torn_tail_is_cut_and_told_with_file_offset_and_bytes(
     it = await world(writes_direct=writes_direct)
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, b"a" * 1000)
-    await it.until(it.store._files.next_file().done)  # the next operation is the append
-    it.disk.cut_power_after(0, kept_bytes)
+    it.disk.cut_power_after(0, kept_bytes, of="write_durably")
     it.listener.append(it.store, ledger_id, 1, [b"b" * 40_000])
     await it.has_failed.wait()
     again = await it.again(Random(1))
@@ -145,7 +145,7 @@ def never(error: BaseException) -> None:
 
 
 async def opened(directory: Path) -> LocalStore:
-    return await LocalStore.open(directory, SMALL, never)
+    return await LocalStore.open(directory, SMALL, never, StoreSurroundings(threads=FilesAtOnce()))
 
 
 @pytest.fixture

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.stores import SMALL, Listener, Owner, read_all
+from tests.unit.storage.stores import SMALL, FilesAtOnce, Listener, Owner, read_all
 
 from pybroker.storage.local_store import LocalStore
 from pybroker.storage.recovery import DamagedJournal
+from pybroker.storage.surroundings import StoreSurroundings
 
 FIRST = [b"first %d" % number for number in range(50)]
 SECOND = [b"second %d" % number for number in range(300)]
@@ -23,7 +24,7 @@ def never(error: BaseException) -> None:
 
 
 async def opened(directory: Path) -> LocalStore:
-    return await LocalStore.open(directory, SMALL, never)
+    return await LocalStore.open(directory, SMALL, never, StoreSurroundings(threads=FilesAtOnce()))
 
 
 async def acknowledge(store: LocalStore, cursor_id: str, owner: Owner, delta: bytes) -> None:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.unit.storage.stores import FilesAtOnce
+
 from pybroker.clock import Clock
 from pybroker.data_directory import DataDirectoryLock
 from pybroker.errors import StoreError
@@ -23,6 +25,7 @@ from pybroker.metadata.sqlite import SqliteMetadataStore
 from pybroker.storage.ledger_store import AppendRun
 from pybroker.storage.local_store import LocalStore
 from pybroker.storage.options import LocalStoreOptions
+from pybroker.storage.surroundings import StoreSurroundings
 from pybroker.tools.data_files import opened
 from pybroker.tools.dump import Dump
 from pybroker.tools.stored_state import Finding
@@ -81,7 +84,8 @@ async def _make(directory: Path, killed: Path) -> None:
     # Two runs, so that there are sealed ledgers, a checkpoint and a journal behind it.
     for run in range(2):
         metadata = await SqliteMetadataStore.open(directory / "metadata.db")
-        store = await LocalStore.open(directory, OPTIONS, _never, publish_time_of=publish_time_ms)
+        around = StoreSurroundings(threads=FilesAtOnce())
+        store = await LocalStore.open(directory, OPTIONS, _never, around, publish_time_ms)
         surroundings = LedgerSurroundings(store, EntryCache(0), LedgerLimits(), Clock(), 5, publish_time_ms)
         factory = ManagedLedgerFactory(surroundings, store, metadata)
         topics = [_Topic(await factory.open(path)) for path in TOPICS]
