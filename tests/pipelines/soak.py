@@ -100,6 +100,7 @@ class Soak:
         self._messages_per_s = messages_per_s
         self._deck: list[str] = []
         self._batches_at_start = 0
+        self._noted_bytes = 0
 
     def run(self) -> Result:
         begun_s = time.monotonic()
@@ -203,8 +204,8 @@ class Soak:
     def _weigh_broker(self) -> None:
         """What the broker has to say of itself when it is heavier than before stays in a file."""
         result, resident_bytes = self._result, self._broker.resident_bytes()
-        if resident_bytes - result.most_broker_bytes > NOTED_GROWTH_BYTES:
-            result.most_broker_bytes = resident_bytes
+        if resident_bytes - self._noted_bytes > NOTED_GROWTH_BYTES:
+            self._noted_bytes = resident_bytes
             with contextlib.suppress(OSError):
                 (self._directory / f"broker-{resident_bytes >> 20}-mib.prom").write_text(self._broker.get("/metrics/"))
         result.most_broker_bytes = max(result.most_broker_bytes, resident_bytes)
