@@ -130,6 +130,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--producers", type=int, default=0, help="that publish meanwhile, as fast as they may")
     parser.add_argument("--stalled", type=int, default=0, help="consumers that take nothing of what they are sent")
     parser.add_argument("--unread-scrapes", type=int, default=0)
+    parser.add_argument("--set-while-filling", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     return parser.parse_args(arguments)
 
@@ -140,13 +141,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with contextlib.suppress(ValueError):  # as much as may be had
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, hard), hard))
-    with own_pybroker(journal_sync_data=False) as process:
-        messages = fill(process.start(), asked)
+    filling = dict(each.split("=", 1) for each in asked.set_while_filling)
+    with own_pybroker(journal_sync_data=False, settings=filling) as process:
+        broker = process.start()
+        started_s = time.monotonic()
+        messages = fill(broker, asked)
+        filled_mb_s = asked.backlog_mb / (time.monotonic() - started_s)
         filled_mb = highest_mb(process.pid)
         process.stop()
         process.settings.update(settings)
         figures = catch_up(process.start(), asked, messages)
-        print(json.dumps({**figures, "highest_while_filling_mb": filled_mb, **settings}), flush=True)
+        print(
+            json.dumps(
+                {**figures, "highest_while_filling_mb": filled_mb, "filled_mb_s": round(filled_mb_s), **settings}
+            ),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -239,12 +239,14 @@ class Broker:
         config = self.config
         if config.ledger_store == "memory":
             return MemoryLedgerStore(entry_time_ms), MemoryCursorStore()
+        writes = self.surroundings.memory.writes
         options = LocalStoreOptions(
             sync_data=config.journal_sync_data,
             direct_io=config.journal_direct_io,
             journal_file_bytes=config.journal_file_size_mb * _MIB,
             max_batch_bytes=config.journal_max_batch_bytes,
-            checkpoint_max_bytes=config.checkpoint_max_bytes,
+            checkpoint_max_bytes=min(config.checkpoint_max_bytes, writes.most_bytes // 2),
+            journal_max_bytes=min(LocalStoreOptions().journal_max_bytes, writes.most_bytes),
             checkpoint_max_entries=config.checkpoint_max_entries,
             read_threads=config.ledger_read_threads,
             bulk_read_threads=config.max_concurrent_bulk_reads,

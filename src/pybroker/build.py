@@ -57,11 +57,12 @@ async def build(surroundings: Surroundings, stores: Stores, limits: LedgerLimits
         raise ConfigError(f"clusterName or bootstrapNamespaces cannot be used: {error}") from error
     of_ledgers = LedgerSurroundings(
         stores.ledgers,
-        EntryCache(config.managed_ledger_cache_size_mb * _MIB),
+        EntryCache(min(config.managed_ledger_cache_size_mb * _MIB, surroundings.memory.cache.highest_bytes)),
         ledger_limits(config) if limits is None else limits,
         surroundings.clock,
         config.cursor_flush_interval_ms,
         entry_time_ms,
+        surroundings.memory,
     )
     ledgers = ManagedLedgerFactory(of_ledgers, stores.cursors, stores.metadata)
     service = BrokerService(surroundings, stores.metadata, resources, ledgers)

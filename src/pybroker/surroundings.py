@@ -7,12 +7,16 @@ the broker asks the machine for the time, for randomness, for a thread or for a 
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pybroker.clock import Clock
+from pybroker.memory import Memory
+from pybroker.memory_limit import memory_limit
+from pybroker.model.memory_parts import MIB, OwnBounds, process_limit_bytes
 from pybroker.model.stats import BrokerStats
 from pybroker.network import Network
 from pybroker.threads import Threads
@@ -32,6 +36,20 @@ class Surroundings:
     stats: BrokerStats = field(default_factory=BrokerStats)
     network: Network = field(default_factory=Network)
     threads: Threads = field(default_factory=Threads)
+
+    @functools.cached_property
+    def memory(self) -> Memory:
+        """What all parts of the broker share; made when it is first asked for."""
+        config, found = self.config, memory_limit()
+        own = OwnBounds(
+            reads=config.managed_ledger_max_reads_in_flight_size_in_mb * MIB,
+            publishes=config.max_message_publish_buffer_size_in_mb * MIB,
+            cache=config.managed_ledger_cache_size_mb * MIB,
+        )
+        limit_bytes = process_limit_bytes(
+            config.broker_memory_limit_mb * MIB, found.size_bytes, is_of_group=found.is_of_group
+        )
+        return Memory(limit_bytes, own, self.clock)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
         """Call back on the running loop after `delay_s` seconds."""

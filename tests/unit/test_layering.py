@@ -15,7 +15,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 VALUES = ("model", "errors")
-PERFORMERS = (*VALUES, "config", "logs", "clock", "threads", "tasks", "permits", "memory_limit")
+PERFORMERS = (*VALUES, "config", "logs", "clock", "threads", "tasks", "permits", "memory_limit", "memory")
 STORES = (*PERFORMERS, "storage", "metadata")
 SERVICES = ("managed_ledger", "compaction", "transaction", "schema", "cluster", "auth", "client")
 # What says how a definition is read, without a registry.
@@ -46,7 +46,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "model": ("errors",),
     "permits": ("model",),
     "memory_limit": (),
-    "surroundings": ("config", "clock", "network", "threads", "model"),
+    "memory": ("model", "clock"),
+    "surroundings": ("config", "clock", "network", "threads", "model", "memory", "memory_limit"),
     "descriptors": (),
     "wire": VALUES,
     "dispatch": VALUES,
@@ -142,6 +143,7 @@ PURE = (
     "managed_ledger.ledger_list",
     "managed_ledger.cursor_state",
     "managed_ledger.entry_cache",
+    "managed_ledger.recent_reads",
     "managed_ledger.cursor_record",
     "managed_ledger.info",
     "managed_ledger.listener",
@@ -210,6 +212,7 @@ PURE = (
     "config.only_in_pulsar",
     "server.handler",
     "server.handlers.refused",
+    "server.outbox_shares",
     "server.handlers.request_limits",
     "storage.cursor_shelf",
     "storage.journal_batcher",

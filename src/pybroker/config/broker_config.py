@@ -54,6 +54,7 @@ class BrokerConfig:
     max_pings_before_connect: int
     file_descriptors_reserve: int
     max_pending_publish_requests_per_connection: int
+    broker_memory_limit_mb: int
     max_message_publish_buffer_size_in_mb: int
     max_outbound_bytes_per_connection: int
     connection_read_budget_bytes: int
@@ -409,6 +410,7 @@ class BrokerConfig:
         max_pings_before_connect: int = 10,
         file_descriptors_reserve: int = 512,
         max_pending_publish_requests_per_connection: int = 1000,
+        broker_memory_limit_mb: int = 0,
         max_message_publish_buffer_size_in_mb: int = 64,
         max_outbound_bytes_per_connection: int = 8388608,
         connection_read_budget_bytes: int = 65536,
@@ -763,6 +765,7 @@ class BrokerConfig:
         assign(self, "max_pings_before_connect", max_pings_before_connect)
         assign(self, "file_descriptors_reserve", file_descriptors_reserve)
         assign(self, "max_pending_publish_requests_per_connection", max_pending_publish_requests_per_connection)
+        assign(self, "broker_memory_limit_mb", broker_memory_limit_mb)
         assign(self, "max_message_publish_buffer_size_in_mb", max_message_publish_buffer_size_in_mb)
         assign(self, "max_outbound_bytes_per_connection", max_outbound_bytes_per_connection)
         assign(self, "connection_read_budget_bytes", connection_read_budget_bytes)
@@ -1124,7 +1127,8 @@ _KEYS: Final = (
     KeyInfo("maxPingsBeforeConnect", "max_pings_before_connect", ValueType.INT, 10, "PINGs that are answered before a connection is open; one more closes it.", minimum=0),
     KeyInfo("fileDescriptorsReserve", "file_descriptors_reserve", ValueType.INT, 512, "File descriptors that connections leave to the files of the store, at most half of the limit of the process (ulimit -n, whose soft value is raised to the hard one at start). A quarter of the rest, at most maxHttpServerConnections, is for HTTP, the others are for clients; one beyond takes the place of one that has not said CONNECT, or is closed at once, and the broker is not ready while that is so.", minimum=64),
     KeyInfo("maxPendingPublishRequestsPerConnection", "max_pending_publish_requests_per_connection", ValueType.INT, 1000, "A connection with more unanswered sends than this is not read until half of them are answered.", minimum=1),
-    KeyInfo("maxMessagePublishBufferSizeInMB", "max_message_publish_buffer_size_in_mb", ValueType.INT, 64, "Bytes of unanswered sends of the whole broker; above it publishing connections are not read. 0: no limit.", minimum=0, dynamic=True),
+    KeyInfo("brokerMemoryLimitMB", "broker_memory_limit_mb", ValueType.INT, 0, "Megabytes that the whole process shall stay below. What it needs without clients is taken off, the rest is divided among reads, caches, unanswered sends, outboxes and entries that are not in segment files yet; keys of these are upper bounds within that. 0: nine tenths of its control group's limit, else half of the machine's memory.", minimum=0),
+    KeyInfo("maxMessagePublishBufferSizeInMB", "max_message_publish_buffer_size_in_mb", ValueType.INT, 64, "Megabytes of unanswered sends of the whole broker; above it publishing connections are not read. 0: no limit but that of the part of brokerMemoryLimitMB.", minimum=0, dynamic=True),
     KeyInfo("maxOutboundBytesPerConnection", "max_outbound_bytes_per_connection", ValueType.INT, 8388608, "Dispatch to a connection pauses while more bytes than this wait to be written to it.", minimum=65536),
     KeyInfo("connectionReadBudgetBytes", "connection_read_budget_bytes", ValueType.INT, 65536, "Bytes that one connection may have handled in one turn of the event loop before the others get theirs.", minimum=1024),
     KeyInfo("maxConcurrentRequestsPerConnection", "max_concurrent_requests_per_connection", ValueType.INT, 1000, "Requests of one connection that wait for an answer (messages and acknowledgements do not count, one of more than 4 KiB counts again for each); beyond it nothing is read from the connection until half of them are answered.", minimum=1),
@@ -1365,7 +1369,7 @@ _KEYS: Final = (
     KeyInfo("managedLedgerMaxUnackedRangesToPersistInMetadataStore", "managed_ledger_max_unacked_ranges_to_persist_in_metadata_store", ValueType.INT, 1000, "The same, for the metadata store.", minimum=0, supported=False),
     KeyInfo("managedLedgerMaxBatchDeletedIndexToPersist", "managed_ledger_max_batch_deleted_index_to_persist", ValueType.INT, 10000, "Partly acknowledged batches that are stored. All of them are stored here.", minimum=0, supported=False),
     KeyInfo("managedLedgerPersistIndividualAckAsLongArray", "managed_ledger_persist_individual_ack_as_long_array", ValueType.BOOL, True, "Form in which the gaps are stored.", supported=False),
-    KeyInfo("managedLedgerMaxReadsInFlightSizeInMB", "managed_ledger_max_reads_in_flight_size_in_mb", ValueType.INT, 0, "Bytes of reads at once. 0: no limit.", minimum=0, supported=False),
+    KeyInfo("managedLedgerMaxReadsInFlightSizeInMB", "managed_ledger_max_reads_in_flight_size_in_mb", ValueType.INT, 0, "Megabytes that are being read for subscriptions and were read ahead for them, together. 0: no limit but that of the part of brokerMemoryLimitMB.", minimum=0),
     KeyInfo("managedLedgerReadEntryTimeoutSeconds", "managed_ledger_read_entry_timeout_seconds", ValueType.INT, 0, "Longest wait for a read. 0: no limit.", minimum=0, supported=False),
     KeyInfo("managedLedgerAddEntryTimeoutSeconds", "managed_ledger_add_entry_timeout_seconds", ValueType.INT, 0, "Longest wait for a write. 0: no limit.", minimum=0, supported=False),
     KeyInfo("managedLedgerNewEntriesCheckDelayInMillis", "managed_ledger_new_entries_check_delay_in_millis", ValueType.INT, 10, "Wait before looking again after a read that found too little.", minimum=0, supported=False),

@@ -181,7 +181,7 @@ class ManagedLedgerFactory:
             for record_id in cursor.record_ids:
                 await self.cursor_store.delete(record_id)
         for ledger_id in named_ledger_ids(info):
-            self.cache.drop_ledger(ledger_id)
+            self.surroundings.drop_ledger(ledger_id)
             await self.store.delete_ledger(ledger_id)
         await self.metadata.delete(path, version)
 
@@ -273,5 +273,6 @@ class ManagedLedgerFactory:
 
 def _forget(managed: ManagedLedger, cursor: ManagedCursor) -> None:
     """By identity: one of the same name may have been made meanwhile."""
+    cursor.drop_ahead()
     if managed.cursors.get(cursor.name) is cursor:
         del managed.cursors[cursor.name]

@@ -13,7 +13,7 @@ Invariants: the mark-delete position never moves back but by `reset`; what is re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyroaring import BitMap
@@ -22,6 +22,7 @@ from pybroker.errors import StoreError
 from pybroker.managed_ledger.backlog import Backlog
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.entry_cache import part_of
+from pybroker.memory import AheadHolder
 from pybroker.model.ack_set import WORD_BITS
 from pybroker.model.position import EARLIEST, Position
 from pybroker.storage.cursor_store import CursorOwner, CursorStore
@@ -30,15 +31,10 @@ from pybroker.storage.ledger_store import EntryRun
 if TYPE_CHECKING:
     from pybroker.managed_ledger.managed_ledger import ManagedLedger
 
-READ_AHEAD_ENTRIES = 1000
-READ_AHEAD_BYTES = 1024 * 1024
-"""What one read from the store brings for a cursor that catches up: a hop to the reading thread and back costs more than a
-hundred entries of dispatch. Held until it is used up or the cursor goes elsewhere."""
-
 PersistDone = Callable[[StoreError | None], None]
 
 
-class ManagedCursor(CursorOwner):
+class ManagedCursor(CursorOwner, AheadHolder):
     """Owned by its managed ledger, under its name; used by one subscription."""
 
     def __init__(
@@ -58,6 +54,8 @@ class ManagedCursor(CursorOwner):
         self.properties = dict(properties)
         self.is_durable = store is not None
         self.read_position = EARLIEST
+        self.reader: Hashable = None
+        """For whom it reads: those of one reader wait behind each other for memory."""
         self.stored_delayed: list[bytes] = []
         """The records of its delayed entries that were found when it was restored, for whoever reads them."""
         # Deltas that were written, those that failed, and the bytes of all.
@@ -115,6 +113,8 @@ class ManagedCursor(CursorOwner):
         run = self._from_read_ahead(position, max_entries, max_bytes)
         if run is None:
             run = self.ledger.read_cached(position, max_entries, max_bytes)
+        if run is None and (recent := self.ledger.reads_ahead.find(position)) is not None:
+            run = self._hold(recent, position, max_entries, max_bytes)
         if run is not None:
             self.read_position = Position(run.ledger_id, run.first_entry_id + len(run.payloads))
         return run
@@ -126,9 +126,31 @@ class ManagedCursor(CursorOwner):
             return None
         index = position.entry_id - ahead.first_entry_id
         if position.ledger_id != ahead.ledger_id or not 0 <= index < len(ahead.payloads):
-            self._ahead = None
+            self.drop_ahead()
             return None
         return part_of(ahead, index, max_entries, max_bytes)
+
+    def _hold(self, ahead: EntryRun, position: Position, max_entries: int, max_bytes: int) -> EntryRun:
+        """What is asked for of `ahead`, which holds the entry at `position`; the rest is kept for the next reads."""
+        run = part_of(ahead, position.entry_id - ahead.first_entry_id, max_entries, max_bytes)
+        is_known = self.ledger.cursors.get(self.name) is self  # else dropped while the read was under way
+        if is_known and run.first_entry_id + len(run.payloads) < ahead.first_entry_id + len(ahead.payloads):
+            self._ahead = ahead
+            memory = self.ledger.memory
+            memory.follow(memory.reads.hold(self, sum(map(len, ahead.payloads))))
+        else:
+            self.drop_ahead()
+        return run
+
+    def drop_ahead(self) -> None:
+        """Nothing more is read: what was read ahead is not needed."""
+        if self._ahead is not None:
+            self._ahead = None
+            memory = self.ledger.memory
+            memory.follow(memory.reads.drop(self))
+
+    def give_way(self) -> None:
+        self._ahead = None
 
     async def read(self, max_entries: int, max_bytes: int) -> EntryRun | None:
         """The next entries from the store, advancing; None when the cursor was moved, or the entries were trimmed, meanwhile
@@ -138,15 +160,13 @@ class ManagedCursor(CursorOwner):
         """
         before = self.read_position
         position = self.ledger.ledgers.normalize(before)
-        ahead = await self.ledger.read_if_there(
-            position, max(max_entries, READ_AHEAD_ENTRIES), max(max_bytes, READ_AHEAD_BYTES)
-        )
+        has_neighbours = len(self.ledger.cursors) > 1
+        ahead = await self.ledger.reads_ahead.read(position, self.reader, has_neighbours=has_neighbours)
         if ahead is None:
             return None
         if self.read_position != before or not self.ledger.ledgers.has_entry(position):
             return None
-        run = part_of(ahead, 0, max_entries, max_bytes)
-        self._ahead = ahead if len(run.payloads) < len(ahead.payloads) else None
+        run = self._hold(ahead, position, max_entries, max_bytes)
         self.read_position = Position(run.ledger_id, run.first_entry_id + len(run.payloads))
         return run
 
@@ -308,7 +328,7 @@ class ManagedCursor(CursorOwner):
 
     async def close(self) -> None:
         """Write what is left and forget the live cursor. Raises StoreError; it is closed all the same."""
-        self._ahead = None
+        self.drop_ahead()
         if self._store is None or self._is_closed:
             return
         self.flush()  # The store writes a snapshot only for a cursor of which it has seen a delta.

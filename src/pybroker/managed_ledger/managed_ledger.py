@@ -18,7 +18,7 @@ ledger before its first append and does not name it any more when it is deleted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Hashable, Mapping
 
 from pybroker import logs
 from pybroker.errors import LedgerFenced, LedgerTerminated, StorageFull, StoreError
@@ -27,6 +27,7 @@ from pybroker.managed_ledger.info import CompactedInfo
 from pybroker.managed_ledger.listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.publish_time_search import PublishTimes
+from pybroker.managed_ledger.reads_ahead import LEAST_READ_BYTES, ReadsAhead
 from pybroker.managed_ledger.retention import KEEP_ALL, RetentionLimits, removable
 from pybroker.managed_ledger.stored_document import StoredDocument
 from pybroker.managed_ledger.surroundings import LedgerSurroundings
@@ -68,6 +69,7 @@ class ManagedLedger(AppendListener):
         self.counters = LedgerCounters()
         self.compacted_drops = 0
         """How often the compacted view was given up: a compaction that began before may not become the view any more."""
+        self.memory = surroundings.memory
         self.publish_times = PublishTimes(self.ledgers, surroundings.store, self.publish_time_of)
         self._surroundings = surroundings
         self._closed = closed
@@ -85,6 +87,7 @@ class ManagedLedger(AppendListener):
         self._next_ledger_id: int | None = None  # ready for appends
         self._left_ledger_ids: list[int] = []  # not sealed yet
         self._changing = asyncio.Lock()
+        self.reads_ahead = ReadsAhead(surroundings, self.read_if_there)
         self._is_preparing = False
         self._is_sealing = False
         self._is_trim_due = False
@@ -213,7 +216,7 @@ class ManagedLedger(AppendListener):
             self.ledgers.added(run.ledger_id, len(run.payloads), run.message_count, run.size_bytes)
             self.bytes_added_total += run.size_bytes
             if keep:
-                self._cache.insert(run)
+                self._surroundings.keep_cached(run)
         self.entries_added_total += entries
         listener.entries_added(runs)
         self._go_on()
@@ -371,7 +374,7 @@ class ManagedLedger(AppendListener):
                 dropped += leaving
             while self.document.trimmed_ledger_ids:
                 ledger_id = self.document.trimmed_ledger_ids[0]
-                self._cache.drop_ledger(ledger_id)
+                self._surroundings.drop_ledger(ledger_id)
                 await self._store.delete_ledger(ledger_id)
                 self.document.trimmed_ledger_ids.remove(ledger_id)
             return dropped
@@ -528,16 +531,21 @@ class ManagedLedger(AppendListener):
             self._count_read(run, is_from_store=False)
         return run
 
-    async def read(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun:
-        """Entries from `position` on, of one ledger, from wherever they are. Raises StoreError."""
-        count = self._readable(position, max_entries)
-        if count <= 0:
-            raise StoreError(f"{self.name} has no entry {position}")
+    async def read(self, position: Position, max_entries: int, max_bytes: int, group: Hashable = None) -> EntryRun:
+        """Entries from `position` on, of one ledger, once there is memory for them, in the turn of `group`. Raises StoreError."""
+        memory = self.memory
+        # A read brings at least one entry, whatever its size.
+        taken_bytes = await memory.take(memory.reads, group or self, max(max_bytes, LEAST_READ_BYTES))
         try:
-            run = await self._store.read(position.ledger_id, position.entry_id, count, max_bytes)
+            count = self._readable(position, max_entries)
+            if count <= 0:
+                raise StoreError(f"{self.name} has no entry {position}")
+            run = await self._store.read(position.ledger_id, position.entry_id, count, min(max_bytes, taken_bytes))
         except StoreError:
             self.counters.read_errors += 1
             raise
+        finally:
+            memory.give_back(memory.reads, taken_bytes)
         self._count_read(run, is_from_store=True)
         return run
 
@@ -550,10 +558,12 @@ class ManagedLedger(AppendListener):
                 counters.store_entries_read += entries
                 counters.store_bytes_read += size_bytes
 
-    async def read_if_there(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
+    async def read_if_there(
+        self, position: Position, max_entries: int, max_bytes: int, group: Hashable = None
+    ) -> EntryRun | None:
         """As `read`, but None when the entry does not exist, or was trimmed while it was read. Raises StoreError."""
         try:
-            return await self.read(position, max_entries, max_bytes)
+            return await self.read(position, max_entries, max_bytes, group)
         except StoreError:
             if self.ledgers.has_entry(position):
                 raise

@@ -8,9 +8,16 @@ from dataclasses import dataclass
 
 from pybroker.clock import Clock
 from pybroker.managed_ledger.entry_cache import EntryCache
+from pybroker.managed_ledger.recent_reads import RecentReads
+from pybroker.memory import Memory
 from pybroker.model.stats import LedgerCounters
-from pybroker.storage.ledger_store import LedgerStore
+from pybroker.storage.ledger_store import AppendRun, EntryRun, LedgerStore
 from pybroker.tasks import TaskOwner
+
+MAX_RECENT_READS_BYTES = 16 * 1024 * 1024
+"""More would not help: cursors that share a read are close to each other."""
+RECENT_READS_PART = 8
+"""So many times as much may be taken by all reads together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +45,14 @@ class LedgerSurroundings:
         clock: Clock,
         cursor_flush_interval_ms: int,
         publish_time_of: Callable[[bytes], int],
+        memory: Memory | None = None,
     ) -> None:
-        """`publish_time_of` reads when an entry was published, in milliseconds, out of it; it never raises."""
+        """`publish_time_of` reads when an entry was published, in milliseconds, out of it; it never raises. Without `memory`
+        nobody waits for it."""
         self.store = store
         self.cache = cache
+        self.memory = memory or Memory.ample(clock)
+        self.recent_reads = RecentReads(min(MAX_RECENT_READS_BYTES, self.memory.reads.most_bytes // RECENT_READS_PART))
         self.limits = limits
         self.clock = clock
         self.publish_time_of = publish_time_of
@@ -50,6 +61,32 @@ class LedgerSurroundings:
         """What all managed ledgers together have read since the start."""
         self._flushes: list[Callable[[], None]] = []
         self._flush_interval_s = cursor_flush_interval_ms / 1000
+
+    def keep_cached(self, run: AppendRun) -> None:
+        """`run` has become durable; readers want it now."""
+        before_bytes = self.cache.size_bytes
+        self.cache.insert(run)
+        self.memory.follow(self.memory.cache.count(self.cache.size_bytes - before_bytes))
+
+    def resize_cache(self, limit_bytes: int) -> None:
+        """From now on keep so much, or what there is for it if that is less."""
+        before_bytes = self.cache.size_bytes
+        self.cache.resize(min(limit_bytes, self.memory.cache.highest_bytes))
+        self.memory.follow(self.memory.cache.count(self.cache.size_bytes - before_bytes))
+
+    def keep_recent(self, run: EntryRun) -> None:
+        """`run` was read; others may want it soon."""
+        before_bytes = self.recent_reads.size_bytes
+        self.recent_reads.put(run)
+        self.memory.follow(self.memory.reads.count(self.recent_reads.size_bytes - before_bytes))
+
+    def drop_ledger(self, ledger_id: int) -> None:
+        """Keep nothing in memory of a ledger that is deleted."""
+        cached_bytes, recent_bytes = self.cache.size_bytes, self.recent_reads.size_bytes
+        self.cache.drop_ledger(ledger_id)
+        self.recent_reads.drop_ledger(ledger_id)
+        self.memory.follow(self.memory.cache.count(self.cache.size_bytes - cached_bytes))
+        self.memory.follow(self.memory.reads.count(self.recent_reads.size_bytes - recent_bytes))
 
     def flush_soon(self, flush: Callable[[], None]) -> None:
         """Call `flush`, of a cursor that has changed, within the flush interval."""

@@ -50,6 +50,8 @@ class MemoryBudget(Generic[T]):
         self.shared_bytes = limit_bytes
         """What is nobody's floor."""
         self.shared_used_bytes = 0
+        self.waiting = 0
+        """How many wait, in all parts."""
 
     def add_part(self, name: str, floor_bytes: int, bound_bytes: int) -> Part[T]:
         """Give a part a floor, which it always has, and a bound. Floors together must leave something to share."""
@@ -102,6 +104,7 @@ class MemoryBudget(Generic[T]):
     def check_invariants(self) -> None:
         """For tests: the sums are right, and nobody waits in vain."""
         parts = self.parts.values()
+        assert self.waiting == sum(part.waiting for part in parts)
         assert self.shared_bytes + sum(part.floor_bytes for part in parts) == self.limit_bytes
         assert self.shared_used_bytes == sum(max(0, part.used_bytes - part.floor_bytes) for part in parts)
         for part in parts:
@@ -120,7 +123,9 @@ class Part(Generic[T]):
     def __init__(self, budget: MemoryBudget[T], name: str, floor_bytes: int, bound_bytes: int) -> None:
         self.name = name
         self.floor_bytes = floor_bytes
+        self.highest_bytes = bound_bytes
         self.bound_bytes = bound_bytes
+        """At most the highest, lower where a key of the part says so."""
         self.used_bytes = 0
         self.ahead_bytes = 0
         self.takers = 0
@@ -143,6 +148,10 @@ class Part(Generic[T]):
     def most_bytes(self) -> int:
         """What it could use if nobody else used anything above his floor."""
         return min(self.bound_bytes, self.floor_bytes + self._budget.shared_bytes)
+
+    def limit_to(self, own_bytes: int) -> None:
+        """A key of the part says how much it may use; 0: as much as there is for it. What is used above that is not taken back."""
+        self.bound_bytes = min(self.highest_bytes, own_bytes) if own_bytes else self.highest_bytes
 
     def room(self, *, with_shared: bool = True) -> int:
         """How much could be taken now; 0 or less when nothing could."""
@@ -176,7 +185,7 @@ class Part(Generic[T]):
     def count(self, size_bytes: int) -> Settled[T] | None:
         """So much more exists, or less when negative; what follows from it for those that wait, if anybody does."""
         self._use(size_bytes)
-        return self._budget.settle() if size_bytes < 0 and self._anybody_waits() else None
+        return self._budget.settle() if size_bytes < 0 and self._budget.waiting else None
 
     def ask(self, waiter: T, group: Hashable, size_bytes: int, now_ms: float) -> Settled[T]:
         """Take `size_bytes`, all that there can be if that is less, now or when it is the turn of `waiter`.
@@ -185,6 +194,7 @@ class Part(Generic[T]):
         """
         assert waiter not in self._group_of, "waits already"
         self.takers += 1
+        self._budget.waiting += 1
         self._group_of[waiter] = group
         row = self._rows.setdefault(group, OrderedDict())
         row[waiter] = _Waiting(self.took(size_bytes), now_ms)
@@ -202,6 +212,7 @@ class Part(Generic[T]):
         if group is None:
             return None
         self.takers -= 1
+        self._budget.waiting -= 1
         self._remove(group, waiter)
         return self._budget.settle()
 
@@ -220,11 +231,11 @@ class Part(Generic[T]):
         self._ahead[holder] = size_bytes
         self.ahead_bytes += size_bytes
         self._use(size_bytes)
-        return self._budget.settle() if self._anybody_waits() else None
+        return self._budget.settle() if self._budget.waiting else None
 
     def drop(self, holder: T) -> Settled[T] | None:
         """`holder` has used up what it held; nothing happens when that has given way already."""
-        return self._budget.settle() if self._forget(holder) and self._anybody_waits() else None
+        return self._budget.settle() if self._forget(holder) and self._budget.waiting else None
 
     def _forget(self, holder: T) -> bool:
         size_bytes = self._ahead.pop(holder, None)
@@ -247,6 +258,7 @@ class Part(Generic[T]):
         """The next one has its memory; its group comes last from now on."""
         waiter, waiting = self._head()
         group = self._group_of.pop(waiter)
+        self._budget.waiting -= 1
         self._remove(group, waiter)
         if group in self._rows:
             self._rows.move_to_end(group)
@@ -264,9 +276,6 @@ class Part(Generic[T]):
         self.used_bytes += size_bytes
         assert self.used_bytes >= 0, f"{self.name}: more was given back than taken"
         self._budget.shared_used_bytes += max(0, self.used_bytes - self.floor_bytes) - above_before
-
-    def _anybody_waits(self) -> bool:
-        return any(part.waiting for part in self._budget.parts.values())
 
     def check_invariants(self) -> None:
         """For tests: the sums agree with what is held."""

@@ -31,6 +31,7 @@ from pybroker.model.events import Ack, CommandRefused, Flow, Redeliver, SendRefu
 from pybroker.model.position import from_wire
 from pybroker.server.open_producer import OpenProducer
 from pybroker.server.outbox import Outbox
+from pybroker.server.outbox_shares import WATCHED_BYTES
 from pybroker.server.set_ups import SetUps
 from pybroker.tasks import TaskOwner
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -105,9 +106,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._deferred: list[Event] = []
         self._held_by: WaitingPublishers | None = None  # that the first of these waits for
         self._many_ids: Iterator[Slice] | None = None  # or what is worked off before them
-        self.is_writable = (
-            True  # whether the client takes what it is sent; consumers that attach meanwhile wait as well
-        )
+        self._is_watched = False  # whether so much is unsent that each more counts
+        self.is_writable = True  # whether the client takes what it is sent; who attaches meanwhile waits as well
         self._alive_waiters: list[asyncio.Event] = []
         self._transport: asyncio.Transport
         self._outbox: Outbox
@@ -117,7 +117,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._outbox = Outbox(self.context.loop, self._transport)
-        self._transport.set_write_buffer_limits(high=self.context.max_outbound_bytes)
+        self._transport.set_write_buffer_limits(high=min(WATCHED_BYTES, self.context.max_outbound_bytes))
         host, port = (self._transport.get_extra_info("peername") or ("unknown", 0))[:2]
         self.host = str(host)
         self.address = f"/{host}:{port}"
@@ -223,19 +223,29 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        self.is_writable = False
-        self.context.stalled(self)
-        for consumer in self.consumers.values():
-            if consumer is not None:
-                consumer.set_writable(False)
+        self._is_watched = True
+        self._report_unsent()
 
     def resume_writing(self) -> None:
-        self.is_writable = True
-        self.context.unstalled(self)
-        self._release(_HOLD_OUTBOUND)
+        self._is_watched = False
+        self.context.report_unsent(self, 0)
+        if not self.is_writable:
+            self.context.unstalled(self)
+            self._release(_HOLD_OUTBOUND)
+            self._set_writable(True)
+
+    def _report_unsent(self) -> None:
+        if self not in self.context.connections:
+            return  # it has ended
+        if not self.context.report_unsent(self, self._outbox.size_bytes) and self.is_writable:
+            self.context.stalled(self)
+            self._set_writable(False)
+
+    def _set_writable(self, is_writable: bool) -> None:
+        self.is_writable = is_writable
         for consumer in self.consumers.values():
             if consumer is not None:
-                consumer.set_writable(True)
+                consumer.set_writable(is_writable)
 
     @property
     def outbound_bytes(self) -> int:
@@ -307,7 +317,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         if self._pending_publishes >= self.context.max_pending_publishes:
             self._hold(_HOLD_PENDING_PUBLISHES)
         if self.context.publish_started(run.size_bytes):
-            self.context.hold_all_publishers()
+            self.context.hold_publisher(self)
         topic.publish(opened.producer, run)
 
     def _defer(self, run: SendRun, passing: int, throttle: PublishThrottle) -> SendRun:
@@ -510,6 +520,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             partition,
         )
         self._outbox.add_parts(parts, sum(map(len, parts)), max(map(len, delivery.payloads)))
+        if self._is_watched:
+            self._report_unsent()
 
     def send_ack_response(self, consumer_id: int, request_id: int, error: BrokerError | None) -> None:
         self.send(replies.ack_response(consumer_id, request_id, error))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pybroker import logs
 from pybroker.model.places import Places
+from pybroker.server.outbox_shares import OutboxShares
 
 if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
@@ -40,6 +41,8 @@ class ServerContext:
         self.max_batch_messages = config.max_messages_in_batch
         self.max_fields = config.max_fields_in_command
         self.max_outbound_bytes = config.max_outbound_bytes_per_connection
+        self.memory = broker.surroundings.memory
+        self.outbox_shares: OutboxShares[Connection] = OutboxShares(self.memory.outboxes, self.max_outbound_bytes)
         self.max_pending_publishes = config.max_pending_publish_requests_per_connection
         self.max_not_stored_at_once = config.max_concurrent_non_persistent_message_per_connection
         self.max_concurrent_requests = config.max_concurrent_requests_per_connection
@@ -49,7 +52,7 @@ class ServerContext:
         self.all_closed.set()
         self.is_stopping = False
         """Nothing is read any more."""
-        self._is_publish_held = False
+        self._held_publishers: dict[Connection, None] = {}  # until half of the unanswered sends are answered
         self.strangers: Places[Connection] = Places(
             config.max_connections_before_connect, config.max_connections_before_connect_per_ip
         )
@@ -74,8 +77,6 @@ class ServerContext:
         self.connections[connection] = self.now_s() + self.surroundings.config.keep_alive_interval_seconds
         self.all_closed.clear()
         self._by_host[connection.host] += 1
-        if self._is_publish_held:
-            connection.hold_publish_memory(True)
         if self.is_stopping:
             connection.hold_for_stop()
         longest = self.strangers.longest
@@ -125,6 +126,8 @@ class ServerContext:
         if not self.connections:
             self.all_closed.set()
         self._stalled.pop(connection, None)
+        self._held_publishers.pop(connection, None)
+        self.report_unsent(connection, 0)
         host = connection.host
         self._by_host[host] -= 1
         if not self._by_host[host]:
@@ -145,33 +148,40 @@ class ServerContext:
     # --- bounds ------------------------------------------------------------------------------------------------------
 
     def publish_started(self, size_bytes: int) -> bool:
-        """Count unanswered sends; True when their bytes are over the broker's bound."""
-        stats = self.surroundings.stats
-        stats.pending_publish_bytes += size_bytes
-        return 0 < self._max_publish_buffer_bytes() <= stats.pending_publish_bytes
+        """Count unanswered sends; True when there is no memory for more of them."""
+        self.surroundings.stats.pending_publish_bytes += size_bytes
+        publishes = self.memory.publishes
+        self.memory.follow(publishes.count(size_bytes))
+        return publishes.room() <= 0
 
-    def hold_all_publishers(self) -> None:
-        """Read from nobody until half of the unanswered sends are answered."""
-        if not self._is_publish_held:
-            self._is_publish_held = True
-            self.surroundings.stats.throttled_connections = len(self.connections)
-            for connection in self.connections:
-                connection.hold_publish_memory(True)
+    def hold_publisher(self, connection: Connection) -> None:
+        """Read nothing more from `connection`, which publishes, until half of all unanswered sends are answered.
+
+        Each is held when it has published something: those that only consume go on.
+        """
+        if connection not in self._held_publishers:
+            self._held_publishers[connection] = None
+            self.surroundings.stats.throttled_connections = len(self._held_publishers)
+            connection.hold_publish_memory(True)
 
     def publish_completed(self, size_bytes: int) -> None:
         """Count answered sends."""
-        stats = self.surroundings.stats
+        stats, publishes = self.surroundings.stats, self.memory.publishes
         stats.pending_publish_bytes -= size_bytes
         assert stats.pending_publish_bytes >= 0, "answered more than was published"
-        if self._is_publish_held and stats.pending_publish_bytes <= self._max_publish_buffer_bytes() // 2:
-            self._is_publish_held = False
+        self.memory.follow(publishes.count(-size_bytes))
+        # With nothing unanswered there is room: the part's floor.
+        if self._held_publishers and publishes.used_bytes <= publishes.most_bytes // 2 and publishes.room() > 0:
+            held, self._held_publishers = self._held_publishers, {}
             stats.throttled_connections = 0
-            for connection in self.connections:
+            for connection in held:
                 connection.hold_publish_memory(False)
 
-    def _max_publish_buffer_bytes(self) -> int:
-        """May be changed while the broker runs."""
-        return self.surroundings.config.max_message_publish_buffer_size_in_mb * 1024 * 1024
+    def report_unsent(self, connection: Connection, unsent_bytes: int) -> bool:
+        """The client of `connection` has not taken so much; whether it gets more now."""
+        gets_more = self.outbox_shares.report(connection, unsent_bytes)
+        self.memory.follow(self.outbox_shares.settled)
+        return gets_more
 
     def stalled(self, connection: Connection) -> None:
         """The client does not read what it is sent."""

@@ -12,6 +12,7 @@ from pybroker.admin.metrics import figures
 from pybroker.admin.metrics.reading import EVICTION_TYPES, Reading
 from pybroker.admin.metrics.resource_groups import resource_group_lines
 from pybroker.admin.metrics.text import Number, Samples, number_text, type_line
+from pybroker.model.memory_parts import WRITES
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
@@ -148,6 +149,7 @@ class BrokerLines:
         yield from samples.counter("pybroker_gc_full_collections", stats.gc_full_collections)
         yield from samples.gauge("pybroker_pending_publish_bytes", stats.pending_publish_bytes)
         yield from samples.gauge("pybroker_pump_queue_depth", len(broker.commons.pumps))
+        yield from self._memory()
         room = broker.commons.waiting.subscriptions
         yield from samples.gauge("pybroker_waiting_subscription_requests", room.occupied)
         yield from samples.counter("pybroker_late_subscription_requests", room.late_total)
@@ -167,6 +169,32 @@ class BrokerLines:
                 yield from samples.gauge(f"pybroker_store_{name}", value)
         for name, buckets in broker.ledgers.store.histograms().items():
             yield from samples.histogram(f"pybroker_store_{name}", buckets)
+
+    def _memory(self) -> Iterator[str]:
+        """What the parts of the broker take of its memory, and who waits for some."""
+        samples, memory = self._samples, self._surroundings.memory
+        yield from samples.gauge("pybroker_memory_limit_bytes", memory.process_limit_bytes)
+        parts = memory.budget.parts.values()
+        writes_bytes = int(
+            self._broker.ledgers.store.figures().get("journal_live_bytes", 0)
+        )  # the store keeps to its bound
+        now_ms = self._surroundings.clock.monotonic_ms()
+        waits_s: dict[str, Number] = {part.name: round(part.longest_wait_ms(now_ms) / 1000, 3) for part in parts}
+        for name, values in (
+            ("used_bytes", {part.name: part.used_bytes for part in parts} | {WRITES: writes_bytes}),
+            ("bound_bytes", {part.name: part.most_bytes for part in parts}),
+            ("ahead_bytes", {part.name: part.ahead_bytes for part in parts}),
+            ("waiting", {part.name: part.waiting for part in parts}),
+        ):
+            yield from samples.gauges(f"pybroker_memory_{name}", "part", dict[str, Number](values))
+        yield from samples.gauges("pybroker_memory_longest_wait_seconds", "part", waits_s)
+        for name, totals in (
+            ("pybroker_memory_waits_total", {part.name: part.waits_total for part in parts}),
+            ("pybroker_memory_gave_way_total", {part.name: part.gave_way_total for part in parts}),
+        ):
+            yield type_line(name.removesuffix("_total"), "counter")
+            for part_name, total in totals.items():
+                yield f"{name}{samples.labels(part=part_name)} {total}\n"
 
     def _process(self) -> Iterator[str]:
         for metric in self._registry.collect():

@@ -19,7 +19,8 @@ from pybroker.compaction.view import first_at, read_view
 from pybroker.dispatch.dispatcher import AssignInput
 from pybroker.errors import DamagedEntries, NoSuchLedger, StoreError
 from pybroker.managed_ledger.info import CompactedInfo
-from pybroker.managed_ledger.managed_cursor import READ_AHEAD_BYTES, READ_AHEAD_ENTRIES, ManagedCursor
+from pybroker.managed_ledger.managed_cursor import ManagedCursor
+from pybroker.managed_ledger.reads_ahead import READ_AHEAD_BYTES, READ_AHEAD_ENTRIES
 from pybroker.model.position import Position
 from pybroker.storage.ledger_store import EntryRun, LedgerStore
 

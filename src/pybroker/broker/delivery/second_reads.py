@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pyroaring import BitMap
 
 from pybroker.managed_ledger.entry_cache import part_of
-from pybroker.managed_ledger.managed_cursor import READ_AHEAD_BYTES, READ_AHEAD_ENTRIES, ManagedCursor
+from pybroker.managed_ledger.managed_cursor import ManagedCursor
+from pybroker.managed_ledger.reads_ahead import READ_AHEAD_BYTES, READ_AHEAD_ENTRIES
 from pybroker.model.position import Position
 from pybroker.storage.ledger_store import EntryRun
 
@@ -48,7 +49,8 @@ class SecondReads:
         ahead = await self._cursor.ledger.read_if_there(
             position,
             self._within_passed(position, max(max_entries, READ_AHEAD_ENTRIES)),
-            max(max_bytes, READ_AHEAD_BYTES),
+            READ_AHEAD_BYTES,
+            self._cursor.reader,
         )
         if ahead is None:
             return None

@@ -69,6 +69,7 @@ class Subscription(SubscriptionBase, Pumped):
         self.dispatcher: Dispatcher | None = None
         self.last_active_ms = topic.surroundings.clock.wall_ms()
         """When a consumer came or went last; when the topic was loaded if none did since."""
+        self._memory = topic.surroundings.memory
         self.delayed = DelayedDelivery(topic, name, cursor, self.wake)
         self._redelivery_counts = RedeliveryCounts()
         self._reads = EntryReads(cursor, self.delayed)
@@ -199,12 +200,14 @@ class Subscription(SubscriptionBase, Pumped):
         self.consumers.append(consumer)
         if self._stopped_by is Gate.NO_CONSUMER:
             self._stopped_at(Gate.CONSUMERS)  # It has no permits yet.
+        self.cursor.reader = self.consumers[0].peer
         self.last_active_ms = self.surroundings.clock.wall_ms()
         self._apply(redelivery)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """`consumer` is gone: what it did not acknowledge is delivered again."""
         self.consumers.remove(consumer)
+        self.cursor.reader = self.consumers[0].peer if self.consumers else None
         self.last_active_ms = self.surroundings.clock.wall_ms()
         self.topic.in_use()
         assert self.dispatcher is not None
@@ -380,6 +383,8 @@ class Subscription(SubscriptionBase, Pumped):
         """Do what is planned; what stops it, if anything does."""
         if self.throttle is not None:
             self.throttle.cut(plan, dispatcher)
+        if plan.replay is None and plan.scan is None:
+            plan.max_bytes = min(plan.max_bytes, self._memory.delivery_bytes)
         runs = self._reads.cached(plan)
         if runs is None:
             return self._start_read(plan)

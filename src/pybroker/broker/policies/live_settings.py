@@ -38,7 +38,10 @@ class LiveSettings:
             case "defaultNumberOfNamespaceBundles":
                 commons.resources.default_bundle_count = config.default_number_of_namespace_bundles
             case "managedLedgerCacheSizeMB":
-                commons.ledgers.cache.resize(config.managed_ledger_cache_size_mb * _MIB)
+                commons.ledgers.surroundings.resize_cache(config.managed_ledger_cache_size_mb * _MIB)
+            case "maxMessagePublishBufferSizeInMB":
+                bound_bytes = config.max_message_publish_buffer_size_in_mb * _MIB
+                commons.surroundings.memory.publishes.limit_to(bound_bytes)
             case "managedLedgerInactiveLedgerRolloverTimeSeconds":
                 inactive_ms = config.managed_ledger_inactive_ledger_rollover_time_seconds * 1000
                 surroundings = commons.ledgers.surroundings

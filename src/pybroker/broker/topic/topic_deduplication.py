@@ -34,7 +34,8 @@ from pybroker.errors import (
     ServiceNotReady,
     StoreError,
 )
-from pybroker.managed_ledger.managed_cursor import READ_AHEAD_BYTES, READ_AHEAD_ENTRIES, ManagedCursor
+from pybroker.managed_ledger.managed_cursor import ManagedCursor
+from pybroker.managed_ledger.reads_ahead import READ_AHEAD_BYTES, READ_AHEAD_ENTRIES
 from pybroker.model.events import SendRun
 from pybroker.model.position import Position
 from pybroker.model.system_topics import is_system_topic

@@ -1,0 +1,89 @@
+"""The memory of a broker as its parts see it: tasks wait here for their turn, and what was read ahead is told to give way.
+
+Which part may have what is decided by `model/memory_budget.py`. What must hold: whatever was taken is given back, however the task
+that took it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
+
+from pybroker.clock import Clock
+from pybroker.model import memory_parts
+from pybroker.model.memory_budget import MemoryBudget, Part, Settled
+from pybroker.model.memory_parts import OwnBounds
+
+DELIVERY_BYTES = 256 * 1024
+"""What a subscription hands out at once, at most: more at a time is no faster."""
+LEAST_DELIVERY_BYTES = 64 * 1024
+"""The same while outboxes have no room; so little each may always have, so that one that stalls stops no other."""
+
+
+class AheadHolder(ABC):
+    """Holds what was read before anybody asked for it."""
+
+    @abstractmethod
+    def give_way(self) -> None:
+        """Others need the memory: drop what was read ahead."""
+
+
+class Memory:
+    """Owned by whoever builds the broker; runs on one loop."""
+
+    def __init__(self, process_limit_bytes: int, own: OwnBounds, clock: Clock) -> None:
+        self.process_limit_bytes = process_limit_bytes
+        self.budget: MemoryBudget[object] = memory_parts.divided(memory_parts.counted_bytes(process_limit_bytes), own)
+        parts = self.budget.parts
+        self.reads: Part[object] = parts[memory_parts.READS]
+        """What is being read for cursors, and was read ahead for them."""
+        self.outboxes: Part[object] = parts[memory_parts.OUTBOXES]
+        """What clients have not taken yet."""
+        self.publishes: Part[object] = parts[memory_parts.PUBLISHES]
+        """What clients have sent and have no receipt for."""
+        self.writes: Part[object] = parts[memory_parts.WRITES]
+        """Entries that are in no segment file yet."""
+        self.cache: Part[object] = parts[memory_parts.CACHE]
+        """Recent entries."""
+        self._clock = clock
+
+    @classmethod
+    def ample(cls, clock: Clock) -> Memory:
+        """Of a machine on which nobody has to wait."""
+        return cls(memory_parts.UNKNOWN_MACHINE_BYTES, OwnBounds(), clock)
+
+    @property
+    def delivery_bytes(self) -> int:
+        """What a subscription may hand out at once now."""
+        return DELIVERY_BYTES if self.outboxes.room() > 0 else LEAST_DELIVERY_BYTES
+
+    async def take(self, part: Part[object], group: Hashable, size_bytes: int) -> int:
+        """Wait for so many bytes of `part`, in the turn of `group`; how many they are, which have to be given back."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.follow(part.ask(turn, group, size_bytes, self._clock.monotonic_ms()))
+        if not turn.done():
+            try:
+                await turn
+            except BaseException:
+                if (settled := part.leave(turn)) is None:  # its turn came in the very moment in which this ended
+                    settled = part.give_back(part.took(size_bytes))
+                self.follow(settled)
+                raise
+        return part.took(size_bytes)
+
+    def give_back(self, part: Part[object], size_bytes: int) -> None:
+        """What `take` gave is needed no more."""
+        self.follow(part.give_back(size_bytes))
+
+    def follow(self, settled: Settled[object] | None) -> None:
+        """Tell those whom a change concerns."""
+        if settled is None:
+            return
+        for holder in settled.gave_way:
+            assert isinstance(holder, AheadHolder)
+            holder.give_way()
+        for turn in settled.granted:
+            assert isinstance(turn, asyncio.Future)
+            if not turn.done():  # else its task has just been cancelled, and gives back what it got
+                turn.set_result(None)

@@ -1,0 +1,63 @@
+"""How the memory that a broker may use is divided: what the process needs, and the parts that grow with what clients do.
+
+Pure. `docs/sizing.md` has the measurements behind these numbers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pybroker.model.memory_budget import MemoryBudget, T
+
+MIB = 1 << 20
+PROCESS_BYTES = 80 * MIB
+"""What a broker without clients takes: interpreter, libraries, threads."""
+COUNTED_SHARE = 0.6
+"""The rest is objects around the bytes, what the allocator holds back, buffers of the transport."""
+GROUP_SHARE = 0.9
+"""Of a control group's limit, at which the kernel ends the process."""
+MACHINE_SHARE = 0.5
+LEAST_BYTES = 24 * MIB
+UNKNOWN_MACHINE_BYTES = 2048 * MIB
+
+READS = "reads"
+OUTBOXES = "outboxes"
+PUBLISHES = "publishes"
+WRITES = "writes"
+CACHE = "cache"
+
+
+class OwnBounds(NamedTuple):
+    """What the parts' own keys say, in bytes; 0: nothing."""
+
+    reads: int = 0
+    publishes: int = 0
+    cache: int = 0
+    writes: int = 0
+
+
+def process_limit_bytes(asked_bytes: int, found_bytes: int, *, is_of_group: bool) -> int:
+    """What the process shall stay below: what was asked for, else a share of what was found (0: unknown)."""
+    if asked_bytes > 0:
+        return asked_bytes
+    return int((found_bytes or UNKNOWN_MACHINE_BYTES) * (GROUP_SHARE if is_of_group else MACHINE_SHARE))
+
+
+def counted_bytes(process_limit_bytes: int) -> int:
+    """What of that is divided among the parts."""
+    return max(LEAST_BYTES, int((process_limit_bytes - PROCESS_BYTES) * COUNTED_SHARE))
+
+
+def divided(limit_bytes: int, own: OwnBounds) -> MemoryBudget[T]:
+    """A budget of `limit_bytes` with its parts. A part's own bound is an upper one; floors come to eleven sixteenths."""
+    budget: MemoryBudget[T] = MemoryBudget(limit_bytes)
+    for name, floor_sixteenths, bound_sixteenths, own_bytes in (
+        (READS, 2, 8, own.reads),
+        (OUTBOXES, 2, 8, 0),
+        (PUBLISHES, 1, 4, own.publishes),
+        (WRITES, 6, 6, own.writes),
+        (CACHE, 0, 2, own.cache),
+    ):
+        floor_bytes = limit_bytes * floor_sixteenths // 16
+        budget.add_part(name, floor_bytes, limit_bytes * bound_sixteenths // 16).limit_to(own_bytes)
+    return budget
