@@ -36,7 +36,9 @@ def a_hash_that_returned_drains_on(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_hash_that_moves_twice_counts_twice(patch: pytest.MonkeyPatch) -> None:
-    def drain(self: DrainingHashes, consumer: ConsumerState, sticky_hash: int, unacked_entries: int) -> None:
+    def drain(
+        self: DrainingHashes, consumer: ConsumerState, sticky_hash: int, unacked_entries: int, _: int | None = None
+    ) -> None:
         _, present = self._by_hash.get(sticky_hash, (consumer, 0))
         self._by_hash[sticky_hash] = (consumer, present + unacked_entries)
 

@@ -38,7 +38,7 @@ def begin(chance: random.Random) -> KeySharedSubscription:
         chance.choice((0, 0, 8)),
         chance.choice((0, 0, 3)),
         chance.choice((0, 0, 6)),
-        chance.choice((0, 1, 1500, 2500, 5000)),
+        chance.choice((0, 0, 0, 1, 1500, 2500, 5000)),
         chance.random() < 0.3,
     )
     return machine

@@ -4,7 +4,8 @@ A key must not be unacknowledged at two consumers. So when the owner of hashes c
 holds entries begin to drain: nobody else gets entries of them until the last of these is acknowledged, taken back, or
 lost with its consumer. All other hashes go on.
 
-What is counted are entries, as in the pending acks: a batch is one. A hash whose ownership returns to the consumer that
+What is counted down are entries, as in the pending acks: a batch is one. How many messages they hold is kept besides, to be
+shown. A hash whose ownership returns to the consumer that
 drains it needs no protection any more; it is forgotten when the next entry of it is to be sent, so that nobody has to
 look through all hashes when owners change.
 
@@ -21,11 +22,15 @@ from pybroker.dispatch.consumer_state import ConsumerState
 
 
 class DrainingHash(NamedTuple):
-    """One hash, to look at: who drains it, how many entries that still holds, how often somebody else was refused."""
+    """One hash, to look at: who drains it, how many entries that still holds, how often somebody else was refused.
+
+    And how many messages of those entries are not acknowledged.
+    """
 
     consumer: ConsumerState
     unacked_entries: int
     blocked_attempts: int
+    unacked_messages: int
 
 
 # Who drains a hash, and how many entries that holds. One object for all hashes that are alike: there may be 65,535 of
@@ -39,12 +44,13 @@ class DrainingHashes:
     `freed` gathers hashes that are free again; the dispatcher takes them away and looks whether anything waits for them.
     """
 
-    __slots__ = ("_alike", "_blocked_attempts", "_by_hash", "cleared_total", "freed")
+    __slots__ = ("_alike", "_blocked_attempts", "_by_hash", "_more_messages", "cleared_total", "freed")
 
     def __init__(self) -> None:
         self._by_hash: dict[int, _Held] = {}
         self._alike: dict[_Held, _Held] = {}
         self._blocked_attempts: dict[int, int] = {}  # of those hashes that had any
+        self._more_messages: dict[int, int] = {}  # beyond one for each entry, of hashes with batches
         self.freed: list[int] = []
         self.cleared_total = 0
         """Hashes that were drained, over all consumers."""
@@ -56,8 +62,10 @@ class DrainingHashes:
         for sticky_hash in self._by_hash:
             yield sticky_hash, self._shown(sticky_hash)
 
-    def drain(self, consumer: ConsumerState, sticky_hash: int, unacked_entries: int) -> None:
-        """`sticky_hash` is not `consumer`'s any more, which holds `unacked_entries` of it.
+    def drain(
+        self, consumer: ConsumerState, sticky_hash: int, unacked_entries: int, unacked_messages: int | None = None
+    ) -> None:
+        """`sticky_hash` is not `consumer`'s any more, which holds `unacked_entries` of it, of a message each unless it is said.
 
         Said again of a hash that returned and moved away once more before anybody noticed, it counts afresh.
         """
@@ -65,6 +73,8 @@ class DrainingHashes:
         held = self._by_hash.get(sticky_hash)
         assert held is None or held[0] is consumer, "one hash, two consumers with unacknowledged entries"
         self._set(sticky_hash, consumer, unacked_entries)
+        self._more_messages.pop(sticky_hash, None)
+        self._add_messages(sticky_hash, 0 if unacked_messages is None else unacked_messages - unacked_entries)
 
     def blocks(self, consumer: ConsumerState, sticky_hash: int) -> bool:
         """Whether an entry of `sticky_hash` must not be sent to `consumer`, its owner; counts the attempt then."""
@@ -87,21 +97,28 @@ class DrainingHashes:
         held = self._by_hash.get(sticky_hash)
         return None if held is None else held[0]
 
-    def delivered(self, consumer: ConsumerState, sticky_hash: int) -> None:
+    def delivered(self, consumer: ConsumerState, sticky_hash: int, message_count: int = 1) -> None:
         """`consumer` got one entry more of a hash that it may drain: a part of a message of which it has another."""
         held = self._by_hash.get(sticky_hash)
         if held is not None:
             assert held[0] is consumer, "one hash, two consumers with unacknowledged entries"
             self._set(sticky_hash, consumer, held[1] + 1)
+            self._add_messages(sticky_hash, message_count - 1)
 
-    def released(self, consumer: ConsumerState, sticky_hash: int) -> None:
-        """`consumer` holds one entry of the hash less."""
+    def lowered(self, sticky_hash: int, message_count: int) -> None:
+        """Of a batch that is still held, so many messages were acknowledged."""
+        if sticky_hash in self._more_messages:
+            self._add_messages(sticky_hash, -message_count)
+
+    def released(self, consumer: ConsumerState, sticky_hash: int, message_count: int = 1) -> None:
+        """`consumer` holds one entry of the hash less, with so many messages."""
         held = self._by_hash.get(sticky_hash)
         if held is None:
             return
         assert held[0] is consumer, "one hash, two consumers with unacknowledged entries"
         if held[1] > 1:
             self._set(sticky_hash, consumer, held[1] - 1)
+            self._add_messages(sticky_hash, 1 - message_count)
             return
         self._forget(sticky_hash)
         self.cleared_total += 1
@@ -117,6 +134,10 @@ class DrainingHashes:
         """Entries under all draining hashes."""
         return sum(unacked_entries for _, unacked_entries in self._by_hash.values())
 
+    def unacked_messages(self) -> int:
+        """Messages under all draining hashes."""
+        return self.unacked_entries() + sum(self._more_messages.values())
+
     def by_consumer(self) -> dict[ConsumerState, list[tuple[int, DrainingHash]]]:
         """The hashes that each consumer drains, rising; consumers without one are not named."""
         listed: dict[ConsumerState, list[tuple[int, DrainingHash]]] = {}
@@ -130,11 +151,21 @@ class DrainingHashes:
         self._by_hash = {}
         self._alike = {}
         self._blocked_attempts = {}
+        self._more_messages = {}
         self.freed = []
 
     def _shown(self, sticky_hash: int) -> DrainingHash:
         consumer, unacked_entries = self._by_hash[sticky_hash]
-        return DrainingHash(consumer, unacked_entries, self._blocked_attempts.get(sticky_hash, 0))
+        unacked_messages = unacked_entries + self._more_messages.get(sticky_hash, 0)
+        return DrainingHash(consumer, unacked_entries, self._blocked_attempts.get(sticky_hash, 0), unacked_messages)
+
+    def _add_messages(self, sticky_hash: int, message_count: int) -> None:
+        more = self._more_messages.get(sticky_hash, 0) + message_count
+        assert more >= 0, "more messages acknowledged than a hash has"
+        if more:
+            self._more_messages[sticky_hash] = more
+        else:
+            self._more_messages.pop(sticky_hash, None)
 
     def _set(self, sticky_hash: int, consumer: ConsumerState, unacked_entries: int) -> None:
         held = (consumer, unacked_entries)
@@ -143,6 +174,7 @@ class DrainingHashes:
     def _forget(self, sticky_hash: int) -> None:
         del self._by_hash[sticky_hash]
         self._blocked_attempts.pop(sticky_hash, None)
+        self._more_messages.pop(sticky_hash, None)
         if not self._by_hash:
             # Tables keep their size however little is in them.
             self._by_hash = {}

@@ -27,10 +27,13 @@ Several keys share a hash; they are held back together, which costs time and no 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from heapq import nlargest
+from typing import NamedTuple
 
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, ReadPlan, Redelivery
 from pybroker.dispatch.draining_hashes import DrainingHashes
+from pybroker.dispatch.gates import Gate
 from pybroker.dispatch.hash_owners import HashOwners
 from pybroker.dispatch.keyed_replay import ENTRY_BYTES, HASH_BYTES, PART_BYTES, KeyedReplay
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
@@ -66,6 +69,32 @@ class KeySharedSettings:
         """How many entries may wait while others are read."""
         limits = (self.look_ahead_per_consumer * consumer_count, self.look_ahead_per_subscription)
         return min((limit for limit in limits if limit), default=_NO_LIMIT)
+
+
+class WaitingOfHash(NamedTuple):
+    """What is listed of one hash, to look at: because of whom, whether that drains it, how much, since when.
+
+    Since when: the time of the first of them, as the subscription told it. With `set_aside_from`, more is not listed.
+    """
+
+    sticky_hash: int
+    consumer: ConsumerState | None
+    is_draining: bool
+    entries: int
+    since_ms: float
+    set_aside_from: Position | None
+
+
+class LookAhead(NamedTuple):
+    """What waits in a Key_Shared subscription, to look at. `scan_position`: how far a second reading is, if one is under way."""
+
+    entries: int
+    hashes_set_aside: int
+    size_bytes: int
+    max_size_bytes: int
+    scan_position: Position | None
+    gates: list[Gate]
+    most: list[WaitingOfHash]
 
 
 class KeySharedDispatcher(MultiConsumerDispatcher):
@@ -251,9 +280,9 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
                 hashes = [sticky_hashes[index] for index in indexes]
             deliveries.append(self._deliver(consumer, part, counts, hashes))
             if self._kept:
-                for sticky_hash in hashes:
+                for sticky_hash, unacked_count in zip(hashes, counts, strict=True):
                     if sticky_hash in self._kept:
-                        self.draining.delivered(consumer, sticky_hash)
+                        self.draining.delivered(consumer, sticky_hash, unacked_count)
         if kept:
             self._keep(plan, run.ledger_id, [(run.entry_ids[index], sticky_hashes[index]) for index in kept])
         if plan.scan is not None and self._set_aside.position is not None:
@@ -274,8 +303,34 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             return run, sticky_hashes
         return run.rows(found), [sticky_hashes[index] for index in found]
 
+    def look_ahead(self, max_hashes: int) -> LookAhead:
+        """What waits, and the hashes of which most is listed; for people to look at."""
+        replay, set_aside, settings = self._replay, self._set_aside, self._settings
+        most = nlargest(max_hashes, replay.waiting.items(), key=lambda each: each[1].count)
+        gates = [Gate.LOOK_AHEAD_ENTRIES] if self._is_full() else []
+        return LookAhead(
+            len(replay),
+            len(set_aside),
+            self.look_ahead_size_bytes,
+            settings.look_ahead_bytes,
+            set_aside.position,
+            [*gates, Gate.LOOK_AHEAD_BYTES] if set_aside else gates,
+            [
+                WaitingOfHash(
+                    sticky_hash,
+                    waiting.filler,
+                    waiting.consumer is None,
+                    waiting.count,
+                    waiting.since_ms,
+                    set_aside.from_position(sticky_hash) if sticky_hash in set_aside else None,
+                )
+                for sticky_hash, waiting in most
+            ],
+        )
+
     def _keep(self, plan: ReadPlan, ledger_id: int, entries: Sequence[tuple[int, int]]) -> None:
         """These (entry id, sticky hash) wait: they are listed while there is room, or set aside."""
+        self._replay.now_ms = self.now_ms
         bound = self._settings.look_ahead_bytes
         free = bound - self.look_ahead_size_bytes
         most = len(entries) * (ENTRY_BYTES + HASH_BYTES + 2 * PART_BYTES)
@@ -399,13 +454,16 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         for position, sticky_hash in self._replay:
             assert not self._set_aside.covers(sticky_hash, position), "an entry is listed and set aside"
         holders: dict[int, dict[ConsumerState, int]] = {}
-        for _, _, consumer, _, sticky_hash in self._pending:
+        messages: dict[int, int] = {}
+        for _, _, consumer, message_count, sticky_hash in self._pending:
+            messages[sticky_hash] = messages.get(sticky_hash, 0) + message_count
             counts = holders.setdefault(sticky_hash, {})
             counts[consumer] = counts.get(consumer, 0) + 1
         assert not self.draining.freed
         for sticky_hash, draining in self.draining:
             held = holders[sticky_hash][draining.consumer]
             assert held == draining.unacked_entries, "a draining hash is not counted right"
+            assert len(holders[sticky_hash]) > 1 or messages[sticky_hash] == draining.unacked_messages
         if self.owners.allows_out_of_order_delivery:
             return
         listed = {sticky_hash for sticky_hash, _ in self.draining}
@@ -428,9 +486,10 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
 
     def _drain(self, loser: ConsumerState) -> None:
         """`loser` lost hashes: those of which it holds entries must drain."""
+        unacked_messages = self._pending.hash_messages(loser)
         for sticky_hash, unacked_entries in self._pending.hash_counts(loser).items():
             if self.owners.selector.owner(sticky_hash) is not loser:
-                self.draining.drain(loser, sticky_hash, unacked_entries)
+                self.draining.drain(loser, sticky_hash, unacked_entries, unacked_messages[sticky_hash])
 
     def _replace_all(self) -> None:
         """Owners of hashes changed."""

@@ -116,7 +116,7 @@ class PendingAcks:
                 holder = hold[0]
             messages += hold[1]
             if draining is not None:
-                draining.released(hold[0], hold[2])
+                draining.released(hold[0], hold[2], hold[1])
         if holder is not None:
             self.total_messages -= messages
             unblocked = holder.release(messages) or unblocked
@@ -132,6 +132,8 @@ class PendingAcks:
             return False
         holds[entry_id] = (hold[0], unacked_messages, hold[2])
         self.total_messages -= hold[1] - unacked_messages
+        if self._draining:
+            self._draining.lowered(hold[2], hold[1] - unacked_messages)
         return hold[0].release(hold[1] - unacked_messages)
 
     def remove_up_to(self, position: Position) -> bool:
@@ -165,7 +167,7 @@ class PendingAcks:
                 sticky_hashes.append(hold[2])
                 messages += hold[1]
                 if draining is not None:
-                    draining.released(consumer, hold[2])
+                    draining.released(consumer, hold[2], hold[1])
         if not taken:
             return taken, sticky_hashes
         if not holds:
@@ -196,6 +198,15 @@ class PendingAcks:
         for ledger_id, entry_ids in self.held_by(consumer).items():
             holds = self._by_ledger[ledger_id]
             counts.update([holds[entry_id][2] for entry_id in entry_ids])
+        return counts
+
+    def hash_messages(self, consumer: ConsumerState) -> dict[int, int]:
+        """How many messages of each sticky hash `consumer` has to acknowledge."""
+        counts: Counter[int] = Counter()
+        for ledger_id, entry_ids in self.held_by(consumer).items():
+            holds = self._by_ledger[ledger_id]
+            for entry_id in entry_ids:
+                counts[holds[entry_id][2]] += holds[entry_id][1]
         return counts
 
     def forget(self, consumer: ConsumerState) -> None:

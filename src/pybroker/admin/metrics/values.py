@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.topic.backlog_quota import estimated_backlog_bytes
 from pybroker.broker.topic.topic import Topic
+from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.model.rates import BucketsWindow, DeliveryRates, ProducerRates, TopicRates
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class SubscriptionValues(NamedTuple):
     pulsar_subscription_filter_accepted_msg_count: int
     pulsar_subscription_filter_rejected_msg_count: int
     pulsar_subscription_filter_rescheduled_msg_count: int
+    pybroker_subscription_look_ahead_bytes: int
+    pybroker_subscription_hashes_set_aside: int
 
 
 _NO_SUBSCRIPTION_VALUES = SubscriptionValues(*[0] * len(SubscriptionValues._fields))
@@ -89,6 +92,7 @@ def any_subscription_values(subscription: SubscriptionBase, rates: DeliveryRates
 def _subscription_values(subscription: Subscription, rates: DeliveryRates) -> SubscriptionValues:
     counters, delayed, dispatcher = subscription.counters, subscription.delayed, subscription.dispatcher
     backlog_entries, delayed_entries = subscription.cursor.backlog_entries, delayed.entry_count
+    key_shared = dispatcher if isinstance(dispatcher, KeySharedDispatcher) else None
     return SubscriptionValues(
         pulsar_subscription_back_log=backlog_entries,
         pulsar_subscription_back_log_no_delayed=backlog_entries - delayed_entries,
@@ -110,6 +114,8 @@ def _subscription_values(subscription: Subscription, rates: DeliveryRates) -> Su
         pulsar_subscription_last_consumed_flow_timestamp=counters.last_consumed_flow_ms,
         pulsar_subscription_last_consumed_timestamp=counters.last_consumed_ms,
         pulsar_subscription_last_mark_delete_advanced_timestamp=counters.last_mark_delete_advanced_ms,
+        pybroker_subscription_look_ahead_bytes=key_shared.look_ahead_size_bytes if key_shared else 0,
+        pybroker_subscription_hashes_set_aside=len(key_shared.set_aside) if key_shared else 0,
         pulsar_subscription_filter_processed_msg_count=counters.filter_processed,
         pulsar_subscription_filter_accepted_msg_count=counters.filter_accepted,
         pulsar_subscription_filter_rejected_msg_count=counters.filter_rejected,

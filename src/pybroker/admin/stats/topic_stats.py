@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pybroker.admin.time_text import iso_text
-from pybroker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.dispatch.key_shared import KeySharedDispatcher, LookAhead, WaitingOfHash
 from pybroker.dispatch.key_shared_classic import ClassicKeySharedDispatcher
 from pybroker.dispatch.selectors.hash_selector import HashRange
 from pybroker.model.system_topics import is_system_topic
@@ -38,6 +38,8 @@ Steps = Generator[None, None, Document]
 
 OBJECTS_PER_SLICE = 50
 HASHES_PER_SLICE = 1000
+MAX_WAITING_HASHES = 10
+"""How many of the hashes that hold back most are shown."""
 THROTTLED_EVENTS = {
     f"dispatchThrottled{unit}EventsBy{limit}Limit": (unit, limit)
     for limit in ("Subscription", "Topic", "Broker")
@@ -261,12 +263,42 @@ def _draining(key_shared: KeySharedDispatcher | None, subscription: Subscription
         "allowOutOfOrderDelivery": key_shared.owners.allows_out_of_order_delivery,
         "keySharedMode": key_shared.owners.mode,
         "drainingHashesCount": len(key_shared.draining),
-        "drainingHashesUnackedMessages": key_shared.draining.unacked_entries(),
+        "drainingHashesUnackedMessages": key_shared.draining.unacked_messages(),
     }
+    if key_shared.waiting or key_shared.set_aside:
+        document["lookAhead"] = _look_ahead(key_shared.look_ahead(MAX_WAITING_HASHES))
     if isinstance(key_shared, ClassicKeySharedDispatcher):
         joined = key_shared.recently_joined()
         document["consumersAfterMarkDeletePosition"] = {state.name: str(position) for state, position in joined}
     return document
+
+
+def _look_ahead(look_ahead: LookAhead) -> Document:
+    """What Key_Shared holds back, and because of whom: shown while there is something, Pulsar has no such field."""
+    return {
+        "entries": look_ahead.entries,
+        "hashesSetAside": look_ahead.hashes_set_aside,
+        "sizeBytes": look_ahead.size_bytes,
+        "maxSizeBytes": look_ahead.max_size_bytes,
+        "gates": [str(gate) for gate in look_ahead.gates],
+        "hashes": [
+            {
+                "hash": each.sticky_hash,
+                "consumer": None if each.consumer is None else each.consumer.name,
+                "reason": _reason(each),
+                "entries": each.entries,
+                "since": iso_text(int(each.since_ms)),
+                "setAsideFrom": None if each.set_aside_from is None else str(each.set_aside_from),
+            }
+            for each in look_ahead.most
+        ],
+    }
+
+
+def _reason(each: WaitingOfHash) -> str:
+    if not each.is_draining:
+        return "consumer cannot take more"
+    return "nobody has this hash" if each.consumer is None else "consumer drains this hash"
 
 
 def consumer_stats(consumer: Consumer, rates: RateSampler) -> Document:
@@ -311,7 +343,7 @@ class _KeyView:
         listed: list[Document] = []
         for sticky_hash, each in draining:
             listed.append(
-                {"hash": sticky_hash, "unackMsgs": each.unacked_entries, "blockedAttempts": each.blocked_attempts}
+                {"hash": sticky_hash, "unackMsgs": each.unacked_messages, "blockedAttempts": each.blocked_attempts}
             )
             if not len(listed) % HASHES_PER_SLICE:
                 yield

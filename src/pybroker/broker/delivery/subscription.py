@@ -511,6 +511,7 @@ class Subscription(SubscriptionBase, Pumped):
     def _add_columns(self, dispatcher: Dispatcher, entries: AssignInput) -> None:
         """What this type wants to know of each entry."""
         if dispatcher.needs_key_hashes:
+            dispatcher.now_ms = self.surroundings.clock.wall_ms()
             entries.key_hashes = [key_hash(sticky_key(payload)) for payload in entries.payloads]
         if dispatcher.keeps_chunks_together and self._kinds.may_hold_chunks(entries.ledger_id, entries.entry_ids[0]):
             chunks = [chunk_of(payload) for payload in entries.payloads]
