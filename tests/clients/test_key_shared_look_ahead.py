@@ -27,7 +27,9 @@ HIGH_HALF = [(32_768, 65_535)]
 class Taker:
     """A consumer with a client of its own that acknowledges what it takes in a thread of its own, once it is told to start."""
 
-    def __init__(self, url: str, topic: str, name: str, queue: int, ranges: list[tuple[int, int]] | None = None) -> None:
+    def __init__(
+        self, url: str, topic: str, name: str, queue: int, ranges: list[tuple[int, int]] | None = None
+    ) -> None:
         policy = None
         if ranges is not None:
             policy = pulsar.ConsumerKeySharedPolicy(pulsar.KeySharedMode.Sticky, False, ranges)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pybroker.dispatch.consumer_state import ConsumerState, KeySharedOptions
-from pybroker.dispatch.dispatcher import AssignInput, Delivery, Dispatcher
+from pybroker.dispatch.dispatcher import AssignInput, Delivery, Dispatcher, ReadPlan
 from pybroker.dispatch.key_shared import KeySharedDispatcher, KeySharedSettings
 from pybroker.dispatch.key_shared_classic import ClassicKeySharedDispatcher
 from pybroker.dispatch.replay import RedeliveryCounts
@@ -53,6 +53,7 @@ def key_shared(
     max_read_batch_entries: int = 100,
     max_unacked_messages: int = 0,
     classic: bool = False,
+    look_ahead_bytes: int = 0,
 ) -> KeySharedDispatcher:
     """Key_Shared over halved ranges: the first consumer has all hashes, the second one takes the lower half."""
     kind = ClassicKeySharedDispatcher if classic else KeySharedDispatcher
@@ -61,7 +62,7 @@ def key_shared(
         max_read_batch_entries,
         1 << 20,
         max_unacked_messages,
-        KeySharedSettings(ring_points, per_consumer, per_subscription),
+        KeySharedSettings(ring_points, per_consumer, per_subscription, look_ahead_bytes),
     )
 
 
@@ -95,6 +96,7 @@ class Feed:
         self.entry_count = entry_count
         self.messages_each = messages_each
         self.read_position = 0
+        self.scanned_entries = 0
 
     def pump(self) -> list[tuple[str, list[int]]]:
         """Read and assign until nobody can take anything or nothing is left; who got what."""
@@ -105,14 +107,30 @@ class Feed:
                 return got(deliveries)
             if plan.replay is not None:
                 entry_ids: Sequence[int] = [position.entry_id for position in plan.replay]
+            elif plan.scan is not None:
+                entry_ids = self._scanned_by(plan)
             else:
                 entry_ids = range(self.read_position, min(self.entry_count, self.read_position + plan.max_entries))
                 self.read_position += len(entry_ids)
-            if not entry_ids:
-                return got(deliveries)
+            if not entry_ids and plan.scan is None:
+                plan = self.dispatcher.next_scan()
+                if plan is None:
+                    return got(deliveries)
+                entry_ids = self._scanned_by(plan)
             keys = [self.key_hashes[entry_id % len(self.key_hashes)] for entry_id in entry_ids]
-            deliveries += self.dispatcher.assign(plan, run_of(entry_ids, self.messages_each, None, keys))
+            if entry_ids:
+                deliveries += self.dispatcher.assign(plan, run_of(entry_ids, self.messages_each, None, keys))
+            if plan.scan is not None:
+                end = plan.scan.entry_id + len(entry_ids)
+                self.dispatcher.scanned(plan, Position(LEDGER, end), is_at_end=end >= self.read_position)
             self.dispatcher.check_invariants()
+
+    def _scanned_by(self, plan: ReadPlan) -> Sequence[int]:
+        assert plan.scan is not None
+        first = plan.scan.entry_id
+        entry_ids = range(first, min(self.read_position, first + plan.max_entries))
+        self.scanned_entries += len(entry_ids)
+        return entry_ids
 
 
 def positions(*entry_ids: int) -> list[Position]:

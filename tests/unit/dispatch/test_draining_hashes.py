@@ -101,3 +101,19 @@ def test_memory_is_bounded_and_given_back(hashes: int, most_bytes: int) -> None:
         assert tracemalloc.get_traced_memory()[0] < 10_000
     finally:
         tracemalloc.stop()
+
+
+def test_messages_of_batches_are_counted_beside_the_entries() -> None:
+    draining = DrainingHashes()
+    draining.drain(OLD, 7, 2, 8)
+    draining.drain(OLD, 8, 3, 3)
+    assert (draining.unacked_entries(), draining.unacked_messages()) == (5, 11)
+    draining.lowered(7, 2)
+    draining.lowered(9, 1)
+    assert {sticky_hash: each.unacked_messages for sticky_hash, each in draining} == {7: 6, 8: 3}
+    draining.released(OLD, 7, 5)
+    draining.delivered(OLD, 7, 4)
+    assert dict(draining)[7].unacked_messages == 5
+    draining.released(OLD, 7, 4)
+    draining.released(OLD, 7, 1)
+    assert draining.unacked_messages() == 3

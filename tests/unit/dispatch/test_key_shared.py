@@ -378,3 +378,18 @@ def test_the_settings_choose_the_selector() -> None:
     assert isinstance(new_selector(100, auto_split), ConsistentHashSelector)
     assert isinstance(new_selector(0, auto_split), AutoSplitSelector)
     assert isinstance(new_selector(100, sticky), StickyRangesSelector)
+
+
+def test_a_draining_hash_shows_its_unacknowledged_messages_not_its_entries() -> None:
+    dispatcher = key_shared()
+    join(dispatcher, "old")
+    Feed(dispatcher, 4, messages_each=5, key_hashes=(LOW,)).pump()
+    dispatcher.acked_partly(LEDGER, 1, 3)
+    join(dispatcher, "new")
+    assert dispatcher.draining.unacked_messages() == 18
+    dispatcher.acked_partly(LEDGER, 0, 1)
+    assert dispatcher.draining.unacked_messages() == 14
+    dispatcher.acked(LEDGER, [2])
+    ((_, shown),) = dispatcher.draining
+    assert (shown.unacked_entries, shown.unacked_messages) == (3, 9)
+    dispatcher.check_invariants()
