@@ -62,10 +62,11 @@ async def test_what_is_rejected_is_acknowledged_and_nobody_gets_it(kind: str) ->
         assert (counters.filter_processed, counters.filter_accepted, counters.filter_rejected) == (4, 2, 2)
 
 
+@pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
 @pytest.mark.parametrize("key", ["later", "bad"])
-async def test_what_is_put_off_comes_later_and_the_others_go_on(key: str) -> None:
+async def test_what_is_put_off_comes_later_and_the_others_go_on(key: str, kind: str) -> None:
     async with memory_broker(entry_filter_names=(NAME,)) as broker:
-        topic, peer, positions = await delivered(broker, "Shared", ["a", key, "b"])
+        topic, peer, positions = await delivered(broker, kind, ["a", key, "b"])
         await broker.until(lambda: topic.subscriptions["s"].counters.filter_rescheduled > 2)
         assert peer.delivered == [positions[0], positions[2]]
         ByKey.is_open = True

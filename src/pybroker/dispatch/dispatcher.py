@@ -254,6 +254,13 @@ class Dispatcher(ABC):
     def give_back(self, plan: ReadPlan) -> None:
         """The plan's read did not give all it asked for: what of it was not delivered is asked for again."""
 
+    def put_back(self, plan: ReadPlan, key_hashes: Sequence[int]) -> None:
+        """Positions that a read brought and nobody was given, perhaps long ago, are asked for again.
+
+        `key_hashes` of each, where the type needs them.
+        """
+        self.give_back(plan)
+
     @abstractmethod
     def assign(self, plan: ReadPlan, run: AssignInput) -> list[Delivery]:
         """Decide who gets the entries that were read for `plan`. The caller sends every delivery that is returned."""

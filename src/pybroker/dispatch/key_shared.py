@@ -33,7 +33,6 @@ from typing import NamedTuple
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, ReadPlan, Redelivery
 from pybroker.dispatch.draining_hashes import DrainingHashes
-from pybroker.dispatch.gates import Gate
 from pybroker.dispatch.hash_owners import HashOwners
 from pybroker.dispatch.keyed_replay import ENTRY_BYTES, HASH_BYTES, PART_BYTES, KeyedReplay
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
@@ -86,14 +85,17 @@ class WaitingOfHash(NamedTuple):
 
 
 class LookAhead(NamedTuple):
-    """What waits in a Key_Shared subscription, to look at. `scan_position`: how far a second reading is, if one is under way."""
+    """What waits in a Key_Shared subscription, to look at. `scan_position`: how far a second reading is, if one is under way.
+
+    `is_full`: so many entries wait that nothing new is read (`Gate.LOOK_AHEAD`).
+    """
 
     entries: int
     hashes_set_aside: int
     size_bytes: int
     max_size_bytes: int
     scan_position: Position | None
-    gates: list[Gate]
+    is_full: bool
     most: list[WaitingOfHash]
 
 
@@ -254,6 +256,13 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
                 if not self._set_aside.covers(sticky_hash, position):
                     self._replay.add(position.ledger_id, (position.entry_id,), (sticky_hash,))
 
+    def put_back(self, plan: ReadPlan, key_hashes: Sequence[int]) -> None:
+        if plan.replay is not None and not self.is_void(plan):
+            sticky_hashes = self.owners.selector.sticky_hashes(key_hashes)
+            self._hashes_in_plan.update(zip(plan.replay, sticky_hashes, strict=True))
+            self._held_back.update(sticky_hashes)
+            self.give_back(plan)
+
     def assign(self, plan: ReadPlan, run: AssignInput) -> list[Delivery]:
         if self.is_void(plan):
             return []
@@ -307,14 +316,13 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         """What waits, and the hashes of which most is listed; for people to look at."""
         replay, set_aside, settings = self._replay, self._set_aside, self._settings
         most = nlargest(max_hashes, replay.waiting.items(), key=lambda each: each[1].count)
-        gates = [Gate.LOOK_AHEAD_ENTRIES] if self._is_full() else []
         return LookAhead(
             len(replay),
             len(set_aside),
             self.look_ahead_size_bytes,
             settings.look_ahead_bytes,
             set_aside.position,
-            [*gates, Gate.LOOK_AHEAD_BYTES] if set_aside else gates,
+            self._is_full(),
             [
                 WaitingOfHash(
                     sticky_hash,

@@ -8,7 +8,6 @@ import pytest
 from tests.unit.dispatch.support import HIGH, LEDGER, LOW, LOW_2, Feed, consumer, key_shared, positions
 
 from pybroker.dispatch.consumer_state import ConsumerState
-from pybroker.dispatch.gates import Gate
 from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.dispatch.keyed_replay import KeyedReplay
 from pybroker.dispatch.set_aside import SetAside
@@ -66,7 +65,7 @@ def test_one_filler_leaves_room_for_the_next_one() -> None:
     (waiting,) = dispatcher.look_ahead(10).most
     assert (waiting.sticky_hash, waiting.consumer, waiting.is_draining) == (LOW, dispatcher.consumers[1], False)
     assert waiting.set_aside_from is not None
-    assert dispatcher.look_ahead(10).gates == [Gate.LOOK_AHEAD_BYTES]
+    assert not dispatcher.look_ahead(10).is_full
 
 
 def test_limits_of_entries_stop_the_subscription_where_they_are_set() -> None:
@@ -76,7 +75,7 @@ def test_limits_of_entries_stop_the_subscription_where_they_are_set() -> None:
     dispatcher.flow(dispatcher.consumers[0], 1000)
     Feed(dispatcher, 1000, key_hashes=(LOW, HIGH)).pump()
     assert dispatcher.replay_entry_count == 60
-    assert dispatcher.look_ahead(10).gates == [Gate.LOOK_AHEAD_ENTRIES]
+    assert dispatcher.look_ahead(10).is_full
 
 
 def test_a_set_aside_hash_is_covered_from_its_position_on_and_a_scan_moves_that() -> None:

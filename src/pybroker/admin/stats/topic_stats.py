@@ -280,7 +280,7 @@ def _look_ahead(look_ahead: LookAhead) -> Document:
         "hashesSetAside": look_ahead.hashes_set_aside,
         "sizeBytes": look_ahead.size_bytes,
         "maxSizeBytes": look_ahead.max_size_bytes,
-        "gates": [str(gate) for gate in look_ahead.gates],
+        "isFull": look_ahead.is_full,
         "hashes": [
             {
                 "hash": each.sticky_hash,

@@ -9,7 +9,9 @@ from pybroker.broker.delivery.stages import PassOver, Stage
 from pybroker.broker.entry_filters import EntryFilter, FilteredEntry, Verdict
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
+from pybroker.model.hashing import key_hash
 from pybroker.model.position import Position
+from pybroker.wire.entry_metadata import sticky_key
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
@@ -98,9 +100,9 @@ class FilterChain(FilterJury, Stage):
             self._stop_at(Position(entries.ledger_id, entries.entry_ids[first]))
             verdicts = verdicts[:first]
         else:
-            later = _of(entries, verdicts, Verdict.RESCHEDULE)
+            later = [index for index, verdict in enumerate(verdicts) if verdict is Verdict.RESCHEDULE]
             if later:
-                self._look_again(dispatcher, plan, [Position(entries.ledger_id, entry_id) for entry_id in later])
+                self._look_again(dispatcher, plan, entries.rows(later))
         rejected = _of(entries, verdicts, Verdict.REJECT)
         if rejected:
             self._pass_over(entries.ledger_id, rejected)
@@ -115,12 +117,15 @@ class FilterChain(FilterJury, Stage):
         self.is_waiting = False
         self._subscription.wake()
 
-    def _look_again(self, dispatcher: Dispatcher, plan: ReadPlan, positions: list[Position]) -> None:
+    def _look_again(self, dispatcher: Dispatcher, plan: ReadPlan, entries: AssignInput) -> None:
         """As if the read had not brought them: the dispatcher asks for them again, unless the cursor went back meanwhile."""
+        positions = [Position(entries.ledger_id, entry_id) for entry_id in entries.entry_ids]
         later = ReadPlan(len(positions), plan.max_bytes, positions, plan.epoch)
+        needs_hashes = dispatcher.needs_key_hashes
+        key_hashes = [key_hash(sticky_key(payload)) for payload in entries.payloads] if needs_hashes else []
 
         def give_back() -> None:
-            dispatcher.give_back(later)
+            dispatcher.put_back(later, key_hashes)
             self._subscription.wake()
 
         self._subscription.surroundings.call_later(RESCHEDULE_S, give_back)
