@@ -76,7 +76,7 @@ def new_entries_overtake_those_that_wait(patch: pytest.MonkeyPatch) -> None:
     choose = KeySharedDispatcher._choose
 
     def blind(self: KeySharedDispatcher, *args: Any) -> Any:
-        return choose(self, *args[:3], (), ())
+        return choose(self, *args[:3], ())
 
     patch.setattr(KeySharedDispatcher, "_choose", blind)
 

@@ -26,7 +26,7 @@ Several keys share a hash; they are held back together, which costs time and no 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from heapq import nlargest
 from typing import NamedTuple
 
@@ -68,6 +68,19 @@ class KeySharedSettings:
         """How many entries may wait while others are read."""
         limits = (self.look_ahead_per_consumer * consumer_count, self.look_ahead_per_subscription)
         return min((limit for limit in limits if limit), default=_NO_LIMIT)
+
+
+class _Either(Container[int]):
+    """What is in one or the other."""
+
+    __slots__ = ("_one", "_other")
+
+    def __init__(self, one: Container[int], other: Container[int]) -> None:
+        self._one = one
+        self._other = other
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._one or value in self._other
 
 
 class WaitingOfHash(NamedTuple):
@@ -266,7 +279,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
     def assign(self, plan: ReadPlan, run: AssignInput) -> list[Delivery]:
         if self.is_void(plan):
             return []
-        end = Position(run.ledger_id, run.entry_ids[-1] + 1)
+        last_entry_id = run.entry_ids[-1]
         run = self._without_pending(run)
         if self._replay and plan.scan is None:
             self._replay.discard(run.ledger_id, run.entry_ids)
@@ -276,9 +289,10 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             run, sticky_hashes = self._scanned_rows(run, sticky_hashes)
         unacked_counts = run.unacked_counts()
         # The entries of a plan for replay were the first of their hashes; those of the cursor come behind all that wait.
-        waiting: Collection[int] = self._replay.waiting if plan.replay is None else ()
-        set_aside: Collection[int] = self._set_aside.hashes if plan.replay is None and plan.scan is None else ()
-        chosen, kept = self._choose(run, sticky_hashes, unacked_counts, waiting, set_aside)
+        waiting: Container[int] = self._replay.waiting if plan.replay is None else ()
+        if self._set_aside and plan.replay is None and plan.scan is None:
+            waiting = _Either(waiting, self._set_aside.hashes)
+        chosen, kept = self._choose(run, sticky_hashes, unacked_counts, waiting)
         deliveries = []
         for consumer, indexes in chosen.items():
             if len(indexes) == len(sticky_hashes):
@@ -295,7 +309,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         if kept:
             self._keep(plan, run.ledger_id, [(run.entry_ids[index], sticky_hashes[index]) for index in kept])
         if plan.scan is not None and self._set_aside.position is not None:
-            self._set_aside.advance_scan(end)
+            self._set_aside.advance_scan(Position(run.ledger_id, last_entry_id + 1))
         if self._kept:
             self._give_up_kept()
         return deliveries
@@ -374,10 +388,9 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         run: AssignInput,
         sticky_hashes: list[int],
         unacked_counts: list[int],
-        waiting: Collection[int],
-        set_aside: Collection[int],
+        waiting: Container[int],
     ) -> tuple[dict[ConsumerState, list[int]], list[int]]:
-        """Rows of the run that each consumer gets, and those that wait, as all do of hashes that wait or are set aside."""
+        """Rows of the run that each consumer gets, and those that wait, as all do of hashes that are `waiting`."""
         owner = self.owners.selector.owner
         draining = self.draining or None
         held_back = self._held_back
@@ -408,8 +421,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
                 if self._limits and self._is_beyond_limit(consumer, run.ledger_id, run.entry_ids[index]):
                     budget = 0  # And so it is with all that follow, which lie higher.
                 budgets[consumer] = budget
-                is_free = sticky_hash not in held_back and sticky_hash not in waiting and sticky_hash not in set_aside
-                if budget > 0 and left > 0 and is_free:
+                if budget > 0 and left > 0 and sticky_hash not in held_back and sticky_hash not in waiting:
                     budgets[consumer] = budget - unacked_counts[index]
                     left -= unacked_counts[index]
                     chosen[consumer].append(index)
