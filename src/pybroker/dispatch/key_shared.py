@@ -28,13 +28,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from heapq import nlargest
-from typing import NamedTuple
 
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, ReadPlan, Redelivery
 from pybroker.dispatch.draining_hashes import DrainingHashes
 from pybroker.dispatch.hash_owners import HashOwners
 from pybroker.dispatch.keyed_replay import ENTRY_BYTES, HASH_BYTES, PART_BYTES, KeyedReplay
+from pybroker.dispatch.look_ahead import LookAhead, WaitingOfHash
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
 from pybroker.dispatch.replay import RedeliveryCounts
 from pybroker.dispatch.set_aside import SetAside
@@ -81,35 +81,6 @@ class _Either(Container[int]):
 
     def __contains__(self, value: object) -> bool:
         return value in self._one or value in self._other
-
-
-class WaitingOfHash(NamedTuple):
-    """What is listed of one hash, to look at: because of whom, whether that drains it, how much, since when.
-
-    Since when: the time of the first of them, as the subscription told it. With `set_aside_from`, more is not listed.
-    """
-
-    sticky_hash: int
-    consumer: ConsumerState | None
-    is_draining: bool
-    entries: int
-    since_ms: float
-    set_aside_from: Position | None
-
-
-class LookAhead(NamedTuple):
-    """What waits in a Key_Shared subscription, to look at. `scan_position`: how far a second reading is, if one is under way.
-
-    `is_full`: so many entries wait that nothing new is read (`Gate.LOOK_AHEAD`).
-    """
-
-    entries: int
-    hashes_set_aside: int
-    size_bytes: int
-    max_size_bytes: int
-    scan_position: Position | None
-    is_full: bool
-    most: list[WaitingOfHash]
 
 
 class KeySharedDispatcher(MultiConsumerDispatcher):

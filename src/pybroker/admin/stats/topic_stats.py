@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pybroker.admin.time_text import iso_text
-from pybroker.dispatch.key_shared import KeySharedDispatcher, LookAhead, WaitingOfHash
+from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.dispatch.key_shared_classic import ClassicKeySharedDispatcher
+from pybroker.dispatch.look_ahead import LookAhead, WaitingOfHash
 from pybroker.dispatch.selectors.hash_selector import HashRange
 from pybroker.model.system_topics import is_system_topic
 

@@ -1,0 +1,37 @@
+"""What a Key_Shared subscription has read and cannot deliver yet, for people to look at: how much, and because of whom."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pybroker.dispatch.consumer_state import ConsumerState
+from pybroker.model.position import Position
+
+
+class WaitingOfHash(NamedTuple):
+    """What is listed of one hash, to look at: because of whom, whether that drains it, how much, since when.
+
+    Since when: the time of the first of them, as the subscription told it. With `set_aside_from`, more is not listed.
+    """
+
+    sticky_hash: int
+    consumer: ConsumerState | None
+    is_draining: bool
+    entries: int
+    since_ms: float
+    set_aside_from: Position | None
+
+
+class LookAhead(NamedTuple):
+    """What waits in a Key_Shared subscription, to look at. `scan_position`: how far a second reading is, if one is under way.
+
+    `is_full`: so many entries wait that nothing new is read (`Gate.LOOK_AHEAD`).
+    """
+
+    entries: int
+    hashes_set_aside: int
+    size_bytes: int
+    max_size_bytes: int
+    scan_position: Position | None
+    is_full: bool
+    most: list[WaitingOfHash]
