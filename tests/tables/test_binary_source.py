@@ -105,6 +105,9 @@ def test_an_empty_topic_has_a_plan_without_ledgers(broker: BrokerProcess, source
     plan = source.plan(topic)
     assert plan.ledgers == ()
     assert plan.start == plan.end == plan.first
+    # Whoever begins there has lost nothing when messages come.
+    publish(broker, topic, [b"first"])
+    assert source.plan(topic, plan.end).lost == ()
 
 
 def test_partitions_and_topics_are_listed(broker: BrokerProcess, source: BinarySource, topic: str) -> None:

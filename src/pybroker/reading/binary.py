@@ -109,8 +109,10 @@ class BinarySource(EntrySource):
             first = await self._first(reader, ends.last)
         name = str(topic)
         if ends.last is None or first is None:
-            # Nothing is there: any place is both first and end; entries before a later start are gone.
-            place = end or start or Place(0, 0)
+            # Nothing is there: any place is both first and end; entries before a later start are gone. A place of the
+            # topic's own is needed for those who keep it: what comes is in a later ledger than 0, and would count as lost.
+            mark = ends.mark_delete
+            place = end or start or (Place(0, 0) if mark is None else Place(mark.ledger_id, mark.entry_id + 1))
             lost = () if start is None or start >= place else (_lost(name, start, place, place),)
             return TopicPlan(name, start or place, place, place, (), lost)
         last_end = Place(ends.last.ledger_id, ends.last.entry_id + 1)
