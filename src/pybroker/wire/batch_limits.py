@@ -54,7 +54,7 @@ def uncompressed_bytes(data: bytes, pos: int, end: int, payload_bytes: int) -> i
             claimed_bytes = value & 0xFFFF_FFFF
         else:
             pos = skip_field(data, tag, pos, end)
-    if codec == pb.NONE:
+    if codec == pb.NONE or not payload_bytes:  # out of nothing comes nothing, whatever is claimed
         return payload_bytes
     ratio = MOST_BYTES_OUT_OF_ONE.get(codec)
     return claimed_bytes if ratio is None else min(claimed_bytes, payload_bytes * ratio)

@@ -62,8 +62,12 @@ def test_a_size_that_the_codec_cannot_reach_is_not_believed(codec: Any) -> None:
 
 
 def test_no_batch_is_over_the_limit_whatever_size_it_claims() -> None:
-    assert refusal(b"", 1001, 1000, compression=pb.ZSTD, uncompressed_size=1 << 30) is not None
-    assert refusal(b"", 1000, 1000, compression=pb.ZSTD, uncompressed_size=1 << 30) is None
+    assert refusal(b"?", 1001, 1000, compression=pb.ZSTD, uncompressed_size=1 << 30) is not None
+    assert refusal(b"?", 1000, 1000, compression=pb.ZSTD, uncompressed_size=1 << 30) is None
+
+
+def test_no_batch_comes_out_of_nothing() -> None:
+    assert refusal(b"", 2, 1000, compression=pb.ZSTD, uncompressed_size=12) is not None
 
 
 def test_a_batch_that_cannot_be_is_answered_and_the_next_message_is_taken() -> None:
