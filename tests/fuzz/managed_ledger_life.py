@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 from tests.fuzz.managed_ledger_faults import Faults, SlowMetadata
-from tests.fuzz.stepped_loop import NoThreads, SteppedJournal, SteppedLoop
+from tests.support.stepped_loop import NoThreads, SteppedJournal, SteppedLoop
 from tests.unit.storage.stores import DIRECTORY
 
 from pybroker import logs

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from itertools import count
 from typing import Any, cast
 
@@ -25,10 +26,14 @@ class MemoryTransport(asyncio.Transport):
         self._unsent = bytearray()
         self._is_reading = True
         self._is_closing = False
-        self._is_lost = False
+        self.is_lost = False
         self._is_held = False
         self._high = SLICE_BYTES
         self.peer: MemoryTransport
+
+    def tell(self, method: Callable[..., object], *arguments: object) -> None:
+        """Call the protocol; every call of it comes this way, or from within one of its own."""
+        method(*arguments)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         return self._protocol
@@ -39,22 +44,33 @@ class MemoryTransport(asyncio.Transport):
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        assert not self._is_closing or self._is_lost, "written after it was closed"
+        assert not self._is_closing or self.is_lost, "written after it was closed"
         self._unsent += data
-        self._loop.call_soon(self._cross)
+        self._cross_soon()
         if len(self._unsent) > self._high and not self._is_held:
             self._is_held = True
             self._protocol.pause_writing()
 
+    def _cross_soon(self) -> None:
+        """What is unsent, or the end, is on its way."""
+        self._loop.call_soon(self._cross)
+
     def _cross(self) -> None:
         """Hand to the other side what it takes."""
         while self._unsent and self.peer.takes():
-            data = bytes(self._unsent[:SLICE_BYTES])
-            del self._unsent[: len(data)]
-            self.peer.arrived(data)
+            self._hand_over(SLICE_BYTES)
+        self._settle()
+
+    def _hand_over(self, most_bytes: int) -> None:
+        data = bytes(self._unsent[:most_bytes])
+        del self._unsent[: len(data)]
+        self.peer.arrived(data)
+
+    def _settle(self) -> None:
+        """Something has left, or may not come any more."""
         if self._is_held and len(self._unsent) <= self._high // 4:
             self._is_held = False
-            self._protocol.resume_writing()
+            self.tell(self._protocol.resume_writing)
         if self._is_closing and not self._unsent:
             self._lose()
 
@@ -70,6 +86,9 @@ class MemoryTransport(asyncio.Transport):
         return self._is_reading and not self._is_closing
 
     def arrived(self, data: bytes) -> None:
+        self.tell(self._take, data)
+
+    def _take(self, data: bytes) -> None:
         if not isinstance(self._protocol, asyncio.BufferedProtocol):
             cast(asyncio.Protocol, self._protocol).data_received(data)
             return
@@ -85,7 +104,7 @@ class MemoryTransport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self._is_reading = True
-        self._loop.call_soon(self.peer._cross)
+        self.peer._cross_soon()
 
     def is_reading(self) -> bool:
         return self._is_reading
@@ -98,16 +117,16 @@ class MemoryTransport(asyncio.Transport):
     def close(self) -> None:
         """Once everything written is on its way."""
         self._is_closing = True
-        self._loop.call_soon(self._cross)
+        self._cross_soon()
 
     def abort(self) -> None:
         self._unsent.clear()
         self.close()
 
     def _lose(self) -> None:
-        if not self._is_lost:
-            self._is_lost = True
-            self._protocol.connection_lost(None)
+        if not self.is_lost:
+            self.is_lost = True
+            self.tell(self._protocol.connection_lost, None)
             self.peer.abort()
 
 
@@ -130,18 +149,21 @@ class MemoryPort(Port):
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """As `asyncio.open_connection`. Raises ConnectionRefusedError where nobody serves the port."""
-        if self._make_protocol is None or self.number not in self._network.ports:
-            raise ConnectionRefusedError(self.number)
-        loop = asyncio.get_running_loop()
-        own, other = ("10.0.0.2", next(self._network.numbers)), ("10.0.0.1", self.number)
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
-        client = MemoryTransport(protocol, own, other)
-        served = MemoryTransport(self._make_protocol(), other, own)
+        client = self.join(protocol)
+        return reader, asyncio.StreamWriter(client, protocol, reader, asyncio.get_running_loop())
+
+    def join(self, protocol: asyncio.Protocol) -> MemoryTransport:
+        """Connect `protocol`; its side of the connection. Raises ConnectionRefusedError where nobody serves the port."""
+        if self._make_protocol is None or self.number not in self._network.ports:
+            raise ConnectionRefusedError(self.number)
+        own, other = ("10.0.0.2", next(self._network.numbers)), ("10.0.0.1", self.number)
+        client, served = self._network.pair(protocol, self._make_protocol, own, other)
         client.peer, served.peer = served, client
-        cast(asyncio.Protocol, served.get_protocol()).connection_made(served)
-        protocol.connection_made(client)
-        return reader, asyncio.StreamWriter(client, protocol, reader, loop)
+        served.tell(cast(asyncio.Protocol, served.get_protocol()).connection_made, served)
+        client.tell(protocol.connection_made, client)
+        return client
 
 
 class MemoryNetwork(Network):
@@ -150,6 +172,12 @@ class MemoryNetwork(Network):
     def __init__(self) -> None:
         self.ports: dict[int, MemoryPort] = {}
         self.numbers = count(49152)
+
+    def pair(
+        self, protocol: asyncio.Protocol, make_served: MakeProtocol, own: tuple[str, int], other: tuple[str, int]
+    ) -> tuple[MemoryTransport, MemoryTransport]:
+        """The client's side and the served one of a new connection."""
+        return MemoryTransport(protocol, own, other), MemoryTransport(make_served(), other, own)
 
     def bind(self, address: str, number: int, accept_queue_size: int) -> Port:
         number = number or next(self.numbers)

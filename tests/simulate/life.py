@@ -1,0 +1,192 @@
+"""One process of the broker in a world: everything that the application builds, on the world's loop, disk, network and clock.
+
+What must hold: it begins and stops as `app.Broker` does, and in the same order; a start that the application would refuse raises
+`StartRefused`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.simulate.direct_http import DirectHttp
+from tests.simulate.loop import Process, SimulatedLoop, WorldClock
+from tests.simulate.network import SimulatedNetwork
+from tests.support.stepped_loop import NoThreads, SteppedJournal
+
+from pybroker.broker.service import BrokerService
+from pybroker.build import Stores, build
+from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
+from pybroker.config import BrokerConfig
+from pybroker.managed_ledger.leftovers import delete_leftovers, find_leftovers
+from pybroker.metadata import paths
+from pybroker.metadata.sqlite import SqliteMetadataStore
+from pybroker.server.command_table import command_table
+from pybroker.server.context import ServerContext
+from pybroker.server.handlers.session import check_expiry
+from pybroker.server.listener import Listener
+from pybroker.storage.fault_disk import FaultDisk
+from pybroker.storage.local_store import LocalStore
+from pybroker.storage.options import LocalStoreOptions
+from pybroker.storage.surroundings import StoreSurroundings
+from pybroker.surroundings import Surroundings
+from pybroker.tasks import TaskOwner
+from pybroker.wire.broker_entry_metadata import entry_time_ms
+
+DIRECTORY = Path("/data")
+PORT = 6650
+SPACE_POLL_S = 1.0
+
+
+class StartRefused(AssertionError):
+    """The broker would not start on what a crash has left."""
+
+
+class Gone(ConnectionError):
+    """The process ended while it was asked for something."""
+
+
+class Life(Process):
+    """Owned by the world, one at a time. `on_fatal` is called when the store says that the process has to end."""
+
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        disk: FaultDisk,
+        network: SimulatedNetwork,
+        chance: Random,
+        config: BrokerConfig,
+        options: LocalStoreOptions,
+        on_fatal: Callable[[Life, BaseException], None],
+    ) -> None:
+        super().__init__()
+        self.loop = loop
+        self.disk = disk
+        self.network = network
+        self.options = options
+        self.on_fatal = on_fatal
+        self.surroundings = Surroundings(config, WorldClock(loop), chance, network=network, threads=NoThreads())
+        self.tasks: TaskOwner | None = None
+        self.store: LocalStore | None = None
+        self.metadata: SqliteMetadataStore | None = None
+        self.service: BrokerService | None = None
+        self.context_of_server: ServerContext | None = None
+        self.http: DirectHttp | None = None
+        self._listener: Listener | None = None
+        self._asked: dict[asyncio.Future[Any], None] = {}
+
+    # --- from outside ------------------------------------------------------------------------------------------------
+
+    async def ask(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Do `work` in this process and wait for it. Raises Gone when the process ends before."""
+        if self.is_over:
+            work.close()
+            raise Gone
+        answer: asyncio.Future[Any] = self.loop.create_future()
+        task = self.loop.create_task(work, context=self.context.copy())
+        task.add_done_callback(lambda ended: _pass_on(ended, answer))
+        self._asked[answer] = None
+        try:
+            return await answer
+        finally:
+            self._asked.pop(answer, None)
+
+    def end(self) -> None:
+        """It is gone, in the middle of whatever it does."""
+        if self.is_over:
+            return
+        self.loop.end(self)
+        for answer in list(self._asked):
+            if not answer.done():
+                answer.set_exception(Gone())
+
+    def bury(self) -> None:
+        """Release what it held; the world is over."""
+        self.disk.is_off = True
+        self.loop.bury(self)
+        if self.store is not None:
+            self.store._table.close()
+        if self.metadata is not None and self.metadata._closing is None:
+            self.metadata._table.connection.close()
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """As `app.Broker.start`."""
+        self.tasks = TaskOwner("app")
+        given = self.surroundings
+        self.metadata = await SqliteMetadataStore.open(
+            DIRECTORY / "metadata.db", self.disk.open_database, None, given.threads
+        )
+        surroundings = StoreSurroundings(self.disk, given.clock, given.random, given.threads)
+        self.store = store = await LocalStore.open(
+            DIRECTORY, self.options, self._fatal, surroundings, entry_time_ms, SteppedJournal
+        )
+        leftovers = await find_leftovers(store, self.metadata, await store.list_ledgers())
+        if leftovers.ids_not_given:
+            raise StartRefused(f"ledgers {leftovers.ids_not_given} have names, and were never made")
+        if leftovers.entries:
+            has_topics = bool(await self.metadata.children(paths.MANAGED_LEDGERS))
+            is_foreign = self.options.sync_data and not has_topics
+            if lost := leftovers.entries if is_foreign else leftovers.lost_names(store):
+                raise StartRefused(f"ledgers with entries have lost their names: {lost}")
+        self.service = service = await build(given, Stores(self.metadata, store, store))
+        self.context_of_server = ServerContext(service, command_table())
+        self._listener = Listener(self.context_of_server)
+        self.network.serving = self
+        self._listener.bind("0.0.0.0", PORT, None, None)
+        ports = BoundPorts(PORT, None, 8080, None)
+        service.presence.addresses = AdvertisedAddresses(given.config, ports, "broker")
+        self.tasks.start(self._run_background(self._listener), "background")
+        await self._listener.start()
+        self.http = DirectHttp(service)
+        service.presence.ready = True
+        self.tasks.start(delete_leftovers(store, leftovers), "leftovers")
+
+    async def _run_background(self, listener: Listener) -> None:
+        assert self.service is not None
+        async with asyncio.TaskGroup() as group:
+            group.create_task(listener.watch(), name="listener")
+            group.create_task(self._check_expired_credentials(), name="credentials")
+            group.create_task(self.service.maintenance.run(), name="maintenance")
+
+    async def _check_expired_credentials(self) -> None:
+        assert self.context_of_server is not None
+        while True:
+            await asyncio.sleep(self.surroundings.config.authentication_refresh_check_seconds)
+            for connection in list(self.context_of_server.connections):
+                check_expiry(connection)
+
+    async def stop(self) -> None:
+        """As `app.Broker.close`."""
+        assert self.service is not None
+        assert self._listener is not None
+        assert self.http is not None
+        assert self.tasks is not None
+        self._listener.stop_reading()
+        await self.service.tell_clients()
+        await self._listener.close()
+        await self.service.close()
+        await self.http.close()
+        await self.tasks.close()
+        assert self.store is not None
+        assert self.metadata is not None
+        await self.store.close()
+        await self.metadata.close()
+
+    def _fatal(self, error: BaseException) -> None:
+        self.on_fatal(self, error)
+
+
+def _pass_on(ended: asyncio.Task[Any], answer: asyncio.Future[Any]) -> None:
+    if answer.done():
+        return
+    if ended.cancelled():
+        answer.set_exception(Gone())
+    elif (error := ended.exception()) is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(ended.result())

@@ -1,0 +1,179 @@
+"""The stepped loop with more than one process on it: what belongs to a broker dies with it, and the others go on.
+
+What must hold: nothing of a process happens once it `is_over`, not even what the callback that it died in has still to do; and the
+order of everything follows from the seed alone. So tasks have numbers for hashes (a set of tasks, as asyncio keeps them, would else
+be in the order of their addresses), and time passes with the work that is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import itertools
+from collections.abc import Callable, Coroutine, Generator
+from random import Random
+from typing import Any
+
+from tests.support.stepped_loop import SteppedLoop
+
+from pybroker.clock import Clock
+
+WALL_START_MS = 1_700_000_000_000
+TURN_S = 20e-6
+LOOK_S = 2e-6
+MAX_IDLE_TURNS = 20_000
+
+
+class NeverEnds(AssertionError):
+    """Turn follows turn, and no time passes but that of the turns themselves."""
+
+
+class Process:
+    """Something that can die: all its tasks, timers and callbacks carry it in their context."""
+
+    def __init__(self) -> None:
+        self.context = contextvars.copy_context()
+        self.context.run(_PROCESS.set, self)
+        self.is_over = False
+        self.is_buried = False
+        self.frozen: list[asyncio.Handle] = []
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call `function` in the name of this process; nothing once it is over."""
+        if not self.is_over:
+            return self.context.copy().run(function, *arguments)
+        return None
+
+
+_PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+
+
+class NumberedTask(asyncio.Task[Any]):
+    """A task that sets keep in the order of its making."""
+
+    def __init__(
+        self, number: int, work: Coroutine[Any, Any, Any] | Generator[Any, None, Any], loop: SimulatedLoop, **more: Any
+    ) -> None:
+        self.number = number  # before the base class, which puts it into a set
+        context = more.get("context")
+        self.process = _PROCESS.get() if context is None else context.get(_PROCESS)
+        super().__init__(work, loop=loop, **more)  # type: ignore[arg-type]
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class SimulatedLoop(SteppedLoop):
+    """Of one world. `turns` counts its turns."""
+
+    def __init__(self, chance: Random, now_s: float) -> None:
+        super().__init__(chance, now_s)
+        self.set_debug(False)
+        self._clock_resolution = 1e-9  # and not that of the machine
+        self.turns = 0
+        self._idle_turns = 0
+        self._numbers = itertools.count(1)
+        self.set_task_factory(self._make_task)
+
+    def _make_task(self, loop: Any, work: Any, **more: Any) -> NumberedTask:
+        return NumberedTask(next(self._numbers), work, self, **more)
+
+    def pass_time(self, seconds: float) -> None:
+        """Somebody works for so long."""
+        self._now_s += seconds
+
+    def select(self, timeout: float | None) -> list[Any]:
+        self.turns += 1
+        self._idle_turns = 0 if timeout else self._idle_turns + 1
+        if self._idle_turns > MAX_IDLE_TURNS:
+            raise NeverEnds(f"{MAX_IDLE_TURNS} turns in a row")
+        found = super().select(timeout)
+        self._now_s += TURN_S
+        return found
+
+    # --- processes that are over -------------------------------------------------------------------------------------
+
+    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
+        handle = super().call_soon(callback, *args, context=context)
+        self._stop_if_over(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = super().call_at(when, callback, *args, context=context)
+        process = _process_of(timer)
+        if process is not None and process.is_over:
+            timer.cancel()
+        return timer
+
+    def _stop_if_over(self, handle: asyncio.Handle) -> None:
+        process = _process_of(handle)
+        if process is not None and process.is_over and not process.is_buried:
+            handle._cancelled = True
+            process.frozen.append(handle)
+
+    def end(self, process: Process) -> None:
+        """Nothing of `process` happens any more."""
+        process.is_over = True
+        for timer in self.timers(process):
+            timer.cancel()
+        for handle in self._ready:
+            if not handle._cancelled:
+                self._stop_if_over(handle)
+
+    def bury(self, process: Process) -> None:
+        """Let go of what Python holds of it, once nobody watches: only when the loop is not running."""
+        process.is_over = process.is_buried = True
+        for handle in process.frozen:
+            handle._cancelled = False
+            self._ready.append(handle)
+        process.frozen.clear()
+        for _ in range(100):
+            tasks = self.tasks(process)
+            if not tasks:
+                return
+            for task in tasks:
+                task.cancel()
+            for _ in range(20):
+                self.call_soon(self.stop)
+                self.run_forever()
+        raise AssertionError(f"cannot be ended: {tasks}")
+
+    def timers(self, process: Process) -> list[asyncio.TimerHandle]:
+        """What `process` still waits for."""
+        return [timer for timer in self._scheduled if not timer._cancelled and _process_of(timer) is process]
+
+    def tasks(self, process: Process) -> list[NumberedTask]:
+        """Of `process`, in the order of their making."""
+        tasks = [task for task in asyncio.all_tasks(self) if isinstance(task, NumberedTask) and task.process is process]
+        return sorted(tasks, key=lambda task: task.number)
+
+
+class WorldClock(Clock):
+    """The time of a world: each look at it takes a moment."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
+
+    def monotonic_ms(self) -> float:
+        self._loop.pass_time(LOOK_S)
+        return self._loop.time() * 1000
+
+    def processor_ms(self) -> float:
+        return self._loop.time() * 1000
+
+    def wall_ms(self) -> int:
+        return WALL_START_MS + int(self._loop.time() * 1000)
+
+
+def _process_of(handle: asyncio.Handle) -> Process | None:
+    return handle._context.get(_PROCESS)

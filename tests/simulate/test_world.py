@@ -1,0 +1,87 @@
+"""The world itself: clients, crashes, and that a seed says everything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.simulate.wire import Frame, Wire
+from tests.simulate.world import World
+from tests.support.raw_client import encode, frame
+
+from pybroker.wire import pulsar_api_pb2 as pb
+
+Type = pb.BaseCommand
+TOPIC = "persistent://public/default/t"
+
+
+async def opened(world: World) -> Wire:
+    wire = await world.connect()
+    wire.send(frame(encode(Type.CONNECT, client_version="test", protocol_version=21)))
+    assert (await wire.receive()).command.type == Type.CONNECTED
+    return wire
+
+
+async def asked(wire: Wire, command_type: Any, **fields: Any) -> Frame:
+    wire.send(frame(encode(command_type, request_id=1, **fields)))
+    return await wire.receive()
+
+
+def message(sequence_id: int, payload: bytes) -> bytes:
+    meta = pb.MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=1).SerializeToString()
+    tail = len(meta).to_bytes(4, "big") + meta + payload
+    return frame(encode(Type.SEND, producer_id=1, sequence_id=sequence_id), tail)
+
+
+async def publish(world: World, first: int, count: int) -> list[tuple[int, int]]:
+    """What was receipted, where."""
+    wire = await opened(world)
+    assert (await asked(wire, Type.PRODUCER, topic=TOPIC, producer_id=1)).command.type == Type.PRODUCER_SUCCESS
+    for number in range(first, first + count):
+        wire.send(message(number, b"m%d" % number))
+    receipts = [(await wire.receive()).command.send_receipt.message_id for _ in range(count)]
+    wire.close()
+    return [(each.ledgerId, each.entryId) for each in receipts]
+
+
+async def received(world: World, count: int) -> list[bytes]:
+    wire = await opened(world)
+    subscribe = {"topic": TOPIC, "subscription": "s", "subType": pb.CommandSubscribe.Exclusive, "consumer_id": 1}
+    answer = await asked(wire, Type.SUBSCRIBE, **subscribe, initialPosition=pb.CommandSubscribe.Earliest)
+    assert answer.command.type == Type.SUCCESS
+    wire.send(frame(encode(Type.FLOW, consumer_id=1, messagePermits=100)))
+    found = []
+    while len(found) < count:
+        got = await wire.receive()
+        if got.command.type == Type.MESSAGE:
+            found.append(got.payload.rpartition(b"m")[2])
+    wire.close()
+    return found
+
+
+async def lives(world: World) -> None:
+    """Messages, a crash of each kind, and everything is there."""
+    await world.start()
+    places = await publish(world, 0, 20)
+    await world.kill()
+    await world.start()
+    places += await publish(world, 20, 20)
+    await world.power_cut()
+    await world.start()
+    assert len(set(places)) == 40
+    assert await received(world, 40) == [b"%d" % number for number in range(40)]
+    status, stats = await world.http("GET", "/admin/v2/persistent/public/default/t/stats")
+    assert status == 200
+    assert stats["subscriptions"]["s"]["msgBacklog"] == 40
+    await world.stop()
+
+
+def test_a_broker_lives_dies_and_comes_back_within_a_world() -> None:
+    for seed in range(20):
+        world = World.run(seed, lives)
+        assert not world.bugs
+        assert world.crashes == 2
+
+
+def test_a_seed_gives_the_same_bytes_at_the_same_times() -> None:
+    assert World.run(3, lives).digest == World.run(3, lives).digest
+    assert World.run(3, lives).digest != World.run(4, lives).digest

@@ -1,0 +1,374 @@
+"""A whole broker on a seed: loop, disk, network and clock are the world's, and everything in it follows from the seed.
+
+    async def scenario(world):
+        await world.start()
+        wire = await world.connect()
+        wire.send(...)
+        frame = await wire.receive()
+        await world.kill()
+        await world.start()
+
+    world = World.run(7, scenario)      # world.history, world.digest, world.coverage
+
+What must hold: the same seed and scenario give the same bytes on the network at the same times, in any process. What the broker
+logs as a bug, and what escapes its tasks and callbacks, is in `bugs` and fails nobody by itself: the judge looks there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import hashlib
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from tests.simulate.coverage import Coverage, http_name
+from tests.simulate.life import PORT, Gone, Life
+from tests.simulate.loop import SimulatedLoop
+from tests.simulate.network import SimulatedNetwork
+from tests.simulate.wire import Wire
+from tests.support.memory_network import MemoryPort
+
+from pybroker import logs
+from pybroker.broker.service import BrokerService
+from pybroker.config import BrokerConfig
+from pybroker.storage.fault_disk import FaultDisk, PowerLoss
+from pybroker.storage.options import LocalStoreOptions
+from pybroker.wire import pulsar_api_pb2 as pb
+
+Scenario = Callable[["World"], Awaitable[Any]]
+
+DISK_BYTES = 64 << 20
+LONGEST_S = 24 * 3600.0
+DOWN_S = 0.5
+"""After which a process that ended by itself is started again, as a supervisor would."""
+_SURE_BUGS = frozenset({"append.completion_failed", "task.failed", "cursor.snapshot_failed"})
+OPTIONS = (
+    LocalStoreOptions(
+        journal_file_bytes=64 << 10, max_batch_bytes=16 << 10, min_free_bytes=256 << 10, reserve_bytes=128 << 10
+    ),
+    LocalStoreOptions(
+        journal_file_bytes=32 << 10,
+        max_batch_bytes=1,  # every run is a batch of its own
+        checkpoint_max_entries=20,
+        journal_max_records=40,
+        checkpoint_retry_s=0.05,
+        min_free_bytes=256 << 10,
+        reserve_bytes=128 << 10,
+    ),
+)
+
+
+class TooLong(AssertionError):
+    """The scenario has not ended within the time that a world lasts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """One line of the history."""
+
+    at_s: float
+    actor: str
+    what: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return " ".join(
+            [f"{self.at_s:.6f}", self.actor, self.what, *(f"{key}={value}" for key, value in self.facts.items())]
+        )
+
+
+class World:
+    """Made by `run`. `settings` are fields of BrokerConfig."""
+
+    def __init__(self, seed: int, settings: dict[str, Any]) -> None:
+        self.seed = seed
+        self.loop = SimulatedLoop(self.chance("loop"), 1000.0)
+        self.loop.slowness = self.chance("slowness").choice((1, 1, 1, 10, 50))
+        self.loop.set_exception_handler(self._escaped)
+        self.network = SimulatedNetwork(self.chance("network"), self.loop, self._heard)
+        fixed = {"broker_memory_limit_mb": 512, "managed_ledger_cache_size_mb": 1, "metrics_page_interval_ms": 0}
+        self.config_fields = {**fixed, **settings}
+        self.options = OPTIONS[self.chance("options").randrange(len(OPTIONS))]
+        self.history: list[Happened] = []
+        self.bugs: list[str] = []
+        self.coverage = Coverage()
+        self.crashes = 0
+        self.starts = 0
+        self.result: Any = None
+        self.life: Life | None = None
+        self.lives: list[Life] = []
+        self._disk = FaultDisk(capacity_bytes=DISK_BYTES)
+        self._disk_chance = self.chance("disk")
+        self._is_disk_full = False
+        self._lost_power = False
+        self._wires = 0
+        self._requests = 0
+        self._bytes_heard = hashlib.blake2b(digest_size=16)
+        self._supervising: asyncio.Task[None] | None = None
+        self._is_ending = False
+
+    @classmethod
+    def run(cls, seed: int, scenario: Scenario, settings: dict[str, Any] | None = None) -> World:
+        """Play `scenario` to its end and return the world as it was left. Raises what escapes the scenario."""
+        world = cls(seed, settings or {})
+        with _quiet_collector(), world._logs_heard():
+            playing = world.loop.create_task(world._play(scenario))
+            try:
+                world.result = world.loop.run_until_complete(playing)
+            finally:
+                world._bury()
+        return world
+
+    async def _play(self, scenario: Scenario) -> Any:
+        ended = asyncio.ensure_future(scenario(self))
+        done, _ = await asyncio.wait([ended], timeout=LONGEST_S)
+        if not done:
+            ended.cancel()
+            raise TooLong(f"{LONGEST_S / 3600:.0f} hours of the world's time")
+        return ended.result()
+
+    # --- what a scenario uses ----------------------------------------------------------------------------------------
+
+    def chance(self, name: str) -> Random:
+        """A stream of its own for each name."""
+        return Random(f"{self.seed} {name}")
+
+    @property
+    def now_s(self) -> float:
+        return self.loop.time()
+
+    @property
+    def broker(self) -> BrokerService:
+        """What `build` returned, of the process that runs now."""
+        assert self.life is not None
+        assert self.life.service is not None
+        return self.life.service
+
+    @property
+    def is_up(self) -> bool:
+        """Whether clients can connect."""
+        return PORT in self.network.ports and self.life is not None and not self.life.is_over
+
+    @property
+    def digest(self) -> str:
+        """Of every byte that arrived anywhere, with direction and time."""
+        return self._bytes_heard.hexdigest()
+
+    def note(self, actor: str, what: str, **facts: Any) -> None:
+        """One line of the history."""
+        self.history.append(Happened(self.loop.time(), actor, what, facts))
+
+    async def connect(self) -> Wire:
+        """A new connection. Raises ConnectionRefusedError while nobody listens."""
+        await asyncio.sleep(self.network.delay_s())
+        port = self.network.ports.get(PORT)
+        if port is None or not self.is_up:
+            raise ConnectionRefusedError(PORT)
+        assert isinstance(port, MemoryPort)
+        self._wires += 1
+        wire = Wire(self._wires, self.network, self)
+        port.join(wire)
+        return wire
+
+    async def http(
+        self, method: str, path: str, body: Any = None, query: dict[str, Any] | None = None
+    ) -> tuple[int, Any]:
+        """Status and body of a call, `path` with `/admin/v2`. Raises ConnectionError when the broker is gone, or goes."""
+        life = self.life
+        if life is None or not self.is_up or life.http is None:
+            raise ConnectionRefusedError(PORT)
+        self._requests += 1
+        who, request = ("http", self._requests), self._requests
+        self.coverage.begins(who, request, http_name(method, path))
+        try:
+            answer: tuple[int, Any] = await life.ask(life.http.call(method, path, body, query))
+        finally:
+            self.coverage.ends(who, request)
+        # The answer is on the network as well.
+        self._heard("http", repr((method, path, answer)).encode())
+        return answer
+
+    async def start(self) -> None:
+        """A process on what the last one left; again, until one is not cut off while it starts."""
+        assert self.life is None or self.life.is_over, "runs already"
+        while True:
+            self._find_disk()
+            self.starts += 1
+            life = self.life = Life(
+                self.loop,
+                self._disk,
+                self.network,
+                self.chance(f"broker {self.starts}"),
+                BrokerConfig(**self.config_fields),
+                self.options,
+                self._fatal,
+            )
+            self.lives.append(life)
+            try:
+                await life.ask(life.start())
+            except Gone:
+                if self.life is not life or not life.is_over:
+                    raise
+                continue
+            self.note("world", "started", number=self.starts)
+            return
+
+    async def stop(self) -> None:
+        """In order, as on SIGTERM."""
+        life = self.life
+        assert life is not None
+        await life.ask(life.stop())
+        self.note("world", "stopped")
+        self.network.ports.clear()
+        self.life = None
+
+    async def kill(self, after_operations: int | None = None) -> None:
+        """kill -9, now or in the middle of an operation of the disk; `start` comes next."""
+        await self._crash(after_operations, is_power_loss=False)
+
+    async def power_cut(self, after_operations: int | None = None) -> None:
+        """The machine goes off: what was not synced may be lost."""
+        await self._crash(after_operations, is_power_loss=True)
+
+    def fill_disk(self, is_full: bool) -> None:
+        """No file can grow any more, or all can again."""
+        self._is_disk_full = is_full
+        self._set_capacity()
+        self.note("world", "disk", full=is_full)
+
+    # --- crashes -----------------------------------------------------------------------------------------------------
+
+    async def _crash(self, after_operations: int | None, *, is_power_loss: bool) -> None:
+        life = self.life
+        if life is None or life.is_over:
+            return
+        if after_operations is not None:
+            self._crash_after(life, after_operations, is_power_loss=is_power_loss)
+            for _ in range(50):
+                if life.is_over:
+                    return
+                await asyncio.sleep(0.02)
+        self._end(life, is_power_loss=is_power_loss)
+
+    def _crash_after(self, life: Life, operations: int, *, is_power_loss: bool) -> None:
+        left = operations
+
+        def plan(_operation: str, _name: str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                self._end(life, is_power_loss=is_power_loss)
+                raise PowerLoss
+
+        life.disk.plan = plan
+
+    def _end(self, life: Life, *, is_power_loss: bool) -> None:
+        if life.is_over:
+            return
+        self.crashes += 1
+        self.note("world", "power_cut" if is_power_loss else "killed")
+        life.end()
+        life.disk.is_off = True
+        self._lost_power = is_power_loss
+        self.network.die(life, keeps_unsent=not is_power_loss)
+
+    def _fatal(self, life: Life, error: BaseException) -> None:
+        """The store says that the process must end. Only a fault of the disk is a reason."""
+        if life.is_over:
+            return
+        self.bugs.append(f"the store ended the process: {error!r}")
+        self._end(life, is_power_loss=False)
+        self._supervising = self.loop.create_task(self._restart())
+
+    async def _restart(self) -> None:
+        await asyncio.sleep(DOWN_S)
+        if self.life is not None and self.life.is_over and not self._is_ending:
+            await self.start()
+
+    def _find_disk(self) -> None:
+        """What a crash has left; only now, since the operation that it happened in has come to its end meanwhile."""
+        disk = self._disk
+        if disk.is_off:
+            self._disk = disk.after_power_loss(self._disk_chance) if self._lost_power else disk.after_kill()
+            self._set_capacity()
+
+    def _set_capacity(self) -> None:
+        disk = self._disk
+        disk.capacity_bytes = disk._used_bytes() if self._is_disk_full else DISK_BYTES
+
+    # --- what is heard -----------------------------------------------------------------------------------------------
+
+    def command_sent(self, wire: Wire, command: pb.BaseCommand) -> None:
+        self.coverage.sent(wire.number, command)
+
+    def command_received(self, wire: Wire, command: pb.BaseCommand) -> None:
+        self.coverage.received(wire.number, command)
+
+    def wire_closed(self, wire: Wire) -> None:
+        self.coverage.left(wire.number)
+
+    def _heard(self, direction: str, data: bytes) -> None:
+        self._bytes_heard.update(f"{self.loop.time()!r} {direction} {len(data)} ".encode())
+        self._bytes_heard.update(data)
+
+    def _escaped(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not self._is_ending and not _is_of_the_dead(context):
+            self.bugs.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+    @contextmanager
+    def _logs_heard(self) -> Iterator[None]:
+        saved = {name: getattr(logs, name) for name in ("debug", "info", "warning", "error")}
+
+        def pass_over(event: str, /, **fields: Any) -> None:
+            """Nobody reads it."""
+
+        def hear(event: str, /, exc_info: Any = None, **fields: Any) -> None:
+            if self._is_ending:
+                return
+            self.note("broker", event, **{key: str(value) for key, value in fields.items()})
+            if event in _SURE_BUGS or isinstance(exc_info, BaseException):
+                self.bugs.append(f"{event}: {exc_info!r} {fields}")
+
+        logs.debug = logs.info = pass_over
+        logs.warning = logs.error = hear
+        try:
+            yield
+        finally:
+            for name, function in saved.items():
+                setattr(logs, name, function)
+
+    def _bury(self) -> None:
+        self._is_ending = True
+        for process in self.lives:
+            if not process.is_over:
+                process.end()
+        # The scenario's own tasks first: they may still ask for something.
+        for task in self.loop.tasks(None):  # type: ignore[arg-type]
+            task.cancel()
+        for _ in range(20):
+            self.loop.call_soon(self.loop.stop)
+            self.loop.run_forever()
+        for process in self.lives:
+            process.bury()
+        self.loop.close()
+
+
+def _is_of_the_dead(context: dict[str, Any]) -> bool:
+    process = getattr(context.get("task") or context.get("future"), "process", None)
+    return process is not None and process.is_over
+
+
+@contextmanager
+def _quiet_collector() -> Iterator[None]:
+    """What is collected, and when, must not depend on what ran before."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
