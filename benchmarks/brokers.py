@@ -68,9 +68,15 @@ class PybrokerProcess:
     """
 
     def __init__(
-        self, directory: pathlib.Path, journal_sync_data: bool = True, settings: Mapping[str, str] | None = None
+        self,
+        directory: pathlib.Path,
+        journal_sync_data: bool = True,
+        settings: Mapping[str, str] | None = None,
+        command: str | None = None,
     ) -> None:
+        """`command`: the `pybroker` of another installation."""
         self._directory = directory
+        self._command = pybroker_command() if command is None else [command]
         self.settings = {"journalSyncData": str(journal_sync_data).lower(), **(settings or {})}
         """Taken at the next start."""
         self._process: subprocess.Popen[bytes] | None = None
@@ -80,7 +86,7 @@ class PybrokerProcess:
         """Returns when it is ready."""
         ready, log = self._directory / "ready.json", self._directory / "log"
         ready.unlink(missing_ok=True)
-        command = [*pybroker_command(), "serve", "--port", "0", "--http-port", "0", "--ready-file", str(ready)]
+        command = [*self._command, "serve", "--port", "0", "--http-port", "0", "--ready-file", str(ready)]
         command += ["--data", str(self._directory / "data")]
         for key, value in self.settings.items():
             command += ["--set", f"{key}={value}"]
@@ -112,11 +118,11 @@ class PybrokerProcess:
 
 @contextlib.contextmanager
 def own_pybroker(
-    journal_sync_data: bool = True, settings: Mapping[str, str] | None = None
+    journal_sync_data: bool = True, settings: Mapping[str, str] | None = None, command: str | None = None
 ) -> Iterator[PybrokerProcess]:
-    """Not started yet; stopped and removed with its data in the end."""
+    """Not started yet; stopped and removed with its data in the end. `command`: of another installation."""
     with tempfile.TemporaryDirectory(prefix="pybroker-load-") as directory:
-        process = PybrokerProcess(pathlib.Path(directory), journal_sync_data, settings)
+        process = PybrokerProcess(pathlib.Path(directory), journal_sync_data, settings, command)
         try:
             yield process
         finally:

@@ -63,6 +63,7 @@ class Link:
         sub_type: "pb.CommandSubscribe.SubType",
         consumer_id: int,
         consumer_name: str = "",
+        is_durable: bool = True,
     ) -> None:
         self.look_up(topic)
         subscribe = pb.CommandSubscribe(
@@ -71,6 +72,7 @@ class Link:
             subType=sub_type,
             consumer_id=consumer_id,
             consumer_name=consumer_name,
+            durable=is_durable,
             request_id=self.next_request_id(),
             initialPosition=pb.CommandSubscribe.Earliest,
         )

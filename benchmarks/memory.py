@@ -2,9 +2,10 @@
 
 `python -m benchmarks.memory --topics 8 --subscriptions 6 --backlog-mb 2048`. A backlog is published and the broker started
 again, so that nothing is in memory; then every subscription of every topic, each on a connection of its own, begins to read
-at the same moment. Beside them, when asked for: producers that go on publishing, consumers that take nothing of what they
-asked for, and scrapes of `/metrics` that nobody reads. One line: the highest resident memory (VmHWM), what was resident before
-anybody read, seconds, and megabytes a second. Every subscription must get everything.
+at the same moment. Beside them, when asked for: readers of the same backlog, producers that go on publishing, consumers that
+take nothing of what they asked for, and scrapes of `/metrics` that nobody reads. One line: the highest resident memory
+(VmHWM), what was resident before anybody read, seconds, and megabytes a second. Every subscription and every reader must get
+everything, and no producer may be refused: one that is refused, or disconnected, ends the run.
 
 All sockets are on 127.0.0.1. Linux only: memory is read from /proc.
 """
@@ -87,6 +88,11 @@ def catch_up(broker: Broker, asked: argparse.Namespace, messages: int) -> dict[s
             link = load.Link(broker.service_url)
             link.subscribe(topic, f"s{number}", pb.CommandSubscribe.Shared, 1)
             subscribers.append(load.Subscriber(link, [1], asked.batch))
+    for number in range(asked.readers):
+        link = load.Link(broker.service_url)
+        topic = topic_name(number % asked.topics)
+        link.subscribe(topic, f"reader-{number}", pb.CommandSubscribe.Exclusive, 1, is_durable=False)
+        subscribers.append(load.Subscriber(link, [1], asked.batch))
     stalled = [
         Stalled(broker, topic_name(number % asked.topics), f"stalled-{number}") for number in range(asked.stalled)
     ]
@@ -127,9 +133,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--backlog-mb", type=int, default=2048, help="of all topics together")
     parser.add_argument("--message-bytes", type=int, default=1024)
     parser.add_argument("--batch", type=int, default=50, help="messages of an entry")
+    parser.add_argument("--readers", type=int, default=0, help="of everything, beside the subscriptions")
     parser.add_argument("--producers", type=int, default=0, help="that publish meanwhile, as fast as they may")
     parser.add_argument("--stalled", type=int, default=0, help="consumers that take nothing of what they are sent")
     parser.add_argument("--unread-scrapes", type=int, default=0)
+    parser.add_argument("--pybroker", metavar="PATH", help="the command of another installation")
     parser.add_argument("--set-while-filling", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     return parser.parse_args(arguments)
@@ -142,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, hard), hard))
     filling = dict(each.split("=", 1) for each in asked.set_while_filling)
-    with own_pybroker(journal_sync_data=False, settings=filling) as process:
+    with own_pybroker(journal_sync_data=False, settings=filling, command=asked.pybroker) as process:
         broker = process.start()
         started_s = time.monotonic()
         messages = fill(broker, asked)

@@ -9,11 +9,9 @@ the sink is `noop`. What counts is the ratio of the 99th percentiles within one 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,37 +24,11 @@ from tests.support.broker_process import BrokerProcess
 
 from benchmarks.lake import TOPIC, publish
 from benchmarks.spark_source import SETTINGS, lay_out_parquet
+from benchmarks.steady_publisher import SteadyPublisher
 
 PUBLISHED_TOPIC = "persistent://public/default/steady"
 FILES_OF_A_JOB = 2
 """One for each task of local[2]: a paced job uses the machine as one at full speed does, and then pauses."""
-
-
-class SteadyPublisher:
-    """The publisher's process."""
-
-    def __init__(self, url: str, rate: int, value_bytes: int) -> None:
-        arguments = [url, PUBLISHED_TOPIC, str(rate), str(value_bytes)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.steady_publisher", *arguments],
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-
-    def end_window(self, name: str) -> dict[str, Any]:
-        """What was seen since the last window ended."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(name + "\n")
-        self._process.stdin.flush()
-        shown: dict[str, Any] = json.loads(self._process.stdout.readline())
-        assert shown["window"] == name
-        return shown
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
 
 
 class Analytics:
@@ -117,7 +89,7 @@ def main() -> None:
             broker.stop()  # Sealed by a restart.
             broker.start()
             analytics = Analytics(broker, directory, options.rows)
-            publisher = SteadyPublisher(broker.url, options.rate, options.value_bytes)
+            publisher = SteadyPublisher(broker.url, PUBLISHED_TOPIC, options.rate, options.value_bytes)
             try:
                 _measure(analytics, publisher, options)
             finally:

@@ -1,4 +1,6 @@
-"""A publisher of a steady rate, run by `publish_beside_reads`: `python -m benchmarks.steady_publisher URL TOPIC RATE VALUE_BYTES`.
+"""Publishers of a steady rate: `python -m benchmarks.steady_publisher URL TOPIC RATE VALUE_BYTES [PUBLISHERS]`.
+
+Run by `publish_beside_reads` and `fairness`. Several have a connection and a topic each (`TOPIC-0`, ...), and `RATE` between them.
 
 Each line on its input ends a window and names it; to each it answers with a line of JSON: messages, and milliseconds from when a
 message was due, whether or not it could be sent then, to its receipt. So a broker that stands still for a while is seen in full.
@@ -7,10 +9,12 @@ message was due, whether or not it could be sent then, to its receipt. So a brok
 from __future__ import annotations
 
 import json
+import select
+import subprocess
 import sys
 import threading
 import time
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -22,26 +26,63 @@ STEP_S = 0.001
 WINDOW = 100_000
 
 
-def main(url: str, topic: str, rate: int, value_bytes: int, commands: IO[str]) -> None:
-    link = Link(url)
-    name = link.open_producer(topic, 1)
-    publisher = Publisher(link, SendBlock(1, message_tail(name, b"x" * value_bytes), 64), WINDOW)
+class SteadyPublisher:
+    """A process of steady publishers, for the one who measures."""
+
+    def __init__(self, url: str, topic: str, rate: int, value_bytes: int, publishers: int = 1) -> None:
+        arguments = [url, topic, str(rate), str(value_bytes), str(publishers)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.steady_publisher", *arguments],
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    def end_window(self, name: str) -> dict[str, Any]:
+        """What was seen since the last window ended."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(name + "\n")
+        self._process.stdin.flush()
+        shown: dict[str, Any] = json.loads(self._process.stdout.readline())
+        assert shown["window"] == name
+        return shown
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def main(url: str, topic: str, rate: int, value_bytes: int, count: int, commands: IO[str]) -> None:
+    publishers = [_open(url, topic if count == 1 else f"{topic}-{number}", value_bytes) for number in range(count)]
+    sockets = {publisher.link.socket: publisher for publisher in publishers}
     asked: list[str] = []
     threading.Thread(target=lambda: asked.extend(line.strip() for line in commands), daemon=True).start()
     start_s = time.perf_counter()
     latencies_s: list[float] = []
-    done = 0
+    done = dict.fromkeys(publishers, 0)
     while True:
         elapsed_s = time.perf_counter() - start_s
-        publisher.limit_to(int(elapsed_s * rate))
-        publisher.write()
-        publisher.wait_and_read(STEP_S)
+        for number, publisher in enumerate(publishers):
+            # They take turns: message i of all is due i intervals after the start.
+            publisher.limit_to((int(elapsed_s * rate) + count - 1 - number) // count)
+            publisher.write()
+        for ready in select.select(list(sockets), [], [], STEP_S)[0]:
+            sockets[ready].read()
         now_s = time.perf_counter() - start_s
-        latencies_s += [now_s - index / rate for index in range(done + 1, publisher.receipted_entries + 1)]
-        done = publisher.receipted_entries
+        for number, publisher in enumerate(publishers):
+            first, end = done[publisher], publisher.receipted_entries
+            latencies_s += [now_s - (index * count + number + 1) / rate for index in range(first, end)]
+            done[publisher] = end
         if asked:
             _tell(asked.pop(0), latencies_s)
             latencies_s = []
+
+
+def _open(url: str, topic: str, value_bytes: int) -> Publisher:
+    link = Link(url)
+    name = link.open_producer(topic, 1)
+    return Publisher(link, SendBlock(1, message_tail(name, b"x" * value_bytes), 64), WINDOW)
 
 
 def _tell(window: str, latencies_s: list[float]) -> None:
@@ -59,4 +100,4 @@ def _tell(window: str, latencies_s: list[float]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.stdin)
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]), sys.stdin)

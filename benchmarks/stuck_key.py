@@ -38,8 +38,10 @@ _PAYLOAD = bytes(240)
 class KeyedPublisher(load.Driver):
     """Sends messages of keys, each as soon as it is due."""
 
-    def __init__(self, link: load.Link, topic: str) -> None:
+    def __init__(self, link: load.Link, topic: str, padding: bytes = _PAYLOAD) -> None:
+        """`padding`: what stands before the tail in each message."""
         self._producer_name = link.open_producer(topic, PRODUCER_ID)
+        self._padding = padding
         super().__init__(link)
         self._sequence_id = 0
         self.receipted = 0
@@ -51,7 +53,7 @@ class KeyedPublisher(load.Driver):
             publish_time=int(time.time() * 1000),
             partition_key=key_name(key),
         )
-        tail = frames.encode_tail(metadata, _PAYLOAD + _TAIL.pack(key, due_s))
+        tail = frames.encode_tail(metadata, self._padding + _TAIL.pack(key, due_s))
         send = pb.CommandSend(producer_id=PRODUCER_ID, sequence_id=self._sequence_id)
         command = pb.BaseCommand(type=pb.BaseCommand.SEND, send=send).SerializeToString()
         self._out += struct.pack(">II", 4 + len(command) + len(tail), len(command)) + command + tail
