@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import subprocess
+import sys
 from typing import Any
 
+from tests.simulate.leftovers import after_clients, after_stop
 from tests.simulate.wire import Frame, Wire
 from tests.simulate.world import World
 from tests.support.raw_client import encode, frame
@@ -72,7 +77,12 @@ async def lives(world: World) -> None:
     status, stats = await world.http("GET", "/admin/v2/persistent/public/default/t/stats")
     assert status == 200
     assert stats["subscriptions"]["s"]["msgBacklog"] == 40
+    await asyncio.sleep(1)
+    assert after_clients(world) == []
+    life = world.life
+    assert life is not None
     await world.stop()
+    assert after_stop(life) == []
 
 
 def test_a_broker_lives_dies_and_comes_back_within_a_world() -> None:
@@ -82,6 +92,36 @@ def test_a_broker_lives_dies_and_comes_back_within_a_world() -> None:
         assert world.crashes == 2
 
 
+def test_what_clients_and_a_broker_leave_behind_is_found() -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        wire = await opened(world)
+        await asked(wire, Type.PRODUCER, topic=TOPIC, producer_id=1)
+        assert any("producer" in line for line in after_clients(world))
+        assert any("connection" in line for line in after_clients(world))
+        assert world.life is not None
+        assert any("task" in line for line in after_stop(world.life))
+
+    World.run(1, scenario)
+
+
 def test_a_seed_gives_the_same_bytes_at_the_same_times() -> None:
     assert World.run(3, lives).digest == World.run(3, lives).digest
     assert World.run(3, lives).digest != World.run(4, lives).digest
+
+
+def test_another_process_gives_the_same_bytes_whatever_its_hashes() -> None:
+    command = "from tests.simulate import test_world as t; print(*(t.World.run(s, t.lives).digest for s in range(4)))"
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", command],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert found[0] == found[1]
+    assert len(set(found[0].split())) == 4

@@ -97,14 +97,19 @@ def open_on_disk(disk: Disk, path: Path, factory: type[Database] = Database) -> 
     """A connection as that of `Disk.open_database`, on files of `disk`. Raises sqlite3.Error, and OSError."""
     disk.open_for_write(path).close()  # as there: with the mode of all files, before SQLite makes it
     disk.rewrite_log(path)
-    vfs = _DiskFiles(disk)
-    connection = sqlite3.connect(
-        f"file:{quote(str(path))}?vfs={vfs.name}",
-        isolation_level=None,
-        check_same_thread=False,
-        factory=factory,
-        uri=True,
-    )
+    vfs = _DiskFiles.of(disk)
+    try:
+        connection = sqlite3.connect(
+            f"file:{quote(str(path))}?vfs={vfs.name}",
+            isolation_level=None,
+            check_same_thread=False,
+            factory=factory,
+            uri=True,
+        )
+    except BaseException:
+        if vfs.is_new:
+            vfs.release()
+        raise
     connection.bind(disk, path)
     try:
         for setting in ("temp_store=MEMORY", "journal_mode=WAL", "synchronous=FULL"):
@@ -127,13 +132,33 @@ class _OpenFile:
 
 
 class _DiskFiles:
-    """The functions that SQLite calls; registered under `name` for as long as the process lives, as open files need them."""
+    """The functions that SQLite calls; registered under `name` for as long as the process lives, as open files need them.
+
+    Of one connection at a time: once its last file is closed, another disk's may have them.
+    """
 
     kept: ClassVar[list[_DiskFiles]] = []
+    _idle: ClassVar[list[_DiskFiles]] = []
     _numbers = itertools.count(1)
 
+    @classmethod
+    def of(cls, disk: Disk) -> _DiskFiles:
+        """Those of a new connection."""
+        try:
+            found = cls._idle.pop()
+        except IndexError:
+            return cls(disk)
+        found.disk, found.is_new = disk, True
+        return found
+
+    def release(self) -> None:
+        """The connection is closed: a disk in memory must not live as long as the process."""
+        self.disk = _NO_DISK
+        self._idle.append(self)
+
     def __init__(self, disk: Disk) -> None:
-        self._disk = disk
+        self.disk = disk
+        self.is_new = True  # nothing was opened yet
         self.opened: dict[int, _OpenFile] = {}
         self.name = f"disk-{next(self._numbers)}"
         methods = {
@@ -166,13 +191,14 @@ class _DiskFiles:
             return _CANNOT_OPEN
         path = Path(name.decode())
         may_create = bool(flags & _OPEN_CREATE)
-        if not may_create and not self._disk.exists(path):
+        if not may_create and not self.disk.exists(path):
             return _CANNOT_OPEN
         try:
-            opened = self._disk.open_for_write(path)
+            opened = self.disk.open_for_write(path)
         except OSError:
             return _CANNOT_OPEN
         number = next(self._numbers)
+        self.is_new = False
         self.opened[number] = _OpenFile(path, opened, file, is_side_file=may_create and bool(flags & _OPEN_SIDE_FILE))
         file.contents.number = number
         file.contents.methods = ctypes.addressof(self._methods)
@@ -182,17 +208,17 @@ class _DiskFiles:
 
     def delete(self, _vfs: object, name: bytes, must_sync_directory: int) -> int:
         path = Path(name.decode())
-        if not self._disk.exists(path):
+        if not self.disk.exists(path):
             return _NO_SUCH_FILE
         try:
-            self._disk.unlink(path)
+            self.disk.unlink(path)
         except OSError:
             return _DELETE
         return self._sync_directory(path) if must_sync_directory else _OK
 
     def access(self, _vfs: object, name: bytes, _flags: int, found: Any) -> int:
         path = Path(name.decode())
-        found[0] = int(self._disk.exists(path) and self._disk.file_sizes(path.parent).get(path.name, 0) > 0)
+        found[0] = int(self.disk.exists(path) and self.disk.file_sizes(path.parent).get(path.name, 0) > 0)
         return _OK
 
     def fullpathname(self, _vfs: object, name: bytes, length: int, place: int) -> int:
@@ -205,6 +231,8 @@ class _DiskFiles:
 
     def close(self, file: Any) -> int:
         self.opened.pop(file.contents.number).file.close()
+        if not self.opened:
+            self.release()
         return _OK
 
     def read(self, file: Any, place: int, length: int, offset: int) -> int:
@@ -273,7 +301,7 @@ class _DiskFiles:
     def _sync_directory(self, path: Path) -> int:
         # Unlike the system's VFS, which passes over a directory that cannot be opened, a failure is always told.
         try:
-            self._disk.sync_directory(path.parent)
+            self.disk.sync_directory(path.parent)
         except OSError:
             return _SYNC_DIRECTORY
         return _OK
@@ -314,4 +342,5 @@ def _library() -> Any:
     return library
 
 
+_NO_DISK = Disk()
 _NO_METHODS = _Methods(2, **{name: ctypes.cast(_nothing(), kind) for name, kind in _METHODS.items()})

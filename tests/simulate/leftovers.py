@@ -1,0 +1,97 @@
+"""What is left of something that has ended: of clients in a broker that goes on, of a broker that has stopped.
+
+Both answer one line for each thing that should be gone, and nothing when all is well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.simulate.life import Life
+from tests.simulate.world import World
+
+from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.topic.topic_base import TopicBase
+
+
+def after_clients(world: World) -> list[str]:
+    """When every client has left, and what they had begun has had time to end. The broker runs."""
+    life = world.life
+    assert life is not None
+    assert life.service is not None
+    return [*_of_connections(life), *_of_requests(life), *_of_memory(life, keeps_cache=True), *_of_topics(life)]
+
+
+def after_stop(life: Life) -> list[str]:
+    """When `life` has been stopped in order."""
+    found = [f"the task {task.get_name()} runs" for task in life.loop.tasks(life)]
+    found += [f"the timer {timer._callback} is set" for timer in life.loop.timers(life)]
+    if life.service is not None:
+        found += [f"{name} is loaded" for name in life.service.loaded.persistent]
+        found += [f"{name} is loaded" for name in life.service.loaded.non_persistent]
+        found += [*_of_connections(life), *_of_requests(life), *_of_memory(life, keeps_cache=True)]
+    return found
+
+
+def _of_connections(life: Life) -> Iterator[str]:
+    context = life.context_of_server
+    if context is None:
+        return
+    for connection in context.connections:
+        yield f"the connection {connection.address} is open"
+    for what, count in (
+        ("strangers", len(context.strangers)),
+        ("hosts with connections", len(context._by_host)),
+        ("connections that do not read", len(context._stalled)),
+        ("connections held back by what they publish", len(context._held_publishers)),
+        ("outboxes that hold something", len(context.outbox_shares)),
+        ("active connections, as counted", life.surroundings.stats.active_connections),
+    ):
+        if count:
+            yield f"{count} {what}"
+
+
+def _of_requests(life: Life) -> Iterator[str]:
+    service = life.service
+    assert service is not None
+    waiting = service.commons.waiting
+    for what, count in (
+        ("requests that wait for a topic", waiting.count),
+        ("requests that wait for a subscription", waiting.subscriptions.occupied),
+        ("questions for partitions", service.pending_metadata_requests),
+        ("watched lists of topics", sum(map(len, service.topic_watchers._lists.values()))),
+        ("leases of readers", len(service.commons.read_leases)),
+    ):
+        if count:
+            yield f"{count} {what}"
+
+
+def _of_memory(life: Life, *, keeps_cache: bool) -> Iterator[str]:
+    memory = life.surroundings.memory
+    memory.budget.check_invariants()
+    kept = {"cache"} if keeps_cache else set()
+    for name, part in memory.budget.parts.items():
+        if part.waiting:
+            yield f"{part.waiting} wait for memory of {name}"
+        if name in kept or name == "writes":
+            continue  # what a checkpoint has not taken yet
+        if part.used_bytes != part.ahead_bytes:
+            yield f"{part.used_bytes - part.ahead_bytes} bytes of {name} are taken"
+
+
+def _of_topics(life: Life) -> Iterator[str]:
+    assert life.service is not None
+    for topic in life.service.loaded.all():
+        yield from _of_topic(topic)
+
+
+def _of_topic(topic: TopicBase) -> Iterator[str]:
+    for name in topic.producers:
+        yield f"{topic.name} has the producer {name}"
+    if topic.subscriptions_being_made:
+        yield f"{topic.name} has {topic.subscriptions_being_made} subscriptions that are being made"
+    for subscription in topic.subscriptions.values():
+        if subscription.consumers:
+            yield f"{topic.name} has {len(subscription.consumers)} consumers of {subscription.name}"
+        if isinstance(subscription, Subscription) and not subscription.cursor.is_durable:
+            yield f"{topic.name} has {subscription.name}, whose reader has left"
