@@ -142,7 +142,7 @@ def fill_compacted(prepared: Preparation) -> None:
                 publisher.write()
                 publisher.wait_and_read(0.0)
         load.run([publisher], lambda: publisher.receipted == COMPACTED_MESSAGES, TIMEOUT_S)  # noqa: B023  it ends here
-        link.close()
+        prepared.held.append(link)  # or the topic would be deleted: nobody else uses it
 
 
 def compact(window: Window) -> float:

@@ -215,6 +215,7 @@ PURE = (
     "server.outbox_shares",
     "server.handlers.request_limits",
     "storage.cursor_shelf",
+    "storage.held_runs",
     "storage.journal_batcher",
     "storage.journal_items",
     "storage.shortage",

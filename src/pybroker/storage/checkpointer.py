@@ -36,6 +36,10 @@ from pybroker.tasks import TaskOwner
 _LEDGER_BYTES = 8192
 # The same for an entry: its share of the columns and of a block's header.
 _ENTRY_BYTES = 16
+# One part in so many of what may be in journal and memory is kept for ledgers that have little there; what is little is a share
+# of it by the number of ledgers (one that is alone is not, as soon as somebody comes), but not less than one part in so many.
+_KEPT_PART = 8
+_MOST_SHARES = 64
 
 
 class Checkpointer:
@@ -89,6 +93,7 @@ class Checkpointer:
         self._bytes_before_mark = 0
         self._records_before_mark = 0
         self._dirty: dict[int, LiveLedger] = {}
+        self._frozen_count = 0  # ledgers in the checkpoint under way
         self._created: list[int] = []
         self._deleted: list[int] = []
 
@@ -105,12 +110,32 @@ class Checkpointer:
         ledgers = len(self._dirty) + works
         return max(0, self.live_bytes + _ENTRY_BYTES * records + _LEDGER_BYTES * ledgers - written_bytes)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether appends have to wait."""
+    def admits(self, ledger: LiveLedger) -> bool:
+        """Whether appends of `ledger` may go on; else they wait for a checkpoint.
+
+        A part of what there may be is kept for those that have less than their share of it: one that publishes as fast as it
+        can would else make all others wait as often as it has to.
+        """
+        if not self._is_nearly_full():
+            return True
+        options = self._options
+        is_full = (
+            self._bytes + self._bytes_before_mark >= options.journal_max_bytes
+            or self._records + self._records_before_mark >= options.journal_max_records
+        )
+        parts = min(max(2, len(self._dirty) + self._frozen_count), _MOST_SHARES)
+        return not is_full and (
+            ledger.unstored_bytes < options.journal_max_bytes // parts
+            and ledger.unstored_entries < options.journal_max_records // parts
+        )
+
+    def _is_nearly_full(self) -> bool:
+        """Whether appends of some have to wait."""
+        options = self._options
         return (
-            self._bytes + self._bytes_before_mark >= self._options.journal_max_bytes
-            or self._records + self._records_before_mark >= self._options.journal_max_records
+            self._bytes + self._bytes_before_mark >= options.journal_max_bytes - options.journal_max_bytes // _KEPT_PART
+            or self._records + self._records_before_mark
+            >= options.journal_max_records - options.journal_max_records // _KEPT_PART
         )
 
     def appended(self, ledger: LiveLedger, size_bytes: int, entry_count: int) -> None:
@@ -214,7 +239,7 @@ class Checkpointer:
             self._bytes >= self._options.checkpoint_max_bytes
             or self._records >= self._options.checkpoint_max_entries
             or (self._is_requested and self._records > 0)
-            or self.is_full  # whatever the thresholds are: appends wait for this checkpoint
+            or self._is_nearly_full()  # whatever the thresholds are: appends wait for this checkpoint
         )
 
     async def _freeze(self) -> CheckpointJob:
@@ -224,6 +249,7 @@ class Checkpointer:
         for ledger in dirty.values():
             ledger.freeze()
             frozen.append((ledger, ledger.state is LedgerState.SEALED))
+        self._frozen_count = len(frozen)
         self._bytes_before_mark, self._bytes = self.live_bytes, 0
         self._records_before_mark, self._records = self._records + self._records_before_mark, 0
         marked: asyncio.Future[CheckpointJob] = asyncio.get_running_loop().create_future()
@@ -326,6 +352,7 @@ class Checkpointer:
                 self._on_sealed(work.ledger_id, result)
         for cursor in job.change.cursors:
             self._shelf.stored(cursor.cursor_id, cursor.covered_number)
+        self._frozen_count = 0
         self._bytes_before_mark = 0
         self._records_before_mark = 0
         self._files.release(job.change.facts["sequence"])

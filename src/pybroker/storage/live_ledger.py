@@ -46,12 +46,14 @@ class EntryBuffer:
     Running sums are made when they are asked for, and then go on from where they ended: appends do not pay for them.
     """
 
-    __slots__ = ("_bytes_before", "_messages_before", "first_entry_id", "message_counts", "payloads")
+    __slots__ = ("_bytes_before", "_messages_before", "first_entry_id", "message_counts", "payloads", "size_bytes")
 
     def __init__(self, first_entry_id: int) -> None:
         self.first_entry_id = first_entry_id
         self.payloads: list[bytes] = []
         self.message_counts: list[int] = []
+        self.size_bytes = 0
+        """What was put here, with what was cut off again; counted by who fills it."""
         self._messages_before = array("Q", (0,))
         self._bytes_before = array("Q", (0,))
 
@@ -142,6 +144,15 @@ class LiveLedger:
         self.writing: EntryBuffer | None = None
         self.buffer = EntryBuffer(extent.entry_count)
         self._publish_time_of = publish_time_of
+
+    @property
+    def unstored_bytes(self) -> int:
+        """In memory, until the checkpoint that writes it has ended."""
+        return self.buffer.size_bytes + (0 if self.writing is None else self.writing.size_bytes)
+
+    @property
+    def unstored_entries(self) -> int:
+        return len(self.buffer.payloads) + (0 if self.writing is None else len(self.writing.payloads))
 
     def set_state(self, state: LedgerState) -> None:
         assert state in _NEXT_STATES[self.state], f"ledger {self.ledger_id}: {self.state} to {state}"

@@ -4,8 +4,9 @@ Operation: an append goes into its ledger's buffer and into the journal; when th
 hears of its runs in one list. Reads come from the buffer, or from the segment file in a reading thread. See
 docs/storage-format.md for the files and what happens to them when.
 What must always hold: `append_completed` without error means as durable as configured; entry ids of a ledger have no gaps;
-memory and journal are bounded: beyond `journal_max_bytes` and `journal_max_records` runs wait in `_held` until a checkpoint
-has ended, which their owners feel as later completions; without space they are refused (`space.py`), and nothing waits.
+memory and journal are bounded: near `journal_max_bytes` and `journal_max_records` runs of the ledgers that have most there wait
+in `_held` until a checkpoint has ended, at these limits those of all, which their owners feel as later completions; without space
+they are refused (`space.py`), and nothing waits.
 What is left to others: which ledgers belong to what (metadata), who appends (managed ledger), the directory's lock (app).
 
 Concurrency: the loop only. Threads: journal writer, journal files, checkpoint, space, cold reads; each gets plain values.
@@ -14,7 +15,6 @@ Concurrency: the loop only. Threads: journal writer, journal files, checkpoint, 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
@@ -30,6 +30,7 @@ from pybroker.storage.checkpointer import Checkpointer
 from pybroker.storage.cursor_shelf import CursorShelf, merge
 from pybroker.storage.cursor_store import CursorDone, CursorOwner, CursorStore
 from pybroker.storage.disk import DiskFile
+from pybroker.storage.held_runs import HeldRuns
 from pybroker.storage.journal import Journal, JournalSetup
 from pybroker.storage.journal_direct import open_journal
 from pybroker.storage.journal_items import JournalBatch, JournalMark, JournalRecord, ListenersTold
@@ -101,7 +102,7 @@ class LocalStore(LedgerStore, CursorStore):
             ledger = self._ledgers[ledger_id] = LiveLedger(ledger_id, extent, publish_time_of)
             ledger.set_state(LedgerState.FENCED)  # nobody continues the ledger of an earlier run
         self._damaged_cursors = set(opened.damaged_cursors)
-        self._held: deque[AppendRun] = deque()
+        self._held = HeldRuns()
         self._held_waiters: list[asyncio.Future[None]] = []
         self._idle_waiters: dict[int, list[asyncio.Future[None]]] = {}
         self._waiting: dict[asyncio.Future[None], None] = {}  # in the order of their calls
@@ -198,8 +199,9 @@ class LocalStore(LedgerStore, CursorStore):
         assert run.first_entry_id == ledger.next_entry_id, "entry ids of a ledger have no gaps"
         ledger.next_entry_id += len(run.payloads)
         ledger.pending_runs += 1
-        if self._held or self._checkpointer.is_full:
-            self._held.append(run)
+        held = self._held
+        if (held and held.holds(run.ledger_id)) or not self._checkpointer.admits(ledger):
+            held.hold(run)
         else:
             self._admit(ledger, run)
 
@@ -207,13 +209,13 @@ class LocalStore(LedgerStore, CursorStore):
         buffer = ledger.buffer
         buffer.payloads += run.payloads
         buffer.message_counts += run.message_counts
+        buffer.size_bytes += run.size_bytes
         self._journal.put(run)
         self._checkpointer.appended(ledger, run.size_bytes, len(run.payloads))
 
     def _release_held(self) -> None:
-        """A checkpoint has ended: runs that waited for it go on, in order."""
-        while self._held and not self._checkpointer.is_full:
-            run = self._held.popleft()
+        """A checkpoint has ended: runs that waited for it go on."""
+        for run in self._held.release(self._may_go):
             ledger = self._ledgers.get(run.ledger_id)
             if ledger is None or ledger.has_refused:
                 self._refuse_later(run)
@@ -227,6 +229,11 @@ class LocalStore(LedgerStore, CursorStore):
                 if not waiter.done():
                     waiter.set_result(None)
 
+    def _may_go(self, run: AppendRun) -> bool:
+        """Into memory and journal, or back to its owner."""
+        ledger = self._ledgers.get(run.ledger_id)
+        return ledger is None or ledger.has_refused or self._checkpointer.admits(ledger)
+
     def _space_changed(self) -> None:
         """There is no more room, or room again."""
         refusal = self._space.refusal()
@@ -234,7 +241,7 @@ class LocalStore(LedgerStore, CursorStore):
             self._files.try_again()
             return
         # The checkpoint that held runs wait for may never end: their owners are told now.
-        held, self._held = list(self._held), deque()
+        held = self._held.take_all()
         if held:
             for ledger in filter(None, (self._ledgers.get(run.ledger_id) for run in held)):
                 if ledger.state is LedgerState.OPEN:
@@ -403,8 +410,7 @@ class LocalStore(LedgerStore, CursorStore):
                 return
         elif ledger.state is LedgerState.OPEN:
             ledger.set_state(LedgerState.FENCED)
-        for run in [run for run in self._held if run.ledger_id == ledger_id]:
-            self._held.remove(run)
+        for run in self._held.take(ledger_id):
             self._refuse_later(run)
             if ledger is not None:
                 self._run_ended(ledger)

@@ -313,6 +313,30 @@ async def test_appends_beyond_the_journal_limit_wait_for_the_checkpoint_and_keep
     await store.close()
 
 
+async def test_a_ledger_with_little_in_memory_does_not_wait_because_another_one_has_filled_it() -> None:
+    options = dataclasses.replace(SMALL, checkpoint_max_bytes=8_000, journal_max_bytes=16_000)
+    store, _ = await open_store(FaultDisk(), options)
+    flood, steady = Listener(), Listener()
+    flooded, steadily = await store.create_ledger(), await store.create_ledger()
+    for number, payload in enumerate(entries(300)):
+        flood.append(store, flooded, number, [payload])
+    held = store.stats().held_runs
+    assert held > 100
+    for number in range(3):
+        steady.append(store, steadily, number, [b"x" * 100])
+    assert store.stats().held_runs == held
+    # Who has less than a share may fill what is kept, and no more.
+    for number in range(3, 60):
+        steady.append(store, steadily, number, [b"x" * 100])
+    assert store.stats().held_runs > held
+    assert store.stats().journal_live_bytes <= 16_000 + 200
+    await store.flush()
+    for listener, count in ((flood, 300), (steady, 60)):
+        assert [run.first_entry_id for runs, _ in listener.calls for run in runs] == list(range(count))
+        assert listener.errors == []
+    await store.close()
+
+
 async def test_close_completes_what_was_appended_and_starts_clean() -> None:
     disk = FaultDisk()
     options = dataclasses.replace(SMALL, checkpoint_max_bytes=4000, journal_max_bytes=10_000)

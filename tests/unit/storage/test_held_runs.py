@@ -1,0 +1,71 @@
+"""Appends that wait for a checkpoint: in their order by ledger, ledgers in turns."""
+
+from pybroker.storage.held_runs import HeldRuns
+from pybroker.storage.ledger_store import AppendRun
+
+
+class Nobody:
+    """Whoever appended is not told in these tests."""
+
+    def append_completed(self, runs: list[AppendRun], error: Exception | None) -> None:
+        raise AssertionError
+
+
+def run(ledger_id: int, entry_id: int) -> AppendRun:
+    return AppendRun(Nobody(), ledger_id, entry_id, [b"x"], [1], 1, None)
+
+
+def places(runs: list[AppendRun]) -> list[tuple[int, int]]:
+    return [(each.ledger_id, each.first_entry_id) for each in runs]
+
+
+def held(*of_ledgers: int) -> HeldRuns:
+    """Runs of these ledgers, in this order, with rising entry ids."""
+    runs = HeldRuns()
+    for entry_id, ledger_id in enumerate(of_ledgers):
+        runs.hold(run(ledger_id, entry_id))
+    return runs
+
+
+def test_ledgers_take_turns_and_keep_their_own_order() -> None:
+    runs = held(1, 1, 1, 2, 3, 2)
+    assert len(runs) == 6
+    assert places(list(runs.release(lambda _: True))) == [(1, 0), (2, 3), (3, 4), (1, 1), (2, 5), (1, 2)]
+    assert not runs
+
+
+def test_a_ledger_that_may_not_go_stops_no_other_and_is_asked_once() -> None:
+    runs = held(1, 1, 2, 2)
+    asked = []
+
+    def may_go(each: AppendRun) -> bool:
+        asked.append(each.ledger_id)
+        return each.ledger_id == 2
+
+    assert places(list(runs.release(may_go))) == [(2, 2), (2, 3)]
+    assert asked == [1, 2, 2]
+    assert runs.holds(1)
+    assert not runs.holds(2)
+
+
+def test_turns_go_on_where_they_ended() -> None:
+    runs = held(1, 1, 2, 2)
+    left = 1
+
+    def may_go(_: AppendRun) -> bool:
+        nonlocal left
+        left -= 1
+        return left >= 0
+
+    assert places(list(runs.release(may_go))) == [(1, 0)]
+    left = 2
+    assert places(list(runs.release(may_go))) == [(2, 2), (1, 1)]
+
+
+def test_all_runs_of_a_ledger_or_of_all_are_taken() -> None:
+    runs = held(1, 2, 1, 3)
+    assert places(runs.take(1)) == [(1, 0), (1, 2)]
+    assert runs.take(1) == []
+    assert len(runs) == 2
+    assert places(runs.take_all()) == [(2, 1), (3, 3)]
+    assert not runs
