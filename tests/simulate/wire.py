@@ -55,7 +55,7 @@ class Wire(asyncio.Protocol):
 
     def send(self, frames: bytes) -> None:
         """Whole frames, or anything else; nothing once the connection has ended."""
-        if not self.is_open:
+        if not self.is_open or self._transport.is_closing():
             return
         for frame in _split(frames):
             self._listener.command_sent(self, frame.command)

@@ -1,0 +1,83 @@
+"""When nothing happens any more: nothing waits without a reason, nobody is left, and statistics say what the clients saw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.simulate.case import Case, Finding
+from tests.simulate.running import backlogs
+
+
+def the_run_ends(case: Case) -> Iterator[Finding]:
+    if not case.run.finished:
+        yield Finding("in time", "the run did not come to its end")
+
+
+def no_bug_was_met(case: Case) -> Iterator[Finding]:
+    for text in case.run.bugs:
+        yield Finding("bugs", text)
+
+
+def the_broker_has_let_go(case: Case) -> Iterator[Finding]:
+    """Of tasks, holds, memory and whatever else its clients took up."""
+    for text in case.run.left:
+        yield Finding("left behind", text)
+
+
+def nothing_waits_without_a_reason(case: Case) -> Iterator[Finding]:
+    """Consumers were there who took and acknowledged everything: so everything is acknowledged."""
+    look = case.run.settled
+    for (topic, name), backlog in backlogs(look).items():
+        facts = look.stats[topic]["subscriptions"][name]
+        if backlog and facts["consumers"] and not _is_for_nobody(case, topic, name):
+            gate = look.standstills.get((topic, name))
+            yield Finding(
+                "standstill", f"{backlog} entries wait on {name} of {topic} although consumers take everything: {gate}"
+            )
+        if facts["unackedMessages"] and facts["consumers"]:
+            yield Finding("statistics", f"{facts['unackedMessages']} unacked on {name} of {topic}, clients hold none")
+
+
+def _is_for_nobody(case: Case, topic: str, name: str) -> bool:
+    """Who reads compacted leaves what is behind the compacted view to others."""
+    return any(
+        event.facts["compacted"] and (event.facts["topic"], event.facts["subscription"]) == (topic, name)
+        for event in case.attached.values()
+    )
+
+
+def nothing_is_left(case: Case) -> Iterator[Finding]:
+    look = case.run.drained
+    for (topic, name), backlog in backlogs(look).items():
+        if backlog:
+            yield Finding(
+                "standstill", f"{backlog} entries of {name} on {topic} never came to a consumer that takes all"
+            )
+    for topic, stats in look.stats.items():
+        if stats["publishers"]:
+            yield Finding(
+                "left behind", f"producers on {topic}: {[each['producerName'] for each in stats['publishers']]}"
+            )
+        for name, facts in stats["subscriptions"].items():
+            if facts["consumers"]:
+                yield Finding("left behind", f"consumers on {name} of {topic}")
+            if not facts.get("isDurable", True):
+                yield Finding("left behind", f"the subscription {name} of a reader on {topic}")
+
+
+def backlogs_are_exact(case: Case) -> Iterator[Finding]:
+    """A subscription's backlog is what a consumer gets who takes it to its end."""
+    for (topic, name), backlog in case.run.backlog_before_drain.items():
+        got = {event.facts["position"] for event in case.got[topic, name] if event.actor.startswith("drain")}
+        if len(got) != backlog:
+            yield Finding("statistics", f"{name} of {topic} said it had {backlog} entries and gave {len(got)}")
+
+
+AT_REST = (
+    the_run_ends,
+    no_bug_was_met,
+    the_broker_has_let_go,
+    nothing_waits_without_a_reason,
+    nothing_is_left,
+    backlogs_are_exact,
+)

@@ -1,0 +1,101 @@
+"""Every request is answered, once, in time and with something that it may be answered with."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from tests.simulate import tape
+from tests.simulate.case import Case, Finding
+
+ANSWER_S = 65.0
+"""Longer than a broker may wait for whatever a request waits for; `subscriptionTurnTimeoutSeconds` is 25."""
+LATE_NEWS_S = 3.0
+"""So long after a crash a client may learn of it only."""
+LONGEST_BUSY_S = 40.0
+"""A broker finds out within this time that a client is dead whose connection only seems to live."""
+NEVER_TOLD = ("UnknownError", "TooManyRequests")
+"""A bug, and a limit that no script comes near."""
+
+
+def every_request_is_answered(case: Case) -> Iterator[Finding]:
+    """Unless its connection ended."""
+    ended = {event.facts["link"]: event for event in case.tape.of(tape.UNLINKED)}
+    open_requests: dict[tuple[str, int], tape.Event] = {}
+    for event in case.tape.of(tape.ASKED, tape.ANSWERED):
+        key = (event.facts["link"], event.facts["request_id"])
+        if event.what == tape.ASKED:
+            open_requests[key] = event
+        elif event.facts["answer"] == "PRODUCER_SUCCESS" and key in open_requests:
+            open_requests.pop(key)  # One who waits for exclusive access was told that it waits.
+        elif key in open_requests:
+            asked = open_requests.pop(key)
+            if event.at_s - asked.at_s > ANSWER_S:
+                took_s = event.at_s - asked.at_s
+                yield Finding("in time", f"{asked.facts['command']} of {asked.actor} took {took_s:.0f} s", event.index)
+    end_s = case.tape.events[-1].at_s
+    for (link, _), asked in open_requests.items():
+        until = ended[link].at_s if link in ended else end_s
+        if until - asked.at_s > ANSWER_S:
+            yield Finding("answers", f"{asked.facts['command']} of {asked.actor} was never answered", asked.index)
+
+
+def nobody_is_told_of_a_bug(case: Case) -> Iterator[Finding]:
+    for event in case.tape.of(tape.ANSWERED, tape.SEND_REFUSED, tape.ACK_STORED):
+        if event.facts.get("error") in NEVER_TOLD:
+            yield Finding(
+                "answers", f"{event.actor} was told {event.facts['error']}: {event.facts.get('message')}", event.index
+            )
+    for event in case.tape.of(tape.HTTP):
+        is_full = "disk is full" in str(event.facts.get("answer"))
+        if event.facts.get("status", 0) >= 500 and event.facts["status"] != 503 and not is_full:
+            yield Finding("answers", f"{event}", event.index)
+
+
+def connections_end_for_a_reason(case: Case) -> Iterator[Finding]:
+    """The broker ends one only when it stops, or when a client broke the protocol, which none does here."""
+    down: list[tuple[float, float]] = []
+    for event in case.tape.of(tape.FAULT):
+        if event.facts["how"] in ("kill", "power_cut", "stall"):
+            if event.facts["is_begin"]:
+                down.append((event.at_s, 1e12))
+            elif down:
+                down[-1] = (down[-1][0], event.at_s + LATE_NEWS_S)
+    # Who is fenced out is not told: the next message that it sends ends its connection, as on Pulsar.
+    fenced = {
+        event.facts["topic"]
+        for event in case.tape.of(tape.ATTACHED)
+        if event.facts.get("access") == "ExclusiveWithFencing"
+    }
+    victims = {event.actor for event in case.tape.of(tape.SENT) if event.facts["topic"] in fenced}
+    for event in case.tape.of(tape.UNLINKED):
+        is_down = any(begin <= event.at_s <= end for begin, end in down)
+        if event.facts["why"] == "ended" and not is_down and event.actor not in victims:
+            yield Finding("answers", f"the broker ended the connection of {event.actor}", event.index)
+
+
+def busy_only_with_somebody(case: Case) -> Iterator[Finding]:
+    """A place is refused as taken only while somebody has it, had it until lately, or is about to learn that it has."""
+    times: dict[tuple[str, str | None], dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    for event in case.tape.of(tape.ATTACHED, tape.DETACHED):
+        facts = event.facts
+        who = str(facts.get("consumer", facts.get("session"))).partition("#")[0]
+        stays = times[facts["topic"], facts.get("subscription")][who]
+        if event.what == tape.ATTACHED:
+            stays.append((event.at_s, 1e12))
+        elif stays:
+            stays[-1] = (stays[-1][0], event.at_s)
+    for event in case.tape.of(tape.REFUSED):
+        facts = event.facts
+        if facts["error"] not in ("ProducerBusy", "ConsumerBusy"):
+            continue
+        place = (facts["topic"], facts["subscription"])
+        others = [stay for who, stays in times[place].items() if who != facts["slot"] for stay in stays]
+        own = [stay for stay in times[place][facts["slot"]] if stay[1] > event.at_s - LONGEST_BUSY_S]
+        if not own and not any(begin - LONGEST_BUSY_S <= event.at_s <= end + LONGEST_BUSY_S for begin, end in others):
+            yield Finding(
+                "answers", f"{facts['slot']} was told {facts['error']} on {place}, where nobody is", event.index
+            )
+
+
+OF_ANSWERS = (every_request_is_answered, nobody_is_told_of_a_bug, connections_end_for_a_reason, busy_only_with_somebody)

@@ -1,0 +1,191 @@
+"""Every subscription gets everything, nothing again that it said it has, and in the order that its type promises."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from tests.simulate import tape
+from tests.simulate.case import Case, Finding, Key
+from tests.simulate.running import KEEPER
+
+GRACE_S = 5.0
+"""Who is said to hold a message must be attached for so long afterwards: its client may not know yet that it is closed."""
+
+
+def acknowledged_stays_acknowledged(case: Case) -> Iterator[Finding]:
+    """Who subscribes after an acknowledgement was receipted never gets to see what it covers."""
+    done: dict[Key, dict[tuple[int, int], int]] = defaultdict(dict)
+    up_to: dict[Key, list[tuple[tuple[int, int], int]]] = defaultdict(list)
+    parts: dict[tuple[str, str, str], int] = {}
+    for event in case.tape.of(tape.ACK_STORED, tape.GOT):
+        facts = event.facts
+        key = (facts["topic"], facts["subscription"])
+        if event.what == tape.ACK_STORED:
+            if facts["error"] or not _is_durable(case, facts["consumer"]):
+                continue
+            if "up_to" in facts:
+                up_to[key].append((facts["up_to"], event.index))
+            elif "part_of" in facts:
+                parts |= {(*key, value): event.index for value in facts["values"]}
+            else:
+                done[key] |= dict.fromkeys(facts["positions"], event.index)
+            continue
+        attached = case.attached.get(facts["consumer"])
+        if attached is None:
+            continue
+        begun = attached.facts["begun"]
+        acked_at = [done[key].get(facts["position"], -1)]
+        acked_at += [index for position, index in up_to[key] if position >= facts["position"]]
+        acked_at += [parts.get((*key, value), -1) for value in facts["values"]]
+        for index in acked_at:
+            if 0 <= index < begun and not case.is_disturbed(*key, _asked(case, index), event.index):
+                yield Finding(
+                    "acks",
+                    f"{facts['position']} {facts['values']} came again to {facts['consumer']} on {key}",
+                    event.index,
+                )
+                break
+
+
+def _asked(case: Case, stored_index: int) -> int:
+    """Where the acknowledgement was asked for that is stored here."""
+    stored = case.tape.events[stored_index]
+    for event in reversed(case.of_consumer[stored.facts["consumer"]]):
+        if event.index < stored_index and event.what == tape.ACKED:
+            return event.index
+    return stored_index
+
+
+def _is_durable(case: Case, consumer: str) -> bool:
+    attached = case.attached.get(consumer)
+    return attached is not None and bool(attached.facts["durable"])
+
+
+def everything_is_delivered(case: Case) -> Iterator[Finding]:
+    """What was receipted after a subscription was there comes to one of its consumers."""
+    first: dict[Key, int] = {}
+    compacted: set[Key] = set()
+    for event in case.attached.values():
+        key = (event.facts["topic"], event.facts["subscription"])
+        if event.facts["compacted"]:
+            compacted.add(key)
+        if event.facts["durable"] and event.facts["begun"] > case.last_removal(*key):
+            first.setdefault(key, event.index)
+    for topic, stats in case.run.drained.stats.items():
+        for name, facts in stats["subscriptions"].items():
+            key = (topic, name)
+            if name == KEEPER or key in compacted or key not in first or not facts.get("isDurable", True):
+                continue
+            values = {value for event in case.got[key] for value in event.facts["values"]}
+            for event in case.tape.of(tape.RECEIPTED):
+                sent = case.sent[event.facts["values"][0]]
+                if event.facts["topic"] != topic or sent.index < first[key]:
+                    continue
+                missing = [value for value in event.facts["values"] if value not in values]
+                if missing and not case.is_disturbed(*key, sent.index):
+                    yield Finding(
+                        "delivery", f"{missing} at {event.facts['position']} never came to {key}", event.index
+                    )
+
+
+def nobody_gets_a_message_twice(case: Case) -> Iterator[Finding]:
+    """One consumer, between two subscribes, gets it once, and once more for each time that it asked for it or became active.
+
+    What it asks for again may be on its way to it for the first time.
+    """
+    for consumer, events in case.of_consumer.items():
+        times: dict[tuple[tuple[int, int], str], int] = defaultdict(int)
+        chances = 1
+        for event in events:
+            if event.what in (tape.NACKED, tape.ACTIVE):
+                chances += 1
+            elif event.what == tape.GOT:
+                for value in event.facts["values"]:
+                    place = (event.facts["position"], value)
+                    times[place] += 1
+                    if times[place] > chances:
+                        yield Finding(
+                            "twice", f"{consumer} got {value} at {event.facts['position']} again", event.index
+                        )
+
+
+def in_order_for_one(case: Case) -> Iterator[Finding]:
+    """Exclusive and Failover: by position, until the consumer asks for something again. Key_Shared: by position for each key, but
+    for what comes again."""
+    for consumer, events in case.of_consumer.items():
+        attached = case.attached.get(consumer)
+        if attached is None or attached.facts["kind"] == "Shared" or attached.facts["out_of_order"]:
+            continue
+        is_keyed = attached.facts["kind"] == "Key_Shared"
+        if is_keyed and _has_delays(case):
+            continue
+        last: dict[str, tuple[int, int]] = {}
+        for event in events:
+            if event.what in (tape.NACKED, tape.ACTIVE) and not is_keyed:
+                last.clear()
+            elif event.what == tape.GOT and not (is_keyed and (not event.facts["key"] or event.facts["redeliveries"])):
+                lane = event.facts["key"] if is_keyed else ""
+                if event.facts["position"] < last.get(lane, (-1, -1)):
+                    yield Finding(
+                        "order",
+                        f"{consumer} got {event.facts['position']} of key {lane!r} after {last[lane]}",
+                        event.index,
+                    )
+                last[lane] = event.facts["position"]
+
+
+def _has_delays(case: Case) -> bool:
+    return any("delay_s" in step.facts for actor in case.run.script.actors for step in actor.steps if step.do == "send")
+
+
+def one_holder_of_a_key(case: Case) -> Iterator[Finding]:
+    """Key_Shared: while somebody holds a message of a key, nobody else gets another of it."""
+    held: dict[tuple[str, str, str], dict[str, dict[tuple[int, int], tape.Event]]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
+    for event in case.tape.of(tape.GOT, tape.ACKED, tape.NACKED, tape.DETACHED):
+        facts = event.facts
+        consumer = facts.get("consumer")
+        attached = case.attached.get(consumer or "")
+        if attached is None or attached.facts["kind"] != "Key_Shared" or attached.facts["out_of_order"]:
+            continue
+        key = (facts["topic"], facts["subscription"])
+        if event.what == tape.GOT:
+            if not facts["key"]:
+                continue
+            lane = held[*key, facts["key"]]
+            for other, positions in lane.items():
+                if other != consumer and positions and _stays(case, other, event):
+                    yield Finding(
+                        "keys",
+                        f"{consumer} got {facts['position']} of {facts['key']} while {other} holds {sorted(positions)}",
+                        event.index,
+                    )
+            lane[consumer][facts["position"]] = event
+            continue
+        for (topic, subscription, _), lane in held.items():
+            if (topic, subscription) != key or consumer not in lane:
+                continue
+            if event.what == tape.DETACHED or facts.get("positions", ()) is None:
+                lane[consumer].clear()
+            else:
+                for position in facts.get("positions") or ():
+                    lane[consumer].pop(position, None)
+
+
+def _stays(case: Case, consumer: str, since: tape.Event) -> bool:
+    """Whether it is attached, without having asked for anything again, for a while from then on."""
+    for event in case.of_consumer[consumer]:
+        if event.index > since.index and event.what == tape.DETACHED:
+            return event.at_s - since.at_s > GRACE_S
+    return True
+
+
+OF_DELIVERY = (
+    acknowledged_stays_acknowledged,
+    everything_is_delivered,
+    nobody_gets_a_message_twice,
+    in_order_for_one,
+    one_holder_of_a_key,
+)

@@ -1,0 +1,233 @@
+"""Runs a script in a world: the actors at the same time, then quiet, then what the judge looks at.
+
+prepare   topics with their policies, and on some a subscription `keeper` that nobody touches
+act       all actors, and nature's faults among them
+settle    every fault has ended; consumers that are still there take and acknowledge all that comes
+look      statistics and standstills while they are there: what still waits has to have a reason
+drain     clients are gone; each subscription is read to its end by a consumer of the judge's own
+look      once more: nobody is left, nothing waits
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulate import tape
+from tests.simulate.actors.admin import Admin
+from tests.simulate.actors.client import Client
+from tests.simulate.actors.slots import ConsumerSlot
+from tests.simulate.leftovers import after_clients
+from tests.simulate.loop import WALL_START_MS
+from tests.simulate.script import ADMIN, CLIENT, NATURE, ActorScript, Script
+from tests.simulate.tape import Tape
+from tests.simulate.world import World
+
+KEEPER = "keeper"
+QUIET_S = 12.0
+"""Who waits got nothing for so long: longer than any delay, election or retry that a script can bring about."""
+SILENT_S = 200.0
+"""The same where a connection was cut of which the broker learns only by its keep-alive."""
+READER_RETURN_S = 65.0
+"""So long a reader's subscription waits for its reader after a seek, and a little more."""
+DRAIN_PERMITS = 1000
+
+
+@dataclass
+class Look:
+    """What the broker says of its topics at one moment: `stats` by full name, and why subscriptions stand still."""
+
+    stats: dict[str, dict[str, Any]] = field(default_factory=dict)
+    standstills: dict[tuple[str, str], str] = field(default_factory=dict)
+    unloaded: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Run:
+    """What there is to judge."""
+
+    script: Script
+    tape: Tape
+    settled: Look = field(default_factory=Look)
+    drained: Look = field(default_factory=Look)
+    backlog_before_drain: dict[tuple[str, str], int] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
+    """What is still there although every client has left."""
+    bugs: list[str] = field(default_factory=list)
+    """What the broker calls a bug of its own, and what escaped its tasks."""
+    finished: bool = False
+
+
+async def run(world: World, script: Script) -> Run:
+    """From the first start of the world's broker on; it runs still afterwards, without clients."""
+    found = Run(script, Tape(lambda: world.now_s, world.note))
+    await world.start()
+    await _Running(world, script, found).run()
+    found.left = after_clients(world)
+    found.bugs = world.bugs
+    found.finished = True
+    return found
+
+
+class _Running:
+    def __init__(self, world: World, script: Script, found: Run) -> None:
+        self.world = world
+        self.script = script
+        self.found = found
+        self.tape = found.tape
+        self.judge = Admin("judge", world.http, self.tape, script.topics)
+        self.clients: list[Client] = []
+        steps = [step for actor in script.actors for step in actor.steps]
+        self._quiet_s = SILENT_S if any(step.facts.get("silently") for step in steps) else QUIET_S
+
+    async def run(self) -> None:
+        await self._prepare()
+        clients = [self._client(each) for each in self.script.actors if each.kind == CLIENT]
+        self.clients = [client for client, _ in clients]
+        async with asyncio.TaskGroup() as everybody:
+            for client in self.clients:
+                await client.__aenter__()
+            for client, actor in clients:
+                everybody.create_task(client.run(actor.steps))
+            for actor in self.script.actors:
+                if actor.kind == ADMIN:
+                    admin = Admin(actor.name, self.world.http, self.tape, self.script.topics)
+                    everybody.create_task(admin.run(actor.steps, asyncio.sleep))
+                elif actor.kind == NATURE:
+                    everybody.create_task(self._nature(actor))
+        self.tape.note("judge", tape.FAULT, how="all over", is_begin=False)
+        async with asyncio.TaskGroup() as everybody:
+            for client in self.clients:
+                everybody.create_task(settle(client, self._quiet_s))
+        self.found.settled = await self._look()
+        for client in self.clients:
+            for name in list(client.slots):
+                await client._close(name)
+            await client.__aexit__(None, None, None)
+        await asyncio.sleep(READER_RETURN_S)
+        await self._drain()
+        await asyncio.sleep(1)
+        self.found.drained = await self._look()
+
+    def _client(self, actor: ActorScript) -> tuple[Client, ActorScript]:
+        return self._new_client(actor.name), actor
+
+    def _new_client(self, name: str) -> Client:
+        may_ack_parts = self.script.settings.get("acknowledgment_at_batch_index_level_enabled", False)
+        return Client(
+            name,
+            self.world.connect,
+            self.tape,
+            self.world.chance(name),
+            lambda: WALL_START_MS + int(self.world.now_s * 1000),
+            self.script.topics,
+            may_ack_parts=may_ack_parts,
+        )
+
+    async def _prepare(self) -> None:
+        for topic, facts in self.script.topics.items():
+            path = f"/persistent/public/default/{topic}"
+            if facts.get("partitions"):
+                await self.judge.call("PUT", f"{path}/partitions", facts["partitions"])
+            else:
+                await self.judge.call("PUT", path)
+            if facts.get("deduplication"):
+                await self.judge.call("POST", f"{path}/deduplicationEnabled", True)
+            if facts.get("keeper"):
+                await self.judge.call("PUT", f"{path}/subscription/{KEEPER}", "earliest")
+
+    async def _nature(self, actor: ActorScript) -> None:
+        for step in actor.steps:
+            facts = step.facts
+            if step.do == "wait":
+                await asyncio.sleep(facts["s"])
+                continue
+            self.tape.note(actor.name, tape.FAULT, how=step.do, is_begin=True)
+            if step.do == "kill":
+                await self.world.kill()
+            elif step.do == "power_cut":
+                await self.world.power_cut()
+            elif step.do == "full_disk":
+                self.world.fill_disk(True)
+                await asyncio.sleep(facts["s"])
+                self.world.fill_disk(False)
+            elif self.clients:
+                client = self.clients[facts.get("which", 0) % len(self.clients)]
+                if client.link is not None:
+                    if step.do == "stall":
+                        client.link.stall()
+                        await asyncio.sleep(facts["s"])
+                    if client.link is not None:
+                        client.link.cut(silently=facts.get("silently", False))
+            if step.do in ("kill", "power_cut"):
+                await asyncio.sleep(facts["down_s"])
+                await self.world.start()
+            self.tape.note(actor.name, tape.FAULT, how=step.do, is_begin=False)
+
+    # --- at rest -----------------------------------------------------------------------------------------------------
+
+    def _all_topics(self) -> list[str]:
+        return [name for topic in self.script.topics for name in self.judge.paths(topic)]
+
+    async def _look(self) -> Look:
+        look = Look()
+        for name in self._all_topics():
+            status, stats = await self.judge.call("GET", "/" + name.replace("://", "/") + "/stats")
+            if status != 200:
+                continue
+            look.stats[name] = stats
+            topic = self.world.broker.loaded.persistent.get(name)
+            if topic is None:
+                continue
+            for subscription in topic.subscriptions.values():
+                standstill = subscription.standstill
+                look.standstills[name, subscription.name] = "" if standstill is None else standstill.gate.name
+        return look
+
+    async def _drain(self) -> None:
+        """Read each subscription to its end, all of them at once; one client for each topic."""
+        look = await self._look()
+        for (topic, subscription), count in backlogs(look).items():
+            self.found.backlog_before_drain[topic, subscription] = count
+        async with asyncio.TaskGroup() as everybody:
+            for number, (topic, stats) in enumerate(look.stats.items()):
+                everybody.create_task(self._drain_topic(number, topic, list(stats["subscriptions"])))
+
+    async def _drain_topic(self, number: int, topic: str, subscriptions: list[str]) -> None:
+        async with self._new_client(f"drain{number}") as client:
+            for name in subscriptions:
+                facts = {"subscription": name, "kind": "Exclusive"}
+                await client._open(name, ConsumerSlot(client, client._new_id(), topic, facts))
+            await settle(client, QUIET_S)
+            for name in list(client.slots):
+                await client._close(name)
+
+
+async def settle(client: Client, quiet_s: float) -> None:
+    """Take and acknowledge whatever comes, with receipts, and have producers answered, until nothing comes for a while."""
+    for name in list(client.slots):
+        await client._do_flush(name)
+        await client._settled(client.slots.get(name))
+    while True:
+        for slot in client.slots.values():
+            if isinstance(slot, ConsumerSlot) and slot.is_open:
+                slot.wanted_permits = DRAIN_PERMITS
+                if slot.held:
+                    slot.acknowledge(list(slot.held), has_receipt=True)
+                slot.fill_permits()
+        client.arrived.clear()
+        try:
+            async with asyncio.timeout(quiet_s):
+                await client.arrived.wait()
+        except TimeoutError:
+            return
+
+
+def backlogs(look: Look) -> dict[tuple[str, str], int]:
+    """Entries that each subscription still has, as statistics say."""
+    return {
+        (topic, name): subscription["msgBacklog"]
+        for topic, stats in look.stats.items()
+        for name, subscription in stats["subscriptions"].items()
+    }
