@@ -36,6 +36,7 @@ class Surroundings:
     stats: BrokerStats = field(default_factory=BrokerStats)
     network: Network = field(default_factory=Network)
     threads: Threads = field(default_factory=Threads)
+    _timers: dict[object, asyncio.TimerHandle] = field(default_factory=dict, init=False, repr=False)
 
     @functools.cached_property
     def memory(self) -> Memory:
@@ -52,5 +53,16 @@ class Surroundings:
         return Memory(limit_bytes, own, self.clock)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
-        """Call back on the running loop after `delay_s` seconds."""
-        asyncio.get_running_loop().call_later(delay_s, callback)
+        """Call back on the running loop after `delay_s` seconds, if the broker is still there then."""
+        token = object()
+        self._timers[token] = asyncio.get_running_loop().call_later(delay_s, self._ring, token, callback)
+
+    def _ring(self, token: object, callback: Callable[[], None]) -> None:
+        del self._timers[token]
+        callback()
+
+    def cancel_timers(self) -> None:
+        """The broker is closed: nobody is called back any more, and nothing of it is held by the loop."""
+        timers, self._timers = self._timers, {}
+        for timer in timers.values():
+            timer.cancel()

@@ -30,16 +30,21 @@ class TaskOwner:
         if self._closed:
             work.close()
             return
+        self._begin(work, what)
+
+    def _begin(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=f"{self._name}:{what}")
         self._tasks[task] = None
         task.add_done_callback(self._ended)
+        return task
 
     async def run_to_end(self, work: Coroutine[Any, Any, Result], what: str) -> Result:
         """Await `work`, which goes on to its end also when the caller is cancelled: that takes effect afterwards."""
         if self._closed:
             return await work
         ended: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self.start(_settle(ended, work), what)
+        task = self._begin(_settle(ended, work), what)
+        task.add_done_callback(lambda _: _settle_unbegun(ended, work))
         cancelled: asyncio.CancelledError | None = None
         while not ended.done():
             try:
@@ -66,6 +71,13 @@ class TaskOwner:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+
+def _settle_unbegun(ended: asyncio.Future[Result], work: Coroutine[Any, Any, Result]) -> None:
+    """A task that is cancelled before its first step runs nothing of its coroutine, also nothing that would say so."""
+    if not ended.done():
+        work.close()
+        ended.cancel()
 
 
 async def _settle(ended: asyncio.Future[Result], work: Coroutine[Any, Any, Result]) -> None:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from tests.simulate.coverage import Coverage, http_name
+from tests.simulate.coverage import Coverage, http_name, inner
 from tests.simulate.life import PORT, Gone, Life
 from tests.simulate.loop import SimulatedLoop
 from tests.simulate.network import SimulatedNetwork
@@ -87,6 +87,7 @@ class World:
     def __init__(self, seed: int, settings: dict[str, Any]) -> None:
         self.seed = seed
         self.loop = SimulatedLoop(self.chance("loop"), 1000.0)
+        self.began_s = self.loop.time()
         self.loop.slowness = self.chance("slowness").choice((1, 1, 1, 10, 50))
         self.loop.set_exception_handler(self._escaped)
         self.network = SimulatedNetwork(self.chance("network"), self.loop, self._heard)
@@ -94,6 +95,8 @@ class World:
         self.config_fields = {**fixed, **settings}
         self.options = OPTIONS[self.chance("options").randrange(len(OPTIONS))]
         self.history: list[Happened] = []
+        self.notes_commands = False
+        """Whether each command is a line of the history, too."""
         self.bugs: list[str] = []
         self.coverage = Coverage()
         self.crashes = 0
@@ -157,6 +160,10 @@ class World:
     def digest(self) -> str:
         """Of every byte that arrived anywhere, with direction and time."""
         return self._bytes_heard.hexdigest()
+
+    async def sleep(self, seconds: float) -> None:
+        """Let so much of the world's time pass."""
+        await asyncio.sleep(seconds)
 
     def note(self, actor: str, what: str, **facts: Any) -> None:
         """One line of the history."""
@@ -304,9 +311,13 @@ class World:
 
     def command_sent(self, wire: Wire, command: pb.BaseCommand) -> None:
         self.coverage.sent(wire.number, command)
+        if self.notes_commands:
+            self.note(f"wire {wire.number}", "says", command=_text(command))
 
     def command_received(self, wire: Wire, command: pb.BaseCommand) -> None:
         self.coverage.received(wire.number, command)
+        if self.notes_commands:
+            self.note(f"wire {wire.number}", "hears", command=_text(command))
 
     def wire_closed(self, wire: Wire) -> None:
         self.coverage.left(wire.number)
@@ -355,6 +366,10 @@ class World:
         for process in self.lives:
             process.bury()
         self.loop.close()
+
+
+def _text(command: pb.BaseCommand) -> str:
+    return f"{pb.BaseCommand.Type.Name(command.type)} {' '.join(str(inner(command)).split())}"
 
 
 def _is_of_the_dead(context: dict[str, Any]) -> bool:

@@ -153,3 +153,15 @@ async def test_a_task_that_fails_while_it_is_closed_does_not_stop_the_closing(ou
     assert other.history == ["started", "cancelled"]
     assert len(owner) == 0
     assert "broken at the end" in output.getvalue()
+
+
+async def test_who_waits_for_a_task_that_is_cancelled_before_it_begins_waits_no_longer() -> None:
+    owner, work = TaskOwner("owner"), Work()
+    waiting = asyncio.ensure_future(owner.run_to_end(work.run(), "work"))
+    await asyncio.sleep(0)  # it has asked for its task, which has not taken its first step
+    assert not work.history
+    async with asyncio.timeout(1):
+        await owner.close()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    assert not work.history

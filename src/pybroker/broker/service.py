@@ -184,3 +184,4 @@ class BrokerService:
         await self.commons.tasks.close()
         await self._closing.close_all()  # Those whose loading ended meanwhile.
         await self.ledgers.close()
+        self.surroundings.cancel_timers()

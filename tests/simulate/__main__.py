@@ -1,0 +1,172 @@
+"""`make simulate SEEDS=n SEED=s`: plays seeds, says how far it is, what was covered and what was found.
+
+A seed that fails is shrunk, and written below `.simulate/` as a script that people can read and `--replay` plays again; once
+mended, its line belongs into `failed_once.jsonl`, which `make test` plays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+
+from tests.simulate.coverage import Coverage
+from tests.simulate.drawing import draw
+from tests.simulate.outcome import Outcome, play
+from tests.simulate.script import Script
+from tests.simulate.shrink import shrink
+
+DIRECTORY = Path(".simulate")
+SEEDS_AT_ONCE = 20
+SEEDS_OF_A_PROCESS = 600
+HOLES_SHOWN = 40
+
+
+class Totals:
+    """Of all seeds so far."""
+
+    def __init__(self) -> None:
+        self.began_s = time.monotonic()
+        self.seeds = self.crashes = self.failed = 0
+        self.virtual_s = self.took_s = 0.0
+        self.coverage = Coverage()
+
+    def add(self, outcome: Outcome) -> None:
+        self.seeds += 1
+        self.crashes += outcome.crashes
+        self.failed += bool(outcome.findings)
+        self.virtual_s += outcome.virtual_s
+        self.took_s += outcome.took_s
+        self.coverage.add(outcome.commands, outcome.pairs)
+
+    def line(self) -> str:
+        passed_s = time.monotonic() - self.began_s
+        coverage = self.coverage
+        return (
+            f"{self.seeds} seeds, {self.seeds / passed_s:.1f} a second ({self.took_s / 60:.1f} CPU minutes),"
+            f" {self.virtual_s / 3600:.1f} virtual hours, {sum(coverage.commands.values())} commands,"
+            f" {self.crashes} crashes, {coverage.share:.0%} of {len(coverage.possible())} pairs overlapped, {self.failed} failed"
+        )
+
+    def report(self, *, shows_all_holes: bool) -> str:
+        coverage = self.coverage
+        lines = [f"{count:8d} {name}" for name, count in sorted(coverage.commands.items())]
+        holes = coverage.holes()
+        lines.append(f"{len(holes)} pairs never overlapped:")
+        shown = holes if shows_all_holes else holes[:HOLES_SHOWN]
+        lines += [f"    {one} | {other}" for one, other in shown]
+        if len(shown) < len(holes):
+            lines.append(f"    and {len(holes) - len(shown)} more (--all-holes)")
+        return "\n".join(lines)
+
+
+def play_seeds(seeds: list[int]) -> list[Outcome]:
+    """In a process of its own."""
+    found = [play(draw(seed)) for seed in seeds]
+    gc.collect()  # a world is full of circles, and nothing is collected while one turns
+    return found
+
+
+def played(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
+    """Outcomes as they come."""
+    chunks = _chunks(seeds)
+    if jobs <= 1:
+        for chunk in chunks:
+            yield from play_seeds(chunk)
+        return
+    context = multiprocessing.get_context("spawn")
+    most_chunks = SEEDS_OF_A_PROCESS // SEEDS_AT_ONCE
+    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=most_chunks) as pool:
+        running: set[Future[list[Outcome]]] = set()
+        for chunk in chunks:
+            running.add(pool.submit(play_seeds, chunk))
+            if len(running) >= jobs + 1:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield from future.result()
+        for future in running:
+            yield from future.result()
+
+
+def _chunks(seeds: Iterable[int]) -> Iterator[list[int]]:
+    chunk: list[int] = []
+    for seed in seeds:
+        chunk.append(seed)
+        if len(chunk) == SEEDS_AT_ONCE:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def write_down(outcome: Outcome, shrink_s: float) -> str:
+    """Shrink what failed, keep it, and say how to see it again."""
+    script = draw(outcome.seed)
+    if shrink_s > 0:
+        script = shrink(script, lambda smaller: bool(play(smaller).kinds & outcome.kinds), shrink_s)
+    findings = play(script).findings or outcome.findings
+    DIRECTORY.mkdir(exist_ok=True)
+    path = DIRECTORY / f"seed-{outcome.seed}.json"
+    found = [f"{rule}: {text}" for rule, text in findings]
+    path.write_text(json.dumps({"found": found, "script": json.loads(script.to_json())}) + "\n")
+    said = [
+        f"seed {outcome.seed} fails:",
+        *(f"    {text[:400]}" for text in found),
+        *(f"    {line}" for line in str(script).splitlines()),
+    ]
+    said.append(f"    again: python -m tests.simulate --replay {path}")
+    return "\n".join(said)
+
+
+def replay(path: Path, *, shows_history: bool) -> int:
+    """Play a script that was written down."""
+    script = Script.from_json(json.dumps(json.loads(path.read_text())["script"]))
+    print(script)
+    outcome = play(script, keeps_history=shows_history)
+    print(*outcome.history, sep="\n")
+    for rule, text in outcome.findings:
+        print(f"{rule}: {text}")
+    print(f"digest {outcome.digest}, {outcome.virtual_s:.1f} virtual seconds, {outcome.turns} turns")
+    return 1 if outcome.findings else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser("simulate", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="the first one")
+    parser.add_argument("--seeds", type=int, default=200, help="how many")
+    parser.add_argument("--seconds", type=float, default=0, help="end after so long, however many seeds are left")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--shrink-s", type=float, default=60, help="spent on making each failing script small")
+    parser.add_argument("--most-failures", type=int, default=5, help="end after so many")
+    parser.add_argument("--all-holes", action="store_true")
+    parser.add_argument("--quiet", action="store_true", help="no list of commands and holes")
+    parser.add_argument("--replay", type=Path, help="play a script that was written down")
+    parser.add_argument("--history", action="store_true", help="with --replay: everything that happened, in order")
+    options = parser.parse_args()
+    if options.replay is not None:
+        return replay(options.replay, shows_history=options.history)
+    totals, told_s = Totals(), time.monotonic()
+    for outcome in played(range(options.seed, options.seed + options.seeds), options.jobs):
+        totals.add(outcome)
+        if outcome.findings:
+            print(write_down(outcome, options.shrink_s), flush=True)
+        now_s = time.monotonic()
+        if now_s - told_s > 5:
+            told_s = now_s
+            print(totals.line(), file=sys.stderr, flush=True)
+        if totals.failed >= options.most_failures or (options.seconds and now_s - totals.began_s > options.seconds):
+            break
+    if not options.quiet:
+        print(totals.report(shows_all_holes=options.all_holes))
+    print(totals.line())
+    return 1 if totals.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
