@@ -70,4 +70,5 @@ async def build(surroundings: Surroundings, stores: Stores, limits: LedgerLimits
     await service.partitioned.load()
     await service.partitioned_operations.finish_deletions()
     await service.commons.load()
+    await service.transactions.recover()
     return service

@@ -20,6 +20,7 @@ from pybroker.broker.lifecycle.topic_directory import TopicDirectory
 from pybroker.broker.lifecycle.topic_making import TopicMaking
 from pybroker.broker.lifecycle.topic_watchers import TopicWatchers
 from pybroker.broker.lifecycle.topics import Topics
+from pybroker.broker.lifecycle.transaction_participants import TransactionParticipants
 from pybroker.broker.policies.change_events import ChangeEvents
 from pybroker.broker.policies.live_settings import LiveSettings
 from pybroker.broker.policies.policy_changes import PolicyChanges
@@ -39,6 +40,7 @@ from pybroker.metadata.resources import Resources
 from pybroker.metadata.store import MetadataStore
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.surroundings import Surroundings
+from pybroker.transactions.coordinators import ASSIGN, Coordinators
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.consumer import Consumer
@@ -109,6 +111,9 @@ class BrokerService:
         self._health = HealthCheck(surroundings, metadata_store, presence, topics)
         self._metadata_requests = 0
 
+        self.participants = TransactionParticipants(surroundings, topics, partitioned)
+        self.transactions = Coordinators(surroundings, metadata_store, ledgers, partitioned, self.participants.end)
+
     # --- lookups -----------------------------------------------------------------------------------------------------
 
     async def lookup(self, topic: TopicName, listener_name: str | None) -> LookupResult:
@@ -131,6 +136,8 @@ class BrokerService:
         made by the first producer or consumer: asking makes only partitioned ones.
         """
         self.require_namespace(topic.namespace)
+        if topic == ASSIGN and self.transactions.is_enabled:
+            return self.transactions.count  # before there is a document, too
         if self._metadata_requests >= self.surroundings.config.max_concurrent_lookup_request:
             raise TooManyRequests("too many lookups are under way (maxConcurrentLookupRequest), try again")
         self._metadata_requests += 1
@@ -180,6 +187,7 @@ class BrokerService:
     async def close(self) -> None:
         """Tell all clients, then close all topics, then what they share. Cancelling it gives up on what is left."""
         self.presence.is_closing = True
+        await self.transactions.close()
         await self._closing.close_all()
         await self.commons.tasks.close()
         await self._closing.close_all()  # Those whose loading ended meanwhile.

@@ -258,6 +258,8 @@ class BrokerConfig:
     transaction_buffer_snapshot_min_time_in_millis: int
     transaction_buffer_segmented_snapshot_enabled: bool
     max_active_transactions_per_coordinator: int
+    max_open_transactions_size_in_mb: int
+    max_participants_per_transaction: int
     transaction_pending_ack_log_index_min_lag: int
     transaction_log_batched_write_enabled: bool
     transaction_pending_ack_batched_write_enabled: bool
@@ -608,12 +610,14 @@ class BrokerConfig:
         broker_deduplication_snapshot_interval_seconds: int = 120,
         broker_deduplication_snapshot_frequency_in_seconds: int = 120,
         broker_deduplication_producer_inactivity_timeout_minutes: int = 360,
-        transaction_coordinator_enabled: bool = False,
+        transaction_coordinator_enabled: bool = True,
         transaction_metadata_store_provider_class_name: str = "org.apache.pulsar.transaction.coordinator.impl.MLTransactionMetadataStoreProvider",
         transaction_buffer_snapshot_max_transaction_count: int = 1000,
         transaction_buffer_snapshot_min_time_in_millis: int = 5000,
         transaction_buffer_segmented_snapshot_enabled: bool = False,
         max_active_transactions_per_coordinator: int = 0,
+        max_open_transactions_size_in_mb: int = 256,
+        max_participants_per_transaction: int = 10000,
         transaction_pending_ack_log_index_min_lag: int = 500,
         transaction_log_batched_write_enabled: bool = False,
         transaction_pending_ack_batched_write_enabled: bool = False,
@@ -969,6 +973,8 @@ class BrokerConfig:
         assign(self, "transaction_buffer_snapshot_min_time_in_millis", transaction_buffer_snapshot_min_time_in_millis)
         assign(self, "transaction_buffer_segmented_snapshot_enabled", transaction_buffer_segmented_snapshot_enabled)
         assign(self, "max_active_transactions_per_coordinator", max_active_transactions_per_coordinator)
+        assign(self, "max_open_transactions_size_in_mb", max_open_transactions_size_in_mb)
+        assign(self, "max_participants_per_transaction", max_participants_per_transaction)
         assign(self, "transaction_pending_ack_log_index_min_lag", transaction_pending_ack_log_index_min_lag)
         assign(self, "transaction_log_batched_write_enabled", transaction_log_batched_write_enabled)
         assign(self, "transaction_pending_ack_batched_write_enabled", transaction_pending_ack_batched_write_enabled)
@@ -1325,18 +1331,20 @@ _KEYS: Final = (
     KeyInfo("brokerDeduplicationSnapshotIntervalSeconds", "broker_deduplication_snapshot_interval_seconds", ValueType.INT, 120, "Time between two snapshots of a topic with traffic.", minimum=0),
     KeyInfo("brokerDeduplicationSnapshotFrequencyInSeconds", "broker_deduplication_snapshot_frequency_in_seconds", ValueType.INT, 120, "How often that time is looked at.", minimum=0),
     KeyInfo("brokerDeduplicationProducerInactivityTimeoutMinutes", "broker_deduplication_producer_inactivity_timeout_minutes", ValueType.INT, 360, "A producer that is gone this long is forgotten.", minimum=0),
-    KeyInfo("transactionCoordinatorEnabled", "transaction_coordinator_enabled", ValueType.BOOL, False, "Serve transactions.", supported=False),
+    KeyInfo("transactionCoordinatorEnabled", "transaction_coordinator_enabled", ValueType.BOOL, True, "Serve transactions. Nothing is stored for them before a client asks for one. Differs from Pulsar, where the default is false."),
     KeyInfo("transactionMetadataStoreProviderClassName", "transaction_metadata_store_provider_class_name", ValueType.STR, "org.apache.pulsar.transaction.coordinator.impl.MLTransactionMetadataStoreProvider", "Class that stores the state of transactions.", supported=False),
     KeyInfo("transactionBufferSnapshotMaxTransactionCount", "transaction_buffer_snapshot_max_transaction_count", ValueType.INT, 1000, "Ended transactions between two snapshots of a topic.", minimum=1, supported=False),
     KeyInfo("transactionBufferSnapshotMinTimeInMillis", "transaction_buffer_snapshot_min_time_in_millis", ValueType.INT, 5000, "Time between two snapshots of a topic.", minimum=0, supported=False),
     KeyInfo("transactionBufferSegmentedSnapshotEnabled", "transaction_buffer_segmented_snapshot_enabled", ValueType.BOOL, False, "Write snapshots in pieces.", supported=False),
-    KeyInfo("maxActiveTransactionsPerCoordinator", "max_active_transactions_per_coordinator", ValueType.INT, 0, "Open transactions of one coordinator; further ones wait. 0: no limit.", minimum=0, supported=False),
+    KeyInfo("maxActiveTransactionsPerCoordinator", "max_active_transactions_per_coordinator", ValueType.INT, 0, "Open transactions of one coordinator; further ones wait. 0: no limit.", minimum=0),
+    KeyInfo("maxOpenTransactionsSizeInMB", "max_open_transactions_size_in_mb", ValueType.INT, 256, "Memory that all transactions may take together that have not ended, in MB; new ones wait, and no more may take part in one.", minimum=1),
+    KeyInfo("maxParticipantsPerTransaction", "max_participants_per_transaction", ValueType.INT, 10000, "Topics and subscriptions that may take part in one transaction.", minimum=1),
     KeyInfo("transactionPendingAckLogIndexMinLag", "transaction_pending_ack_log_index_min_lag", ValueType.INT, 500, "Spacing of the index of the pending-ack log.", minimum=0, supported=False),
     KeyInfo("transactionLogBatchedWriteEnabled", "transaction_log_batched_write_enabled", ValueType.BOOL, False, "Write the coordinator's log in batches.", dynamic=True, supported=False),
     KeyInfo("transactionPendingAckBatchedWriteEnabled", "transaction_pending_ack_batched_write_enabled", ValueType.BOOL, False, "Write the pending-ack log in batches.", dynamic=True, supported=False),
     KeyInfo("numTransactionReplayThreadPoolSize", "num_transaction_replay_thread_pool_size", ValueType.INT, 2, "Threads for recovery.", minimum=1, supported=False),
-    KeyInfo("transactionBufferClientMaxConcurrentRequests", "transaction_buffer_client_max_concurrent_requests", ValueType.INT, 1000, "Requests at once to other brokers.", minimum=1, supported=False),
-    KeyInfo("transactionBufferClientOperationTimeoutInMills", "transaction_buffer_client_operation_timeout_in_mills", ValueType.INT, 3000, "Longest wait for one of them.", minimum=1, supported=False),
+    KeyInfo("transactionBufferClientMaxConcurrentRequests", "transaction_buffer_client_max_concurrent_requests", ValueType.INT, 1000, "Topics and subscriptions that are told at once how transactions have ended.", minimum=1),
+    KeyInfo("transactionBufferClientOperationTimeoutInMills", "transaction_buffer_client_operation_timeout_in_mills", ValueType.INT, 3000, "Longest wait for one of them; it is told again later.", minimum=1),
     KeyInfo("journalSyncData", "journal_sync_data", ValueType.BOOL, True, "A send receipt waits until its message is on disk. Off: until the operating system has it, which survives a crash of the broker but not of the machine."),
     KeyInfo("journalDirectIo", "journal_direct_io", ValueType.BOOL, True, "Let the kernel write the journal in the background, past the page cache, instead of a thread. Used where system and file system can do it (Linux) and journalSyncData is on; elsewhere without effect."),
     KeyInfo("journalMaxBatchBytes", "journal_max_batch_bytes", ValueType.INT, 4194304, "Most bytes of one journal batch, which is one durable write.", minimum=4096),

@@ -15,8 +15,8 @@ SYSTEM_NAMESPACE = NamespaceName("pulsar", "system")
 CHANGE_EVENTS = "__change_events"
 HEALTH_CHECK = "healthcheck"
 PENDING_ACK_SUFFIX = "__transaction_pending_ack"
-_COORDINATOR_ASSIGN = "transaction_coordinator_assign"
-_TRANSACTION_LOG = "__transaction_log_"
+COORDINATOR_ASSIGN = "transaction_coordinator_assign"
+TRANSACTION_LOG = "__transaction_log_"
 
 _OF_A_NAMESPACE = frozenset(
     {
@@ -56,7 +56,7 @@ def is_transaction_internal(name: TopicName) -> bool:
     return (
         name.is_persistent
         and name.namespace == SYSTEM_NAMESPACE
-        and name.local_name.startswith((_COORDINATOR_ASSIGN, _TRANSACTION_LOG))
+        and name.local_name.startswith((COORDINATOR_ASSIGN, TRANSACTION_LOG))
     )
 
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pybroker.errors import NotAllowedError
 from pybroker.server.handler import Handler
-from pybroker.server.handlers import consumer, lookup, producer, schema, seek, session, topic_list
+from pybroker.server.handlers import consumer, lookup, producer, schema, seek, session, topic_list, transactions
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire import replies
 
 if TYPE_CHECKING:
     from pybroker.server.connection import Connection
@@ -23,19 +21,8 @@ Type = pb.BaseCommand.Type
 CommandTable = dict[pb.BaseCommand.Type, Handler["Connection"]]
 
 
-def _unsupported(field: str, what: str) -> Handler[Connection]:
-    """A command whose feature is not there yet: its request is refused with a reason."""
-
-    def refuse(connection: Connection, command: pb.BaseCommand) -> None:
-        request_id = int(getattr(command, field).request_id)
-        connection.send(replies.error(request_id, NotAllowedError(f"{what} not supported yet")))
-
-    return Handler(field, inline=refuse)
-
-
 def command_table() -> CommandTable:
     """The table that all connections use."""
-    transactions = "transactions are"
     return {
         Type.CONNECT: Handler("connect", inline=session.connect),
         Type.AUTH_RESPONSE: Handler("authResponse", inline=session.auth_response),
@@ -57,13 +44,13 @@ def command_table() -> CommandTable:
         Type.SEEK: Handler("seek", task=seek.seek),
         Type.GET_SCHEMA: Handler("getSchema", task=schema.get_schema),
         Type.GET_OR_CREATE_SCHEMA: Handler("getOrCreateSchema", task=schema.get_or_create_schema),
-        Type.TC_CLIENT_CONNECT_REQUEST: _unsupported("tcClientConnectRequest", transactions),
-        Type.NEW_TXN: _unsupported("newTxn", transactions),
-        Type.ADD_PARTITION_TO_TXN: _unsupported("addPartitionToTxn", transactions),
-        Type.ADD_SUBSCRIPTION_TO_TXN: _unsupported("addSubscriptionToTxn", transactions),
-        Type.END_TXN: _unsupported("endTxn", transactions),
-        Type.END_TXN_ON_PARTITION: _unsupported("endTxnOnPartition", transactions),
-        Type.END_TXN_ON_SUBSCRIPTION: _unsupported("endTxnOnSubscription", transactions),
+        Type.TC_CLIENT_CONNECT_REQUEST: Handler("tcClientConnectRequest", task=transactions.tc_client_connect),
+        Type.NEW_TXN: Handler("newTxn", task=transactions.new_txn),
+        Type.ADD_PARTITION_TO_TXN: Handler("addPartitionToTxn", task=transactions.add_partition_to_txn),
+        Type.ADD_SUBSCRIPTION_TO_TXN: Handler("addSubscriptionToTxn", task=transactions.add_subscription_to_txn),
+        Type.END_TXN: Handler("endTxn", task=transactions.end_txn),
+        Type.END_TXN_ON_PARTITION: Handler("endTxnOnPartition", task=transactions.end_txn_on_partition),
+        Type.END_TXN_ON_SUBSCRIPTION: Handler("endTxnOnSubscription", task=transactions.end_txn_on_subscription),
         Type.WATCH_TOPIC_LIST: Handler("watchTopicList", task=topic_list.watch_topic_list),
         Type.WATCH_TOPIC_LIST_CLOSE: Handler("watchTopicListClose", inline=topic_list.watch_topic_list_close),
     }

@@ -1,0 +1,60 @@
+"""Topics and subscriptions as those who take part in transactions: told how one has ended, whether they are loaded or not.
+
+A topic or subscription that does not exist, or cannot, has nothing that could be ended and counts as told: a transaction must not
+wait for ever for what was deleted. Everything else that fails is tried again by whoever asks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pybroker.broker.lifecycle.open_topic import on_open_topic
+from pybroker.broker.topic.topic import Topic
+from pybroker.errors import InvalidTopicName, NotAllowedError, SubscriptionNotFound, TopicNotFound
+from pybroker.model.names import TopicName
+from pybroker.model.system_topics import is_transaction_internal
+
+if TYPE_CHECKING:
+    from pybroker.broker.lifecycle.topics import Topics
+    from pybroker.broker.topic.topic_base import TopicBase
+    from pybroker.metadata.partitioned_topics import PartitionedTopics
+    from pybroker.model.transactions import TxnAction, TxnId
+    from pybroker.surroundings import Surroundings
+    from pybroker.transactions.endings import Participant
+
+
+class TransactionParticipants:
+    """Owned by the broker service."""
+
+    def __init__(self, surroundings: Surroundings, topics: Topics, partitioned: PartitionedTopics) -> None:
+        self._surroundings = surroundings
+        self._topics = topics
+        self._partitioned = partitioned
+
+    async def end(self, participant: Participant, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
+        """Durable when it returns. Raises BrokerError and StoreError for what may go well another time."""
+        try:
+            name = TopicName.parse(participant.topic)
+        except InvalidTopicName:
+            return
+        if not name.is_persistent or is_transaction_internal(name) or self._partitioned.get(name) is not None:
+            return  # there is nothing that could be ended: no message of a transaction can be there
+        subscription_name = participant.subscription
+
+        async def find() -> TopicBase:
+            return await self._topics.get(name, may_create=False)
+
+        async def act(topic: TopicBase) -> None:
+            assert isinstance(topic, Topic)
+            of: object = topic if subscription_name is None else topic.subscriptions.get(subscription_name)
+            if of is None:
+                return
+            end = getattr(of, "end_transaction", None)
+            if end is None:
+                raise NotAllowedError(f"transactions are not supported yet at {participant.topic}")
+            await end(txn, action, low_water_mark)
+
+        try:
+            await on_open_topic(self._surroundings, find, act)
+        except (TopicNotFound, SubscriptionNotFound):
+            return

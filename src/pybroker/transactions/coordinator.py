@@ -1,0 +1,430 @@
+"""One coordinator: opens and ends transactions by the rules of `coordinator_state.py`, in a log, and tells those that take part.
+
+Operation: each request asks the state for a record, appends it, has it applied at once, and is answered when it is durable. What is
+COMMITTING or ABORTING durably goes on to its end by itself, whoever asked for it.
+
+Recovery: the log is read whole before anything is served; what was on its way to its end goes on, and what was open may be used, or
+times out. When the log fails, all that wait are told so, and everything is read anew, after a while that grows: what memory said
+beyond the log is forgotten, and was answered to nobody.
+
+Concurrency: between asking the state and appending nobody else runs, so each record fits the state that it is applied to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+from pybroker.errors import NotAllowedError, PersistenceError, ServiceNotReady, StoreError, TooManyRequests
+from pybroker.model.stats import Buckets
+from pybroker.model.transactions import TxnAction, TxnId
+from pybroker.tasks import TaskOwner
+from pybroker.transactions.coordinator_state import CoordinatorState, Status, Transaction
+from pybroker.transactions.endings import Ending, Endings, EndParticipant, Participant
+from pybroker.transactions.timeouts import LONGEST_MS, Timeouts
+from pybroker.transactions.transaction_log import TransactionLog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pybroker.managed_ledger.factory import ManagedLedgerFactory
+    from pybroker.surroundings import Surroundings
+    from pybroker.transactions.records import Record
+
+MAX_WAITING = 10_000
+"""Requests for a new transaction that wait for room, of one coordinator; more are refused."""
+WAIT_S = 25.0
+"""How long they wait: less than a client does, so that it learns why."""
+READY_WAIT_S = 20.0
+"""How long a request waits for the log to be read."""
+TIMED_OUT_AT_ONCE = 256
+GRAIN_MS = 50.0
+"""Time-outs that are so close to each other share a timer."""
+FULL_DISK_RETRY_MS = 1000.0
+FIRST_RETRY_S = 0.1
+LONGEST_RETRY_S = 30.0
+MIB = 1 << 20
+LATENCIES_MS = (10, 20, 50, 100, 500, 1000, 5000, 15000, 30000, 60000, 300000, 1500000, 3000000)
+
+
+class Phase(enum.StrEnum):
+    """Named as Pulsar's REST shows it."""
+
+    INITIALIZING = "Initializing"
+    READY = "Ready"
+    CLOSED = "Close"
+
+
+@dataclass
+class Counters:
+    """What a coordinator has done since the broker started."""
+
+    created: int = 0
+    committed: int = 0
+    aborted: int = 0
+    timed_out: int = 0
+    appended: int = 0
+    took_ms: Buckets = field(default_factory=lambda: Buckets(LATENCIES_MS))
+    """From open to ended, of those that were committed or aborted."""
+
+
+class CoordinatorCommons:
+    """What all coordinators of a broker share."""
+
+    def __init__(
+        self, surroundings: Surroundings, ledgers: ManagedLedgerFactory, end_participant: EndParticipant
+    ) -> None:
+        self.surroundings = surroundings
+        self.ledgers = ledgers
+        self.end_participant = end_participant
+        self.slots = asyncio.Semaphore(surroundings.config.transaction_buffer_client_max_concurrent_requests)
+        self.coordinators: dict[int, Coordinator] = {}
+
+    def has_room(self) -> bool:
+        """Whether there is memory for more of what is open."""
+        limit_bytes = self.surroundings.config.max_open_transactions_size_in_mb * MIB
+        return sum(each.state.size_bytes for each in self.coordinators.values()) < limit_bytes
+
+
+class Coordinator:
+    """Owned by the coordinators of the broker, from its first use to the broker's end."""
+
+    def __init__(self, commons: CoordinatorCommons, coordinator_id: int, log_path: str) -> None:
+        self.id = coordinator_id
+        self.log_path = log_path
+        self.phase = Phase.INITIALIZING
+        self.last_error = ""
+        """Why the log could not be read, the last time."""
+        self.recover_started_ms = 0
+        self.recover_ended_ms = 0
+        self.counters = Counters()
+        self.state = CoordinatorState(coordinator_id)
+        self.log: TransactionLog | None = None
+        self._commons = commons
+        self._surroundings = commons.surroundings
+        self._tasks = TaskOwner(f"transaction coordinator {coordinator_id}")
+        self._ready = asyncio.Event()
+        self._timeouts = Timeouts()
+        self._timer_ms: float | None = None
+        self._ended: dict[int, asyncio.Future[None]] = {}  # who waits for the end of a transaction
+        self._waiting: dict[asyncio.Future[None], None] = {}  # for room for a new one, in the order of arrival
+        self._granted = 0  # who waited and has room now, but has not used it yet
+        self._failures = 0
+        self.endings = self._new_endings()
+        self._tasks.start(self._recover(), "recover")
+
+    def _new_endings(self) -> Endings:
+        commons = self._commons
+        return Endings(
+            self._surroundings,
+            self._tasks,
+            commons.slots,
+            commons.end_participant,
+            lambda: self.state.low_water_mark,
+            self._all_told,
+        )
+
+    # --- life ----------------------------------------------------------------------------------------------------------
+
+    async def ready(self) -> None:
+        """Wait until it serves. Raises ServiceNotReady after a while."""
+        if self._ready.is_set():
+            return
+        try:
+            async with asyncio.timeout(READY_WAIT_S):
+                await self._ready.wait()
+        except TimeoutError:
+            pass
+        if self.phase is not Phase.READY:
+            raise self._not_ready()
+
+    def _not_ready(self) -> ServiceNotReady:
+        why = f": {self.last_error}" if self.last_error else ""
+        return ServiceNotReady(f"Transaction coordinator {self.id} reads its log, try again{why}")
+
+    async def _recover(self) -> None:
+        while True:
+            self.recover_started_ms = self._surroundings.clock.wall_ms()
+            state = CoordinatorState(self.id)
+            self.state = state
+            try:
+                log = await TransactionLog.open(self._commons.ledgers, self.log_path, state.apply, self._whole)
+            except StoreError as error:
+                self._failures += 1
+                self.last_error = str(error)
+                logs.error("transaction_log.not_read", coordinator=self.id, error=str(error))
+                await asyncio.sleep(min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** min(self._failures, 16)))
+            else:
+                break
+        state.all_applied()
+        log.failed = self._log_failed
+        self.log = log
+        self.recover_ended_ms = self._surroundings.clock.wall_ms()
+        self.last_error = ""
+        self.phase = Phase.READY
+        self._go_on()
+        self._ready.set()
+        if len(state):
+            logs.info(
+                "transaction_coordinator.recovered",
+                coordinator=self.id,
+                transactions=len(state),
+                took_ms=self.recover_ended_ms - self.recover_started_ms,
+            )
+
+    def _go_on(self) -> None:
+        """With what an earlier run, or a failure of the log, has left."""
+        now_wall_ms, now_ms = self._surroundings.clock.wall_ms(), self._surroundings.clock.monotonic_ms()
+        for transaction in list(self.state.transactions()):
+            if transaction.status is Status.OPEN:
+                # A wall clock that was set back must not keep it open for longer than it asked for.
+                left_ms = min(transaction.timeout_ms, transaction.opened_ms + transaction.timeout_ms - now_wall_ms)
+                self._time_out_at(transaction, now_ms + max(0, left_ms))
+            else:
+                self._tell(transaction)
+
+    def _log_failed(self, error: StoreError) -> None:
+        """The log takes no more: forget what memory says beyond it, and read it anew."""
+        if self.phase is not Phase.READY:
+            return
+        logs.error("transaction_log.failed", coordinator=self.id, error=str(error))
+        self.phase = Phase.INITIALIZING
+        self.last_error = str(error)
+        self._ready.clear()
+        self.endings.close()
+        self.endings = self._new_endings()
+        self._timeouts = Timeouts()
+        refusal = PersistenceError(f"the log of transaction coordinator {self.id} failed, try again: {error}")
+        self._refuse_all(refusal)
+        failed, self.log = self.log, None
+        self._tasks.start(self._begin_anew(failed), "begin anew")
+
+    def _refuse_all(self, refusal: Exception) -> None:
+        waiting = [*self._ended.values(), *self._waiting]
+        self._ended.clear()
+        self._waiting.clear()
+        for each in waiting:
+            if not each.done():
+                each.set_exception(refusal)
+                each.exception()  # retrieved: nobody may be waiting
+
+    async def _begin_anew(self, failed: TransactionLog | None) -> None:
+        if failed is not None:
+            await failed.close()
+        await asyncio.sleep(FIRST_RETRY_S)
+        await self._recover()
+
+    async def close(self) -> None:
+        """Serve no more; what is under way is found by the next run."""
+        self.phase = Phase.CLOSED
+        self._ready.set()  # who waits is told that it is not ready
+        self.endings.close()
+        self._refuse_all(ServiceNotReady("the broker is stopping, try again"))
+        await self._tasks.close()
+        if self.log is not None:
+            await self.log.close()
+            self.log = None
+
+    def _append(self, record: Record) -> asyncio.Future[None]:
+        """Into the log, and into the state. Raises StoreError, and nothing has happened."""
+        if self.log is None or self.phase is not Phase.READY:
+            raise self._not_ready()
+        durable = self.log.append(record)
+        self.counters.appended += 1
+        self.state.apply(record)
+        return durable
+
+    def _whole(self, least: int) -> Record | None:
+        transaction = self.state.find(least)
+        return None if transaction is None else self.state.whole(transaction)
+
+    # --- what clients ask ----------------------------------------------------------------------------------------------
+
+    async def new(self, timeout_ms: int, owner: str | None) -> TxnId:
+        """Open a transaction that is aborted after `timeout_ms`; durable when it returns.
+
+        Waits while there are as many as may be. Raises TooManyRequests after a while, ServiceNotReady and StoreError.
+        """
+        await self.ready()
+        await self._room()
+        now_ms = self._surroundings.clock.wall_ms()
+        record = self.state.new(now_ms, min(max(0, timeout_ms), LONGEST_MS), owner)
+        durable = self._append(record)
+        self.counters.created += 1
+        transaction = self.state.find(record.least)
+        assert transaction is not None
+        self._time_out_at(transaction, self._surroundings.clock.monotonic_ms() + transaction.timeout_ms)
+        await _settled(durable)
+        return transaction.id
+
+    def _has_room(self) -> bool:
+        limit = self._surroundings.config.max_active_transactions_per_coordinator
+        return (limit <= 0 or len(self.state) + self._granted < limit) and self._commons.has_room()
+
+    async def _room(self) -> None:
+        """Wait for room for one more, which is to be used at once. Raises TooManyRequests, ServiceNotReady."""
+        if self._has_room() and not self._waiting:
+            return
+        keys = "maxActiveTransactionsPerCoordinator, maxOpenTransactionsSizeInMB"
+        if len(self._waiting) >= MAX_WAITING:
+            raise TooManyRequests(f"too many requests wait for room for a new transaction ({keys}), try again")
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = None
+        self.let_in()  # memory may have become free at another coordinator
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await turn
+        except BaseException as failure:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self._granted -= 1  # the room that was given is not used
+                self.let_in()
+            self._waiting.pop(turn, None)
+            if isinstance(failure, TimeoutError):
+                raise TooManyRequests(
+                    f"transaction coordinator {self.id} has {len(self.state)} transactions open, as many as may be ({keys}): "
+                    "end some, and try again"
+                ) from None
+            raise
+        self._granted -= 1
+
+    def let_in(self) -> None:
+        """Room may have become free: so many of those who wait go on."""
+        while self._waiting and self._has_room():
+            turn = next(iter(self._waiting))
+            del self._waiting[turn]
+            if not turn.done():
+                self._granted += 1
+                turn.set_result(None)
+
+    async def add(
+        self, transaction: Transaction, partitions: Iterable[str], subscriptions: Iterable[tuple[str, str]]
+    ) -> None:
+        """Have these take part; durable when it returns. Raises InvalidTxnStatus, NotAllowedError for too many, and StoreError."""
+        record = self.state.add(transaction, partitions, subscriptions)
+        if record is None:
+            if self.log is not None:  # who asked for the same before may not have been answered yet
+                await self.log.written()
+            return
+        limit = self._surroundings.config.max_participants_per_transaction
+        count = transaction.participants + len(record.partitions) + len(record.subscriptions)
+        if count > limit:
+            raise NotAllowedError(
+                f"transaction {transaction.id} would have {count} partitions and subscriptions, {limit} are the most "
+                "(maxParticipantsPerTransaction)"
+            )
+        if not self._commons.has_room():
+            raise TooManyRequests(
+                "open transactions take all the memory that they may (maxOpenTransactionsSizeInMB), try again"
+            )
+        await _settled(self._append(record))
+
+    async def end(self, transaction: Transaction, action: TxnAction) -> None:
+        """Commit or abort; all that take part have been told, durably, when it returns.
+
+        A second time while the first is under way waits for the same end. Raises InvalidTxnStatus and StoreError.
+        """
+        ended = self._begin_end(transaction, action)
+        await asyncio.shield(ended)
+
+    def _begin_end(self, transaction: Transaction, action: TxnAction) -> asyncio.Future[None]:
+        record = self.state.end(transaction, action)
+        ended = self._ended.get(transaction.id.least)
+        if record is not None:
+            durable = self._append(record)
+            ended = self._ended[transaction.id.least] = asyncio.get_running_loop().create_future()
+            durable.add_done_callback(lambda done: self._end_is_durable(transaction, done))
+        elif ended is None:
+            ended = self._ended[transaction.id.least] = asyncio.get_running_loop().create_future()
+        return ended
+
+    def _end_is_durable(self, transaction: Transaction, durable: asyncio.Future[None]) -> None:
+        if not durable.cancelled() and durable.exception() is None:
+            self._tell(transaction)
+
+    def _tell(self, transaction: Transaction) -> None:
+        """All that take part, in the background."""
+        if self.state.find(transaction.id.least) is not transaction or self.phase is not Phase.READY:
+            return  # it was read anew meanwhile
+        participants = [Participant(topic) for topic in transaction.partitions]
+        participants += [Participant(topic, subscription) for topic, subscription in transaction.subscriptions]
+        action = transaction.action
+        assert action is not None
+        self.endings.begin(transaction.id, action, participants)
+
+    def _all_told(self, ending: Ending) -> None:
+        transaction = self.state.find(ending.txn_id.least)
+        if transaction is None or transaction.action is not ending.action:
+            return  # it was read anew meanwhile
+        try:
+            durable = self._append(self.state.ended(transaction))
+        except StoreError as error:
+            logs.warning("transaction.not_forgotten", transaction=str(transaction.id), error=str(error))
+            self._surroundings.call_later(FULL_DISK_RETRY_MS / 1000, lambda: self._tell(transaction))
+            return
+        except ServiceNotReady:
+            return  # it is read anew, and told again
+        durable.add_done_callback(lambda done: self._is_ended(transaction, ending.action, done))
+        self._timeouts.tidy(len(self.state), lambda least: self.state.find(least) is not None)
+        for each in self._commons.coordinators.values():
+            each.let_in()  # memory is shared by all
+
+    def _is_ended(self, transaction: Transaction, action: TxnAction, durable: asyncio.Future[None]) -> None:
+        if durable.cancelled() or durable.exception() is not None:
+            return  # who waits was told that the log failed
+        counters = self.counters
+        if action is TxnAction.COMMIT:
+            counters.committed += 1
+        else:
+            counters.aborted += 1
+        counters.took_ms.add(max(0, self._surroundings.clock.wall_ms() - transaction.opened_ms))
+        ended = self._ended.pop(transaction.id.least, None)
+        if ended is not None and not ended.done():
+            ended.set_result(None)
+
+    # --- time-outs -----------------------------------------------------------------------------------------------------
+
+    def _time_out_at(self, transaction: Transaction, due_ms: float) -> None:
+        if transaction.timeout_ms >= LONGEST_MS:
+            return
+        self._timeouts.add(transaction.id.least, due_ms)
+        self._arm()
+
+    def _arm(self) -> None:
+        due_ms = self._timeouts.next_ms
+        if due_ms is None or (self._timer_ms is not None and self._timer_ms <= due_ms + GRAIN_MS):
+            return
+        self._timer_ms = due_ms
+        # A timer waits for a day at most: loops take no longer ones, and then there is only another look.
+        delay_s = min(86400.0, max(0.0, due_ms - self._surroundings.clock.monotonic_ms()) / 1000)
+        self._surroundings.call_later(delay_s, lambda: self._timer_fired(due_ms))
+
+    def _timer_fired(self, due_ms: float) -> None:
+        if self._timer_ms == due_ms:
+            self._timer_ms = None
+        if self.phase is Phase.READY:
+            self.check_timeouts()
+
+    def check_timeouts(self) -> None:
+        """Abort what has been open for too long, some at once and the rest in the next turns."""
+        now_ms = self._surroundings.clock.monotonic_ms()
+        for least in self._timeouts.due(now_ms, TIMED_OUT_AT_ONCE):
+            transaction = self.state.find(least)
+            if transaction is None or transaction.status is not Status.OPEN:
+                continue
+            try:
+                self._begin_end(transaction, TxnAction.ABORT)
+            except StoreError:
+                self._timeouts.add(least, now_ms + FULL_DISK_RETRY_MS)
+            except ServiceNotReady:
+                break  # it is read anew, with its time-outs
+            else:
+                self.counters.timed_out += 1
+        self._arm()
+
+
+async def _settled(durable: asyncio.Future[None]) -> None:
+    """Wait for it; who is cancelled meanwhile leaves it to go on."""
+    await asyncio.shield(durable)

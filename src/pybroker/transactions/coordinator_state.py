@@ -1,0 +1,215 @@
+"""The rules of one coordinator: which transactions it has, and what may become of them.
+
+    OPEN ── commit ──> COMMITTING ── all told ──> COMMITTED (forgotten)
+      └── abort, time-out ──> ABORTING ── all told ──> ABORTED (forgotten)
+
+Ask, append, tell: a method answers with the record that says what shall happen, or refuses; whoever asks appends it to the log and
+then has it applied. Reading the log after a restart applies the same records in the same order, so both come to the same state.
+
+Invariants: ids rise and never repeat; a transaction that is COMMITTING or ABORTING never changes its direction and takes nothing
+more; all below and at the low-water mark have ended; `size_bytes` is the sum over what there is.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+
+from pybroker.errors import InvalidTxnStatus, TransactionNotFound
+from pybroker.model.transactions import TxnAction, TxnId
+from pybroker.transactions.records import FORMAT_VERSION, Kind, Record
+
+TRANSACTION_BYTES = 700
+"""What an open transaction without participants takes of memory, about: objects here, in the log and among the time-outs."""
+PARTICIPANT_BYTES = 150
+"""What a participant takes besides its name."""
+
+
+class Status(enum.StrEnum):
+    """Named as Pulsar's REST shows it."""
+
+    OPEN = "OPEN"
+    COMMITTING = "COMMITTING"
+    ABORTING = "ABORTING"
+
+
+_ENDING = {TxnAction.COMMIT: Status.COMMITTING, TxnAction.ABORT: Status.ABORTING}
+_ENDING_KINDS = {TxnAction.COMMIT: Kind.COMMITTING, TxnAction.ABORT: Kind.ABORTING}
+_ENDED_KINDS = {Status.COMMITTING: Kind.COMMITTED, Status.ABORTING: Kind.ABORTED}
+
+
+class Transaction:
+    """One that has not ended."""
+
+    __slots__ = ("id", "opened_ms", "owner", "partitions", "size_bytes", "status", "subscriptions", "timeout_ms")
+
+    def __init__(self, txn_id: TxnId, opened_ms: int, timeout_ms: int, owner: str | None) -> None:
+        self.id = txn_id
+        self.status = Status.OPEN
+        self.opened_ms = opened_ms
+        self.timeout_ms = timeout_ms
+        self.owner = owner
+        self.partitions: dict[str, None] = {}
+        self.subscriptions: dict[tuple[str, str], None] = {}
+        self.size_bytes = TRANSACTION_BYTES
+
+    @property
+    def action(self) -> TxnAction | None:
+        """How it ends; None while it is open."""
+        return {Status.COMMITTING: TxnAction.COMMIT, Status.ABORTING: TxnAction.ABORT}.get(self.status)
+
+    @property
+    def participants(self) -> int:
+        """How many partitions and subscriptions take part."""
+        return len(self.partitions) + len(self.subscriptions)
+
+    def add(self, partitions: Iterable[str], subscriptions: Iterable[tuple[str, str]]) -> None:
+        """These take part from now on, those that do already among them."""
+        for name in partitions:
+            if name not in self.partitions:
+                self.partitions[name] = None
+                self.size_bytes += PARTICIPANT_BYTES + len(name)
+        for pair in subscriptions:
+            if pair not in self.subscriptions:
+                self.subscriptions[pair] = None
+                self.size_bytes += PARTICIPANT_BYTES + len(pair[0]) + len(pair[1])
+
+
+class CoordinatorState:
+    """Owned by its coordinator, which applies each record once it is in the log."""
+
+    def __init__(self, coordinator_id: int) -> None:
+        self.coordinator_id = coordinator_id
+        self.last_least = 0
+        """The highest `least` that was given."""
+        self.size_bytes = 0
+        """What all transactions take of memory, about."""
+        self._live: dict[int, Transaction] = {}  # by id, which is their order too
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    @property
+    def low_water_mark(self) -> int:
+        """All transactions up to this `least` have ended."""
+        return next(iter(self._live)) - 1 if self._live else self.last_least
+
+    def transactions(self) -> Iterable[Transaction]:
+        """Those that have not ended, the oldest first."""
+        return self._live.values()
+
+    def find(self, least: int) -> Transaction | None:
+        """The transaction, None when it has ended or never was."""
+        return self._live.get(least)
+
+    def existing(self, txn_id: TxnId) -> Transaction:
+        """Raises TransactionNotFound for what has ended or never was."""
+        found = self._live.get(txn_id.least)
+        if found is None:
+            raise TransactionNotFound(f"The transaction with this txdID `{txn_id}`not found ")
+        return found
+
+    # --- what shall happen ---------------------------------------------------------------------------------------------
+
+    def new(self, opened_ms: int, timeout_ms: int, owner: str | None) -> Record:
+        """Open a transaction."""
+        least = self.last_least + 1
+        return Record(FORMAT_VERSION, Kind.NEW, least, least, opened_ms, timeout_ms, owner)
+
+    def add(
+        self, transaction: Transaction, partitions: Iterable[str], subscriptions: Iterable[tuple[str, str]]
+    ) -> Record | None:
+        """Have these take part; None when all of them do. Raises InvalidTxnStatus for one that is ending."""
+        if transaction.status is not Status.OPEN:
+            raise InvalidTxnStatus(
+                f"transaction {transaction.id} is {transaction.status}: nothing more can take part in it, open another one"
+            )
+        new_partitions = tuple(dict.fromkeys(name for name in partitions if name not in transaction.partitions))
+        new_subscriptions = tuple(
+            dict.fromkeys(each for each in subscriptions if each not in transaction.subscriptions)
+        )
+        if not new_partitions and not new_subscriptions:
+            return None
+        return Record(
+            FORMAT_VERSION,
+            Kind.ADD,
+            transaction.id.least,
+            self.last_least,
+            partitions=new_partitions,
+            subscriptions=new_subscriptions,
+        )
+
+    def end(self, transaction: Transaction, action: TxnAction) -> Record | None:
+        """Begin to end it; None when that has begun. Raises InvalidTxnStatus for one that ends in the other way."""
+        if transaction.status is _ENDING[action]:
+            return None
+        if transaction.status is not Status.OPEN:
+            raise InvalidTxnStatus(
+                f"transaction {transaction.id} is {transaction.status}: it cannot become {_ENDING[action]} any more"
+            )
+        return Record(FORMAT_VERSION, _ENDING_KINDS[action], transaction.id.least, self.last_least)
+
+    def ended(self, transaction: Transaction) -> Record:
+        """All that take part have been told: nothing of it is kept."""
+        return Record(FORMAT_VERSION, _ENDED_KINDS[transaction.status], transaction.id.least, self.last_least)
+
+    def whole(self, transaction: Transaction) -> Record:
+        """All that there is to say of it now, so that what was said before is not needed."""
+        return Record(
+            FORMAT_VERSION,
+            Kind.WHOLE,
+            transaction.id.least,
+            self.last_least,
+            transaction.opened_ms,
+            transaction.timeout_ms,
+            transaction.owner,
+            transaction.status,
+            tuple(transaction.partitions),
+            tuple(transaction.subscriptions),
+        )
+
+    # --- what has happened ---------------------------------------------------------------------------------------------
+
+    def apply(self, record: Record) -> Transaction | None:
+        """`record` is in the log; the transaction that it is about, None for one that has ended before."""
+        self.last_least = max(self.last_least, record.last)
+        if record.kind in (Kind.NEW, Kind.WHOLE):
+            return self._put(record)
+        transaction = self._live.get(record.least)
+        if transaction is None:
+            return None  # Its beginning is in a part of the log that was trimmed, since it has ended.
+        if record.kind is Kind.ADD:
+            before = transaction.size_bytes
+            transaction.add(record.partitions, record.subscriptions)
+            self.size_bytes += transaction.size_bytes - before
+        elif record.kind is Kind.COMMITTING:
+            transaction.status = Status.COMMITTING
+        elif record.kind is Kind.ABORTING:
+            transaction.status = Status.ABORTING
+        else:
+            del self._live[record.least]
+            self.size_bytes -= transaction.size_bytes
+        return transaction
+
+    def _put(self, record: Record) -> Transaction:
+        before = self._live.get(record.least)
+        transaction = Transaction(
+            TxnId(self.coordinator_id, record.least), record.opened_ms, record.timeout_ms, record.owner
+        )
+        transaction.status = Status(record.status or Status.OPEN)
+        transaction.add(record.partitions, record.subscriptions)
+        self._live[record.least] = transaction
+        self.size_bytes += transaction.size_bytes - (before.size_bytes if before is not None else 0)
+        return transaction
+
+    def all_applied(self) -> None:
+        """The whole log was read: what was written again stands where it was written, so the order is made anew."""
+        self._live = dict(sorted(self._live.items()))
+
+    def check_invariants(self) -> None:
+        """For tests, after each step."""
+        assert list(self._live) == sorted(self._live), "transactions stand in the order of their ids"
+        assert all(least <= self.last_least for least in self._live), "an id that was never given"
+        assert self.size_bytes == sum(each.size_bytes for each in self._live.values()), "bytes are counted wrong"
+        assert self.low_water_mark <= self.last_least
+        assert all(least == each.id.least for least, each in self._live.items())

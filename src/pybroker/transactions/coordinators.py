@@ -1,0 +1,169 @@
+"""All coordinators of the broker: how many there are, which run, and which transaction belongs to whom.
+
+Clients find a coordinator as the partition of `transaction_coordinator_assign` that has its number, so the document of that
+partitioned topic says how many there are; as long as there is none, there are `DEFAULT_COORDINATORS`, and nothing is stored. The
+document is made when the first client connects to a coordinator. The topic itself does not exist.
+
+A coordinator is begun when a client connects to it, and at the start of the broker if it has a log: what an earlier run left is
+ended by itself. Each reads its log on its own, so that a slow or damaged one stops no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+from pybroker.errors import AdminError, NotAllowedError, ServiceNotReady, TransactionCoordinatorNotFound
+from pybroker.metadata import paths
+from pybroker.model.names import PERSISTENT, TopicName
+from pybroker.model.system_topics import COORDINATOR_ASSIGN, SYSTEM_NAMESPACE, TRANSACTION_LOG
+from pybroker.transactions.coordinator import Coordinator, CoordinatorCommons, Phase
+
+if TYPE_CHECKING:
+    from pybroker.managed_ledger.factory import ManagedLedgerFactory
+    from pybroker.metadata.partitioned_topics import PartitionedTopics
+    from pybroker.metadata.store import MetadataStore
+    from pybroker.model.transactions import TxnId
+    from pybroker.surroundings import Surroundings
+    from pybroker.transactions.coordinator_state import Transaction
+    from pybroker.transactions.endings import EndParticipant
+
+ASSIGN = TopicName(PERSISTENT, SYSTEM_NAMESPACE, COORDINATOR_ASSIGN)
+DEFAULT_COORDINATORS = 16
+MAX_COORDINATORS = 1024
+"""Each has a log of its own."""
+NOT_ENABLED = "Transactions are not enabled."
+
+
+class Coordinators:
+    """Owned by the broker service."""
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        metadata: MetadataStore,
+        ledgers: ManagedLedgerFactory,
+        partitioned: PartitionedTopics,
+        end_participant: EndParticipant,
+    ) -> None:
+        self._surroundings = surroundings
+        self._metadata = metadata
+        self._partitioned = partitioned
+        self._commons = CoordinatorCommons(surroundings, ledgers, end_participant)
+        self._is_closed = False
+        self._changing = asyncio.Lock()
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether this broker serves transactions."""
+        return self._surroundings.config.transaction_coordinator_enabled
+
+    @property
+    def count(self) -> int:
+        """How many coordinators clients may use."""
+        document = self._partitioned.get(ASSIGN)
+        return DEFAULT_COORDINATORS if document is None else document.partitions
+
+    def require_enabled(self) -> None:
+        """Raises NotAllowedError when transactions are off."""
+        if not self.is_enabled:
+            raise NotAllowedError(NOT_ENABLED)
+
+    # --- which there are -----------------------------------------------------------------------------------------------
+
+    def running(self) -> list[Coordinator]:
+        """Those that were begun, by their ids."""
+        return [each for _, each in sorted(self._commons.coordinators.items())]
+
+    def find(self, coordinator_id: int) -> Coordinator:
+        """One that was begun. Raises TransactionCoordinatorNotFound."""
+        found = self._commons.coordinators.get(coordinator_id)
+        if found is None:
+            raise TransactionCoordinatorNotFound(f"Transaction coordinator with id {coordinator_id} not found!")
+        return found
+
+    async def ready(self, coordinator_id: int) -> Coordinator:
+        """One that was begun, once it serves. Raises TransactionCoordinatorNotFound, ServiceNotReady."""
+        found = self.find(coordinator_id)
+        await found.ready()
+        return found
+
+    async def transaction(self, txn_id: TxnId) -> tuple[Coordinator, Transaction]:
+        """Raises TransactionCoordinatorNotFound, ServiceNotReady, TransactionNotFound."""
+        coordinator = await self.ready(txn_id.most)
+        return coordinator, coordinator.state.existing(txn_id)
+
+    async def connect(self, coordinator_id: int) -> Coordinator:
+        """Begin a coordinator, if it has not been; it serves when this returns.
+
+        Raises TransactionCoordinatorNotFound for one that there is none of, ServiceNotReady, StoreError.
+        """
+        if coordinator_id not in self._commons.coordinators:
+            if coordinator_id >= self.count:
+                raise TransactionCoordinatorNotFound(
+                    f"Transaction coordinator with id {coordinator_id} not found! There are {self.count}: 0 to {self.count - 1}"
+                )
+            await self._require_document(DEFAULT_COORDINATORS)
+        coordinator = self._begin(coordinator_id)
+        await coordinator.ready()
+        return coordinator
+
+    def _begin(self, coordinator_id: int) -> Coordinator:
+        if self._is_closed:
+            raise ServiceNotReady("the broker is stopping, try again")
+        found = self._commons.coordinators.get(coordinator_id)
+        if found is None:
+            name = TopicName(PERSISTENT, SYSTEM_NAMESPACE, f"{TRANSACTION_LOG}{coordinator_id}")
+            found = Coordinator(self._commons, coordinator_id, paths.managed_ledger(name))
+            self._commons.coordinators[coordinator_id] = found
+        return found
+
+    async def _require_document(self, count: int) -> None:
+        async with self._changing:
+            if self._partitioned.get(ASSIGN) is None:
+                try:
+                    await self._partitioned.create(ASSIGN, count)
+                except AdminError as error:  # another broker has made it
+                    raise ServiceNotReady(f"the number of coordinators is being changed, try again: {error}") from error
+
+    async def grow(self, count: int) -> None:
+        """More coordinators. Raises AdminError 406 when that is not more than now, and 412 above the most."""
+        if count <= self.count:
+            raise AdminError(
+                406,
+                "Number of transaction coordinators should be more than the current number of transaction coordinator",
+            )
+        if count > MAX_COORDINATORS:
+            raise AdminError(
+                412, f"{count} transaction coordinators are more than {MAX_COORDINATORS}, the most there can be"
+            )
+        if self._partitioned.get(ASSIGN) is None:
+            await self._require_document(count)
+        if self.count < count:
+            await self._partitioned.update(
+                ASSIGN, lambda document: setattr(document, "partitions", max(count, document.partitions))
+            )
+        logs.info("transaction_coordinators.grown", coordinators=self.count)
+
+    # --- life ----------------------------------------------------------------------------------------------------------
+
+    async def recover(self) -> None:
+        """Begin those that have a log; they read it in the background. Raises StoreError."""
+        if not self.is_enabled:
+            return
+        for segment in await self._metadata.children(paths.managed_ledgers(SYSTEM_NAMESPACE, PERSISTENT)):
+            number = segment.removeprefix(TRANSACTION_LOG)
+            if number != segment and number.isdecimal():
+                self._begin(int(number))
+
+    async def close(self) -> None:
+        """Serve no more; what is under way is found by the next run."""
+        self._is_closed = True
+        for coordinator in self.running():
+            await coordinator.close()
+
+
+def is_ready(coordinator: Coordinator) -> bool:
+    """Whether it serves now."""
+    return coordinator.phase is Phase.READY

@@ -1,0 +1,67 @@
+"""What the log of a coordinator says: one JSON document for each entry, which `docs/storage-format.md` describes.
+
+Every record carries `last`, the highest id that was given so far, so that the last record of a log is enough to never give an
+id twice. A record is either whole (`NEW`, `WHOLE`: it says all of a transaction, whatever was said before), or a change of one that
+may not exist any more, and then says nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from pybroker.errors import StoreError
+
+FORMAT_VERSION = 1
+
+
+class Kind(enum.StrEnum):
+    """What a record says."""
+
+    NEW = "new"
+    WHOLE = "whole"
+    ADD = "add"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`least` is the transaction's place; the other fields are those that its kind needs."""
+
+    v: int
+    kind: Kind
+    least: int
+    last: int
+    opened_ms: int = 0
+    """When it was opened, by the wall clock."""
+    timeout_ms: int = 0
+    owner: str | None = None
+    """The role that may use it; None: everybody."""
+    status: str = ""
+    """Of `WHOLE`: the name of its status."""
+    partitions: tuple[str, ...] = ()
+    subscriptions: tuple[tuple[str, str], ...] = ()
+    """Topic and subscription."""
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(Record)
+
+
+def encode(record: Record) -> bytes:
+    """The entry that holds `record`."""
+    return _ENCODER.encode(record)
+
+
+def decode(payload: bytes) -> Record:
+    """The record in an entry. Raises StoreError for one that cannot be read, or of a later version."""
+    try:
+        record = _DECODER.decode(payload)
+    except msgspec.DecodeError as error:
+        raise StoreError(f"a record of a transaction log cannot be read: {error}") from error
+    if record.v != FORMAT_VERSION:
+        raise StoreError(f"a transaction log has records of version {record.v}, this broker reads {FORMAT_VERSION}")
+    return record

@@ -1,0 +1,178 @@
+"""The durable log of one coordinator, on a managed ledger: append, read all of it, and let go of what is not needed any more.
+
+Operation: `append` hands a record to the managed ledger at once, so the order of the log is the order of the calls; the future
+that it returns is done when the record is durable. What is durable moves the place of its transaction (`log_places.py`) and, behind
+it, the cursor; whole ledgers before the cursor are trimmed.
+
+Failure: a full disk refuses an append before anything has happened. Any other failure ends this log: what was appended behind it
+is refused too, `failed` is called once, and whoever owns it reads everything anew from a log that is opened again. So memory never
+says more than the log for longer than that takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+from pybroker.errors import LedgerFenced, StoreError
+from pybroker.managed_ledger.listener import ManagedLedgerListener
+from pybroker.managed_ledger.retention import RetentionLimits
+from pybroker.model.position import Position
+from pybroker.transactions.log_places import LogPlaces
+from pybroker.transactions.records import Kind, Record, decode, encode
+
+if TYPE_CHECKING:
+    from pybroker.managed_ledger.factory import ManagedLedgerFactory
+    from pybroker.managed_ledger.managed_cursor import ManagedCursor
+    from pybroker.managed_ledger.managed_ledger import ManagedLedger
+    from pybroker.storage.ledger_store import AppendRun
+
+CURSOR = "transaction.subscription"
+"""Named as in Pulsar."""
+READ_AT_ONCE = 256
+_READ_BYTES = 1 << 20
+_ENDED = (Kind.COMMITTED, Kind.ABORTED)
+
+WholeOf = Callable[[int], Record | None]
+"""The record that says all of a transaction now; None when it has ended."""
+
+
+class TransactionLog(ManagedLedgerListener):
+    """Owned by its coordinator, from `open` to `close` or the first failure."""
+
+    def __init__(self, managed: ManagedLedger, cursor: ManagedCursor, whole_of: WholeOf) -> None:
+        self.managed = managed
+        self.cursor = cursor
+        self.failed: Callable[[StoreError], None] | None = None
+        """Told once; set by the owner."""
+        self.appended = 0
+        self._whole_of = whole_of
+        self._places = LogPlaces()
+        self._failure: StoreError | None = None
+        self._last: asyncio.Future[None] | None = None
+
+    @staticmethod
+    async def open(
+        ledgers: ManagedLedgerFactory, path: str, apply: Callable[[Record], object], whole_of: WholeOf
+    ) -> TransactionLog:
+        """Open, or make, the log at `path`, and `apply` all of it, in its order. Raises StoreError, and then it is closed."""
+        managed = await ledgers.open(path)
+        try:
+            cursor = managed.cursors.get(CURSOR)
+            if cursor is None:
+                first = managed.ledgers.first_position
+                cursor = await ledgers.create_cursor(managed, CURSOR, Position(first.ledger_id, -1), {})
+            log = TransactionLog(managed, cursor, whole_of)
+            await log._replay(apply)
+        except BaseException:
+            await managed.close()
+            raise
+        managed.listen(log)
+        managed.retention = RetentionLimits()  # only now: until here, nothing of it may go
+        log._let_go()
+        return log
+
+    async def _replay(self, apply: Callable[[Record], object]) -> None:
+        self.cursor.rewind()
+        while self.cursor.has_more():
+            run = self.cursor.read_cached(READ_AT_ONCE, _READ_BYTES)
+            if run is None:
+                run = await self.cursor.read(READ_AT_ONCE, _READ_BYTES)
+            else:
+                await asyncio.sleep(0)  # a log that is all in memory must not hold the loop
+            if run is None:
+                continue
+            for offset, payload in enumerate(run.payloads):
+                record = decode(payload)
+                apply(record)
+                self._note(record, Position(run.ledger_id, run.first_entry_id + offset))
+
+    # --- appending -----------------------------------------------------------------------------------------------------
+
+    def append(self, record: Record) -> asyncio.Future[None]:
+        """Done when `record` is durable, or with the StoreError that ended the log. Raises StoreError, and nothing has happened."""
+        if self._failure is not None:
+            raise self._failure
+        payload = encode(record)
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.managed.append([payload], [1], len(payload), (record, durable))
+        self.appended += 1
+        self._last = durable
+        return durable
+
+    async def written(self) -> None:
+        """Return when all that was appended before is durable. Raises StoreError."""
+        if self._last is not None:
+            await asyncio.shield(self._last)
+
+    def entries_added(self, runs: list[AppendRun]) -> None:
+        for run in runs:
+            record, durable = _context(run)
+            self._note(record, Position(run.ledger_id, run.first_entry_id))
+            if not durable.done():
+                durable.set_result(None)
+        self._let_go()
+        self._write_again()
+
+    def append_failed(self, runs: list[AppendRun], error: StoreError) -> None:
+        for run in runs:
+            _, durable = _context(run)
+            if not durable.done():
+                durable.set_exception(error)
+                durable.exception()  # retrieved: nobody may be waiting
+        self._fail(error)
+
+    def fenced(self, error: LedgerFenced) -> None:
+        self._fail(error)
+
+    def _fail(self, error: StoreError) -> None:
+        if self._failure is None:
+            self._failure = error
+            if self.failed is not None:
+                self.failed(error)
+
+    # --- what is needed of it ------------------------------------------------------------------------------------------
+
+    def _note(self, record: Record, position: Position) -> None:
+        if record.kind in (Kind.NEW, Kind.WHOLE):
+            # One that has ended while this was on its way: the record that says so stands behind and takes it away again.
+            self._places.stands(record.least, position)
+        elif record.kind in _ENDED:
+            self._places.ended(record.least)
+
+    def _let_go(self) -> None:
+        """Everything before the first record that is needed may be trimmed."""
+        last = self.managed.last_confirmed
+        if last.entry_id < 0:
+            return
+        needed = self._places.needed_from(last)
+        if self.cursor.state.mark_delete_to(self.managed.ledgers.previous_position(needed)):
+            self.cursor.changed(None)
+
+    def _write_again(self) -> None:
+        for least in self._places.to_write_again(self.cursor.backlog_entries):
+            record = self._whole_of(least)
+            if record is None:
+                self._places.given_up(least)
+                continue
+            try:
+                self.append(record)
+            except StoreError as error:  # A full disk: the log is longer for a while.
+                self._places.given_up(least)
+                logs.warning("transaction_log.not_shortened", managed_ledger=self.managed.name, error=str(error))
+
+    async def close(self) -> None:
+        """Take no more records; what is under way fails. Errors are logged."""
+        self._fail(LedgerFenced(f"{self.managed.name} is closed"))
+        try:
+            await self.managed.close()
+        except StoreError as error:
+            logs.error("transaction_log.close_failed", managed_ledger=self.managed.name, error=str(error))
+
+
+def _context(run: AppendRun) -> tuple[Record, asyncio.Future[None]]:
+    context = run.context
+    assert isinstance(context, tuple)
+    return context
