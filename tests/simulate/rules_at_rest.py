@@ -13,17 +13,6 @@ def the_run_ends(case: Case) -> Iterator[Finding]:
         yield Finding("in time", "the run did not come to its end")
 
 
-def no_bug_was_met(case: Case) -> Iterator[Finding]:
-    for text in case.run.bugs:
-        yield Finding("bugs", text)
-
-
-def the_broker_has_let_go(case: Case) -> Iterator[Finding]:
-    """Of tasks, holds, memory and whatever else its clients took up."""
-    for text in case.run.left:
-        yield Finding("left behind", text)
-
-
 def nothing_waits_without_a_reason(case: Case) -> Iterator[Finding]:
     """Consumers were there who took and acknowledged everything: so everything is acknowledged."""
     look = case.run.settled
@@ -75,8 +64,6 @@ def backlogs_are_exact(case: Case) -> Iterator[Finding]:
 
 AT_REST = (
     the_run_ends,
-    no_bug_was_met,
-    the_broker_has_let_go,
     nothing_waits_without_a_reason,
     nothing_is_left,
     backlogs_are_exact,

@@ -18,7 +18,6 @@ from tests.simulate import tape
 from tests.simulate.actors.admin import Admin
 from tests.simulate.actors.client import Client
 from tests.simulate.actors.slots import ConsumerSlot
-from tests.simulate.leftovers import after_clients
 from tests.simulate.loop import WALL_START_MS
 from tests.simulate.script import ADMIN, CLIENT, NATURE, ActorScript, Script
 from tests.simulate.tape import Tape
@@ -52,10 +51,6 @@ class Run:
     settled: Look = field(default_factory=Look)
     drained: Look = field(default_factory=Look)
     backlog_before_drain: dict[tuple[str, str], int] = field(default_factory=dict)
-    left: list[str] = field(default_factory=list)
-    """What is still there although every client has left."""
-    bugs: list[str] = field(default_factory=list)
-    """What the broker calls a bug of its own, and what escaped its tasks."""
     finished: bool = False
 
 
@@ -64,8 +59,6 @@ async def run(world: World, script: Script) -> Run:
     found = Run(script, Tape(lambda: world.now_s, world.note))
     await world.start()
     await _Running(world, script, found).run()
-    found.left = after_clients(world)
-    found.bugs = world.bugs
     found.finished = True
     return found
 

@@ -42,7 +42,8 @@ def play(script: Script) -> Verdict:
     except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001  (it is the finding)
         return Verdict(script, None, None, [Finding("world", f"{type(error).__name__}: {error}")])
     found: Run = world.result
-    return Verdict(script, world, found, judge(found))
+    bugs = [Finding("bug", text) for text in world.bugs]
+    return Verdict(script, world, found, [*judge(found), *bugs])
 
 
 def shrunk(script: Script, rules: set[str], attempts: int = 300) -> Script:

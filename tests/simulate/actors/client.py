@@ -114,6 +114,7 @@ class Client:
     def link_lost(self) -> None:
         self.link = None
         for slot in self.slots.values():
+            slot.is_closed_early = not slot.is_open
             slot.lost("link")
         if not self._is_ended and any(slot.is_wanted for slot in self.slots.values()):
             self._begin_connecting()
