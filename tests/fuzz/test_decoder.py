@@ -233,8 +233,12 @@ def test_a_planted_bug_in_chunking_is_found(decoder_type: type[Decoder]) -> None
 
 
 def without_highest_sequence_id(data: bytes, pos: int, end: int) -> Any:
-    refusal, producer_id, sequence_id, _, is_chunk = SCAN_SEND(data, pos, end)
-    return refusal, producer_id, sequence_id, 0, is_chunk
+    producer_id, sequence_id, _, is_chunk, txn = SCAN_SEND(data, pos, end)
+    return producer_id, sequence_id, 0, is_chunk, txn
+
+
+def without_transaction(data: bytes, pos: int, end: int) -> Any:
+    return (*SCAN_SEND(data, pos, end)[:4], None)
 
 
 def with_permits_of_one_byte(data: bytes, pos: int, end: int) -> Flow:
@@ -261,6 +265,7 @@ SCAN_ACK = commands._scan_ack
     ("function", "broken"),
     [
         ("_scan_send", without_highest_sequence_id),
+        ("_scan_send", without_transaction),
         ("_scan_flow", with_permits_of_one_byte),
         ("_scan_ack", joining_acks_of_all_consumers),
         ("message_count", lambda data, start, end: 1),

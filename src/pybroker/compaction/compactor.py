@@ -130,7 +130,7 @@ class Compactor:
                 entries = await self._read_tail(position, end)
             position = Position(position.ledger_id, entries[-1].position.entry_id + 1)
             self._count(entries)
-            yield entries
+            yield self._without_hidden(entries)
 
     async def _read_tail(self, position: Position, end: Position) -> list[CompactedEntry]:
         max_entries = READ_ENTRIES
@@ -141,6 +141,11 @@ class Compactor:
             CompactedEntry(Position(run.ledger_id, run.first_entry_id + index), payload, run.message_counts[index])
             for index, payload in enumerate(run.payloads)
         ]
+
+    def _without_hidden(self, entries: list[CompactedEntry]) -> list[CompactedEntry]:
+        """Messages of aborted transactions are nobody's latest value."""
+        is_hidden = self._ledger.visibility.is_hidden
+        return [entry for entry in entries if not is_hidden(entry.position)]
 
     def _count(self, entries: list[CompactedEntry]) -> None:
         if self._ledger.compacted_drops != self._drops:

@@ -256,6 +256,7 @@ class BrokerConfig:
     transaction_metadata_store_provider_class_name: str
     transaction_buffer_snapshot_max_transaction_count: int
     transaction_buffer_snapshot_min_time_in_millis: int
+    max_open_transactions_per_topic: int
     transaction_buffer_segmented_snapshot_enabled: bool
     max_active_transactions_per_coordinator: int
     max_open_transactions_size_in_mb: int
@@ -614,6 +615,7 @@ class BrokerConfig:
         transaction_metadata_store_provider_class_name: str = "org.apache.pulsar.transaction.coordinator.impl.MLTransactionMetadataStoreProvider",
         transaction_buffer_snapshot_max_transaction_count: int = 1000,
         transaction_buffer_snapshot_min_time_in_millis: int = 5000,
+        max_open_transactions_per_topic: int = 10000,
         transaction_buffer_segmented_snapshot_enabled: bool = False,
         max_active_transactions_per_coordinator: int = 0,
         max_open_transactions_size_in_mb: int = 256,
@@ -971,6 +973,7 @@ class BrokerConfig:
         assign(self, "transaction_metadata_store_provider_class_name", transaction_metadata_store_provider_class_name)
         assign(self, "transaction_buffer_snapshot_max_transaction_count", transaction_buffer_snapshot_max_transaction_count)
         assign(self, "transaction_buffer_snapshot_min_time_in_millis", transaction_buffer_snapshot_min_time_in_millis)
+        assign(self, "max_open_transactions_per_topic", max_open_transactions_per_topic)
         assign(self, "transaction_buffer_segmented_snapshot_enabled", transaction_buffer_segmented_snapshot_enabled)
         assign(self, "max_active_transactions_per_coordinator", max_active_transactions_per_coordinator)
         assign(self, "max_open_transactions_size_in_mb", max_open_transactions_size_in_mb)
@@ -1333,8 +1336,9 @@ _KEYS: Final = (
     KeyInfo("brokerDeduplicationProducerInactivityTimeoutMinutes", "broker_deduplication_producer_inactivity_timeout_minutes", ValueType.INT, 360, "A producer that is gone this long is forgotten.", minimum=0),
     KeyInfo("transactionCoordinatorEnabled", "transaction_coordinator_enabled", ValueType.BOOL, True, "Serve transactions. Nothing is stored for them before a client asks for one. Differs from Pulsar, where the default is false."),
     KeyInfo("transactionMetadataStoreProviderClassName", "transaction_metadata_store_provider_class_name", ValueType.STR, "org.apache.pulsar.transaction.coordinator.impl.MLTransactionMetadataStoreProvider", "Class that stores the state of transactions.", supported=False),
-    KeyInfo("transactionBufferSnapshotMaxTransactionCount", "transaction_buffer_snapshot_max_transaction_count", ValueType.INT, 1000, "Ended transactions between two snapshots of a topic.", minimum=1, supported=False),
-    KeyInfo("transactionBufferSnapshotMinTimeInMillis", "transaction_buffer_snapshot_min_time_in_millis", ValueType.INT, 5000, "Time between two snapshots of a topic.", minimum=0, supported=False),
+    KeyInfo("transactionBufferSnapshotMaxTransactionCount", "transaction_buffer_snapshot_max_transaction_count", ValueType.INT, 1000, "Ended transactions between two snapshots of a topic.", minimum=1),
+    KeyInfo("transactionBufferSnapshotMinTimeInMillis", "transaction_buffer_snapshot_min_time_in_millis", ValueType.INT, 5000, "Time between two snapshots of a topic.", minimum=0),
+    KeyInfo("maxOpenTransactionsPerTopic", "max_open_transactions_per_topic", ValueType.INT, 10000, "Open transactions of one topic; a message of a further one is refused. 0: no limit.", minimum=0),
     KeyInfo("transactionBufferSegmentedSnapshotEnabled", "transaction_buffer_segmented_snapshot_enabled", ValueType.BOOL, False, "Write snapshots in pieces.", supported=False),
     KeyInfo("maxActiveTransactionsPerCoordinator", "max_active_transactions_per_coordinator", ValueType.INT, 0, "Open transactions of one coordinator; further ones wait. 0: no limit.", minimum=0),
     KeyInfo("maxOpenTransactionsSizeInMB", "max_open_transactions_size_in_mb", ValueType.INT, 256, "Memory that all transactions may take together that have not ended, in MB; new ones wait, and no more may take part in one.", minimum=1),

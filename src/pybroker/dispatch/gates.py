@@ -22,6 +22,7 @@ class Gate(Enum):
     LOOK_AHEAD = "as many entries as may wait for consumers that cannot take them, or for keys that others hold"
     FILTER = "an entry filter has put the next entry off"
     RATE = "a dispatch rate is used up"
+    TRANSACTION = "an open transaction: nothing from its first message on is delivered until it has ended"
     READING = "entries are being read from the store"
     READ_FAILED = "entries cannot be read; it is tried again"
     AT_END = "every entry was sent"

@@ -100,9 +100,10 @@ class ManagedCursor(CursorOwner, AheadHolder):
             self.read_position = self.state.first_wanted(self.read_position, held_back)
 
     def has_more(self) -> bool:
-        """Whether an entry stands at or behind the read position."""
+        """Whether an entry that may be read now stands at or behind the read position."""
         ledgers = self.ledger.ledgers
-        return ledgers.has_entry(ledgers.normalize(self.read_position))
+        position = ledgers.normalize(self.read_position)
+        return ledgers.has_entry(position) and self.ledger.visibility.readable(position, 1) > 0
 
     def read_cached(self, max_entries: int, max_bytes: int) -> EntryRun | None:
         """The next entries if they are in memory, advancing; None when they must be read from the store.
@@ -110,6 +111,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         Only call while `has_more()`.
         """
         position = self.ledger.ledgers.normalize(self.read_position)
+        max_entries = self.ledger.visibility.readable(position, max_entries)
         run = self._from_read_ahead(position, max_entries, max_bytes)
         if run is None:
             run = self.ledger.read_cached(position, max_entries, max_bytes)
@@ -165,6 +167,9 @@ class ManagedCursor(CursorOwner, AheadHolder):
         if ahead is None:
             return None
         if self.read_position != before or not self.ledger.ledgers.has_entry(position):
+            return None
+        max_entries = self.ledger.visibility.readable(position, max_entries)
+        if not max_entries:
             return None
         run = self._hold(ahead, position, max_entries, max_bytes)
         self.read_position = Position(run.ledger_id, run.first_entry_id + len(run.payloads))

@@ -31,6 +31,7 @@ from pybroker.managed_ledger.reads_ahead import LEAST_READ_BYTES, ReadsAhead
 from pybroker.managed_ledger.retention import KEEP_ALL, RetentionLimits, removable
 from pybroker.managed_ledger.stored_document import StoredDocument
 from pybroker.managed_ledger.surroundings import LedgerSurroundings
+from pybroker.managed_ledger.visibility import Visibility
 from pybroker.model.position import Position
 from pybroker.model.stats import LedgerCounters
 from pybroker.storage.ledger_store import AppendListener, AppendRun, EntryRun
@@ -69,6 +70,7 @@ class ManagedLedger(AppendListener):
         self.counters = LedgerCounters()
         self.compacted_drops = 0
         """How often the compacted view was given up: a compaction that began before may not become the view any more."""
+        self.visibility = Visibility()
         self.memory = surroundings.memory
         self.publish_times = PublishTimes(self.ledgers, surroundings.store, self.publish_time_of)
         self._surroundings = surroundings
@@ -88,9 +90,7 @@ class ManagedLedger(AppendListener):
         self._left_ledger_ids: list[int] = []  # not sealed yet
         self._changing = asyncio.Lock()
         self.reads_ahead = ReadsAhead(surroundings, self.read_if_there)
-        self._is_preparing = False
-        self._is_sealing = False
-        self._is_trim_due = False
+        self._is_preparing = self._is_sealing = self._is_trim_due = False
         self._prepare_not_before_ms = 0.0
 
     def listen(self, listener: ManagedLedgerListener) -> None:

@@ -6,6 +6,7 @@ Neighbours that belong together are one event, so that what the layers below cos
 from __future__ import annotations
 
 from pybroker.errors import BrokerError
+from pybroker.model.transactions import TxnId
 
 NO_REQUEST = -1
 """The request id of an ACK that asks for no receipt."""
@@ -16,7 +17,8 @@ NO_ERROR = -1
 
 
 class SendRun:
-    """Consecutive SENDs of one producer. The lists run in parallel; `highest_sequence_ids` holds 0 where none was sent."""
+    """Consecutive SENDs of one producer, in one transaction or in none. The lists run in parallel; `highest_sequence_ids` holds 0
+    where none was sent."""
 
     __slots__ = (
         "chunk_count",
@@ -27,10 +29,13 @@ class SendRun:
         "producer_id",
         "sequence_ids",
         "size_bytes",
+        "txn",
     )
 
-    def __init__(self, producer_id: int) -> None:
+    def __init__(self, producer_id: int, txn: TxnId | None = None) -> None:
         self.producer_id = producer_id
+        self.txn = txn
+        """The transaction that all of them are part of."""
         self.sequence_ids: list[int] = []
         self.highest_sequence_ids: list[int] = []
         self.message_counts: list[int] = []
@@ -75,10 +80,10 @@ class Ack:
     __slots__ = (
         "consumer_id",
         "groups",
-        "has_transaction",
         "is_cumulative",
         "partials",
         "request_id",
+        "txn",
         "validation_error",
     )
 
@@ -88,7 +93,8 @@ class Ack:
         self.groups: list[tuple[int, list[int]]] = []
         self.partials: list[PartialAck] = []
         self.request_id = NO_REQUEST
-        self.has_transaction = False
+        self.txn: TxnId | None = None
+        """The transaction that it is part of."""
         self.validation_error = NO_ERROR
 
 

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError, Message
 from pybroker.errors import BrokerError, ChecksumError, NotAllowedError, ProtocolViolation
 from pybroker.model.ack_set import word_count
 from pybroker.model.events import Ack, CommandRefused, Flow, PartialAck, SendRefused, SendRun
+from pybroker.model.transactions import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.batch_limits import LEAST_MESSAGE_BYTES, batch_refusal
 from pybroker.wire.command_fields import LARGE_COMMAND_BYTES, LENGTH_DELIMITED, FieldCount, has_too_many_fields
@@ -148,7 +149,8 @@ class Decoder:
         end = len(data)
         max_frame = self._max_frame_bytes
         view = memoryview(data)
-        run_producer_id = -1  # whose SENDs may join the last event
+        run_producer_id = -1  # whose SENDs may join the last event; of a transaction's: -2 - producer id
+        run_txn: TxnId | None = None
         ack: Ack | None = None
         ack_prefix = (
             b""  # what an ACK of the next entry begins with: sizes, consumer, ledger, and the tag of the entry id
@@ -198,7 +200,11 @@ class Decoder:
                         sequence_id = -1
                     refusal: BrokerError | None = None
                     if sequence_id < 0:
-                        refusal, producer_id, sequence_id, highest, is_chunk = _scan_send(data, pos + 10, start)
+                        producer_id, sequence_id, highest, is_chunk, txn = _scan_send(data, pos + 10, start)
+                        if txn is not None:
+                            producer_id = -2 - producer_id
+                            if txn != run_txn:
+                                run_producer_id, run_txn = -1, txn
                     if frame_end - start < _MIN_MESSAGE_BYTES:
                         raise ProtocolViolation("SEND without a message")
                     magic, checksum, metadata_size = _CHECKSUM(data, start)
@@ -211,7 +217,7 @@ class Decoder:
                         metadata_size = magic << 16 | checksum >> 16
                     if refusal is not None:
                         run_producer_id, ack = -1, None
-                        events.append(SendRefused(producer_id, sequence_id, refusal))
+                        events.append(SendRefused(max(producer_id, -2 - producer_id), sequence_id, refusal))
                         pos = frame_end
                         continue
                     metadata_end = metadata_start + metadata_size
@@ -222,7 +228,7 @@ class Decoder:
                     ):
                         run_producer_id, ack = -1, None
                         refusal = NotAllowedError(f"message metadata of more than {self._max_fields} fields")
-                        events.append(SendRefused(producer_id, sequence_id, refusal))
+                        events.append(SendRefused(max(producer_id, -2 - producer_id), sequence_id, refusal))
                         pos = frame_end
                         continue
                     if next_count < metadata_start:
@@ -242,7 +248,7 @@ class Decoder:
                             )
                             if refusal is not None:
                                 run_producer_id, ack = -1, None
-                                events.append(SendRefused(producer_id, sequence_id, refusal))
+                                events.append(SendRefused(max(producer_id, -2 - producer_id), sequence_id, refusal))
                                 pos = frame_end
                                 continue
                     if next_marker < metadata_start:
@@ -252,7 +258,7 @@ class Decoder:
                     if producer_id != run_producer_id:
                         ack = None
                         run_producer_id = producer_id
-                        run = SendRun(producer_id)
+                        run = SendRun(producer_id) if producer_id >= 0 else SendRun(-2 - producer_id, run_txn)
                         events.append(run)
                         sequence_ids = run.sequence_ids
                         highest_sequence_ids = run.highest_sequence_ids
@@ -410,8 +416,8 @@ def _skip(data: bytes, pos: int, end: int) -> int:
     return skip_field(data, tag, after_tag, end)
 
 
-def _scan_send(data: bytes, pos: int, end: int) -> tuple[BrokerError | None, int, int, int, int]:
-    """Any CommandSend, its tag at `pos`: (refusal, producer id, sequence id, highest sequence id, whether it is a chunk)."""
+def _scan_send(data: bytes, pos: int, end: int) -> tuple[int, int, int, int, TxnId | None]:
+    """Any CommandSend, its tag at `pos`: (producer id, sequence id, highest sequence id, if it is a chunk, its transaction)."""
     pos, end = _enter(data, pos + 1, end)
     producer_id = sequence_id = -1
     highest = is_chunk = 0
@@ -437,10 +443,8 @@ def _scan_send(data: bytes, pos: int, end: int) -> tuple[BrokerError | None, int
             pos = _skip(data, pos - 1, end)
     if producer_id < 0 or sequence_id < 0:
         raise ProtocolViolation("SEND without producer or sequence id")
-    refusal: BrokerError | None = None
-    if transaction_least or transaction_most:
-        refusal = NotAllowedError("transactions are not supported yet")
-    return refusal, producer_id, sequence_id, highest, is_chunk
+    txn = TxnId(transaction_most, transaction_least) if transaction_least or transaction_most else None
+    return producer_id, sequence_id, highest, is_chunk, txn
 
 
 def _scan_flow(data: bytes, pos: int, end: int) -> Flow:
@@ -491,10 +495,10 @@ def _scan_ack(data: bytes, pos: int, end: int, previous: Ack | None, events: lis
         else:
             pos = _skip(data, pos - 1, end)
     if transaction_least or transaction_most:
-        ack.has_transaction = True
+        ack.txn = TxnId(transaction_most, transaction_least)
     if ack.consumer_id < 0 or ack_type not in (0, 1):
         raise ProtocolViolation("ACK without consumer id or type")
-    if ack_type == 1 or ack.request_id >= 0 or ack.has_transaction or ack.validation_error >= 0:
+    if ack_type == 1 or ack.request_id >= 0 or ack.txn is not None or ack.validation_error >= 0:
         ack.is_cumulative = ack_type == 1
         events.append(ack)
         return None

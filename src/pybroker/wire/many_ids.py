@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from pybroker.errors import ProtocolViolation
 from pybroker.model.events import Ack, PartialAck, Redeliver
+from pybroker.model.transactions import TxnId
 from pybroker.wire.varint import decode, skip_field
 
 SLICE_IDS = 500
@@ -23,7 +24,8 @@ _CONSUMER_ID_TAG = 1 << 3
 _ACK_TYPE_TAG = 2 << 3
 _ACK_IDS_TAG = 3 << 3 | 2
 _VALIDATION_ERROR_TAG = 4 << 3
-_TRANSACTION_TAGS = (6 << 3, 7 << 3)
+_TXN_LEAST_TAG = 6 << 3
+_TXN_MOST_TAG = 7 << 3
 _REQUEST_ID_TAG = 8 << 3
 _REDELIVER_IDS_TAG = 2 << 3 | 2
 _EPOCH_TAG = 3 << 3
@@ -72,6 +74,7 @@ class ManyIds:
         whole = Ack(-1)
         ack_type = -1
         last_id = -1
+        txn_least = txn_most = 0
         pos = self._start
         while pos < self._end:
             tag_at = pos
@@ -87,9 +90,10 @@ class ManyIds:
                 whole.validation_error, pos = decode(self._data, pos, self._end)
             elif tag == _REQUEST_ID_TAG:
                 whole.request_id, pos = decode(self._data, pos, self._end)
-            elif tag in _TRANSACTION_TAGS:
-                value, pos = decode(self._data, pos, self._end)
-                whole.has_transaction = whole.has_transaction or value != 0
+            elif tag == _TXN_LEAST_TAG:
+                txn_least, pos = decode(self._data, pos, self._end)
+            elif tag == _TXN_MOST_TAG:
+                txn_most, pos = decode(self._data, pos, self._end)
             else:
                 pos = skip_field(self._data, tag, pos, self._end)
             if self._is_over():
@@ -97,9 +101,8 @@ class ManyIds:
         if whole.consumer_id < 0 or ack_type not in (0, 1):
             raise ProtocolViolation("ACK without consumer id or type")
         whole.is_cumulative = ack_type == 1
-        if whole.has_transaction:  # refused as a whole
-            yield whole
-            return
+        if txn_least or txn_most:
+            whole.txn = TxnId(txn_most, txn_least)
         first_id = last_id if whole.is_cumulative and last_id >= 0 else self._start
         part = _part_of(whole)
         count = 0
@@ -109,7 +112,7 @@ class ManyIds:
                 continue
             _add(part, found)
             count += 1
-            if count == SLICE_IDS:
+            if count >= SLICE_IDS and whole.txn is None:  # What is of a transaction is taken as a whole, or refused.
                 yield part
                 part, count = _part_of(whole), 0
         part.request_id = whole.request_id
@@ -205,6 +208,7 @@ def _part_of(whole: Ack) -> Ack:
     part = Ack(whole.consumer_id)
     part.is_cumulative = whole.is_cumulative
     part.validation_error = whole.validation_error
+    part.txn = whole.txn
     return part
 
 

@@ -83,10 +83,15 @@ def _joined(items: list[Item]) -> list[Item]:
 
 
 def _ack_item(
-    consumer_id: int, is_cumulative: bool, request_id: int, in_transaction: bool, whole: tuple[Any], partial: tuple[Any]
+    consumer_id: int,
+    is_cumulative: bool,
+    request_id: int,
+    txn: tuple[int, int] | None,
+    whole: tuple[Any],
+    partial: tuple[Any],
 ) -> Item:
-    if is_cumulative or request_id >= 0 or in_transaction:
-        return ("ack", consumer_id, is_cumulative, request_id, in_transaction, whole, partial)
+    if is_cumulative or request_id >= 0 or txn is not None:
+        return ("ack", consumer_id, is_cumulative, request_id, txn, whole, partial)
     return ("acks", consumer_id, whole, partial)
 
 
@@ -98,17 +103,13 @@ def flattened(events: list[Event]) -> list[Item]:
             assert event.sequence_ids
             assert event.size_bytes == sum(map(len, event.payloads))
             columns = (event.sequence_ids, event.highest_sequence_ids, event.message_counts, event.payloads)
-            items += [("send", event.producer_id, *row) for row in zip(*columns, strict=True)]
+            items += [("send", event.producer_id, event.txn, *row) for row in zip(*columns, strict=True)]
         elif isinstance(event, SendRefused):
             items.append(("refused", event.producer_id, event.sequence_id, type(event.error).__name__))
         elif isinstance(event, Ack):
             whole = tuple((ledger_id, entry_id) for ledger_id, entries in event.groups for entry_id in entries)
             partial = tuple((p.ledger_id, p.entry_id, tuple(p.ack_set), p.batch_size) for p in event.partials)
-            items.append(
-                _ack_item(
-                    event.consumer_id, event.is_cumulative, event.request_id, event.has_transaction, whole, partial
-                )
-            )
+            items.append(_ack_item(event.consumer_id, event.is_cumulative, event.request_id, event.txn, whole, partial))
         elif isinstance(event, Flow):
             items.append(("flow", event.consumer_id, event.permits))
         else:
@@ -144,13 +145,16 @@ def _expected_send(command: pb.CommandSend, tail: bytes) -> Item:
         if int.from_bytes(tail[2:6], "big") != crc32c(tail[6:]):
             return ("refused", *ids, "ChecksumError")
         start = 6
-    if command.txnid_least_bits or command.txnid_most_bits:
-        return ("refused", *ids, "NotAllowedError")
     size = int.from_bytes(tail[start : start + 4], "big")
     read = pb.MessageMetadata.FromString(tail[start + 4 : start + 4 + size])
     if read.num_messages_in_batch > min(MAX_BATCH_MESSAGES, _most_messages(read, len(tail) - start - 4 - size)):
         return ("refused", *ids, "NotAllowedError")
-    return ("send", *ids, command.highest_sequence_id, read.num_messages_in_batch, tail)
+    return ("send", ids[0], _txn(command), ids[1], command.highest_sequence_id, read.num_messages_in_batch, tail)
+
+
+def _txn(command: pb.CommandSend | pb.CommandAck) -> tuple[int, int] | None:
+    bits = (command.txnid_most_bits, command.txnid_least_bits)
+    return bits if any(bits) else None
 
 
 def _most_messages(read: pb.MessageMetadata, payload_bytes: int) -> int:
@@ -171,7 +175,7 @@ def _expected_ack(command: pb.CommandAck) -> Item:
         command.consumer_id,
         command.ack_type == pb.CommandAck.Cumulative,
         command.request_id if command.HasField("request_id") else -1,
-        bool(command.txnid_least_bits or command.txnid_most_bits),
+        _txn(command),
         whole,
         partial,
     )

@@ -17,8 +17,9 @@ from tests.unit.wire.support import (
     send,
 )
 
-from pybroker.errors import ChecksumError, NotAllowedError, ProtocolViolation
+from pybroker.errors import ChecksumError, ProtocolViolation
 from pybroker.model.events import Ack, Flow, SendRefused, SendRun
+from pybroker.model.transactions import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.commands import (
     FRAME_PADDING_BYTES,
@@ -118,8 +119,7 @@ def test_the_count_of_one_message_does_not_leak_into_the_next() -> None:
     ("fields", "checksum", "error"),
     [
         ({}, "bad", ChecksumError),
-        ({"txnid_least_bits": 1}, "good", NotAllowedError),
-        ({"txnid_most_bits": 1}, "none", NotAllowedError),
+        ({"txnid_least_bits": 1}, "bad", ChecksumError),
     ],
 )
 def test_a_send_that_cannot_be_taken_is_answered_and_the_next_one_is_taken(
@@ -134,12 +134,34 @@ def test_a_send_that_cannot_be_taken_is_answered_and_the_next_one_is_taken(
     assert run.sequence_ids == [6]
 
 
+def test_messages_are_joined_with_those_of_their_own_transaction_only() -> None:
+    fields = [
+        {},
+        {"txnid_least_bits": 1},
+        {"txnid_least_bits": 1},
+        {"txnid_most_bits": 1},
+        {},
+        {},
+        {"txnid_most_bits": 1},
+    ]
+    stream = b"".join(frame(send(1, index, **each), SOUND) for index, each in enumerate(fields))
+    runs = connected_decoder().feed(stream)
+    assert all(isinstance(run, SendRun) and run.producer_id == 1 for run in runs)
+    assert [(run.txn, run.sequence_ids) for run in runs if isinstance(run, SendRun)] == [
+        (None, [0]),
+        (TxnId(0, 1), [1, 2]),
+        (TxnId(1, 0), [3]),
+        (None, [4, 5]),
+        (TxnId(1, 0), [6]),
+    ]
+
+
 def test_acknowledgements_that_ask_for_no_receipt_are_joined() -> None:
     stream = b"".join(frame(ack(1, *positions)) for positions in ([(5, 1)], [(5, 2), (6, 0)], [(6, 1)], [(5, 9)]))
     (joined,) = connected_decoder().feed(stream)
     assert isinstance(joined, Ack)
     assert joined.groups == [(5, [1, 2]), (6, [0, 1]), (5, [9])]
-    assert (joined.request_id, joined.is_cumulative, joined.has_transaction) == (-1, False, False)
+    assert (joined.request_id, joined.is_cumulative, joined.txn) == (-1, False, None)
 
 
 @pytest.mark.parametrize(

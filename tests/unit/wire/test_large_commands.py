@@ -24,6 +24,7 @@ from tests.unit.wire.support import (
 from pybroker.errors import ConsumerAssignError, MetadataError, NotAllowedError, ProtocolViolation
 from pybroker.model.ack_set import word_count
 from pybroker.model.events import Ack, CommandRefused, Flow, Redeliver, SendRefused, SendRun
+from pybroker.model.transactions import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.command_fields import LARGE_COMMAND_BYTES
 from pybroker.wire.commands import Decoder
@@ -76,12 +77,12 @@ def test_of_a_cumulative_ack_the_last_id_comes_out() -> None:
     assert (part.is_cumulative, part.groups, part.request_id) == (True, [(1, [4999])], 3)
 
 
-def test_an_ack_of_a_transaction_comes_out_once_and_without_ids() -> None:
+def test_an_ack_of_a_transaction_comes_out_as_a_whole() -> None:
     ids = [pb.MessageIdData(ledgerId=1, entryId=index) for index in range(5000)]
     command = pb.CommandAck(consumer_id=7, ack_type=0, message_id=ids, request_id=3, txnid_most_bits=1)
     (part,) = [part for part in many("ACK", command.SerializeToString()).slices() if part is not None]
     assert isinstance(part, Ack)
-    assert (part.has_transaction, part.groups, part.request_id) == (True, [], 3)
+    assert (part.txn, part.groups, part.request_id) == (TxnId(1, 0), [(1, list(range(5000)))], 3)
 
 
 def test_the_slices_of_a_redelivery_name_every_message_once() -> None:

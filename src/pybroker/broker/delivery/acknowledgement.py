@@ -55,7 +55,7 @@ class Acknowledged(NamedTuple):
 
 def refusal(ack: Ack, dispatcher: Dispatcher) -> BrokerError | None:
     """Why a client of that type of subscription may not acknowledge like that."""
-    if ack.has_transaction:
+    if ack.txn is not None:
         return NotAllowedError("transactions are not supported yet")
     if ack.is_cumulative and dispatcher.active_consumer is None:
         return NotAllowedError(f"a {dispatcher.kind} subscription takes individual acknowledgements only")

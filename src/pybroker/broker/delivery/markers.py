@@ -1,7 +1,8 @@
-"""Markers: messages that brokers write for each other between those of applications.
+"""What readers never get: markers, and messages of aborted transactions.
 
-No consumer gets them and no permit is spent on them; every subscription has them acknowledged as it comes to them. They count as
-messages that were published, and have an id and an index like any other.
+Markers are messages that brokers write for each other between those of applications. No consumer gets them and no permit is spent
+on them; every subscription has them acknowledged as it comes to them. They count as messages that were published, and have an id
+and an index like any other.
 """
 
 from __future__ import annotations
@@ -9,18 +10,26 @@ from __future__ import annotations
 from pybroker.broker.delivery.entry_kinds import EntryKinds
 from pybroker.broker.delivery.stages import PassOver, Stage
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan
+from pybroker.managed_ledger.visibility import Visibility
 from pybroker.wire.entry_metadata import is_marker
 
 
 class Markers(Stage):
     """Of one subscription. They are looked for only where there may be some."""
 
-    def __init__(self, kinds: EntryKinds, pass_over: PassOver) -> None:
+    def __init__(self, kinds: EntryKinds, visibility: Visibility, pass_over: PassOver) -> None:
         self._kinds = kinds
+        self._visibility = visibility
         self._pass_over = pass_over
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
-        """The entries that are no markers; the others are acknowledged."""
+        """The entries that are no markers, nor of aborted transactions; the others are acknowledged."""
+        hidden = self._visibility.hidden_among(entries.ledger_id, entries.entry_ids)
+        if hidden:
+            self._pass_over(entries.ledger_id, list(hidden))
+            entries = entries.rows([index for index, each in enumerate(entries.entry_ids) if each not in hidden])
+            if not entries.entry_ids:
+                return entries
         if not self._kinds.may_hold_markers(entries.ledger_id, entries.entry_ids[0]):
             return entries
         are_markers = [is_marker(payload) for payload in entries.payloads]

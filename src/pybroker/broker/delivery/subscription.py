@@ -82,7 +82,7 @@ class Subscription(SubscriptionBase, Pumped):
         self._is_waking_soon = False
         self._draining_hashes_cleared_before = 0  # by dispatchers of before
         self.throttle = throttle_of(self, cursor, None)
-        self._markers = Markers(kinds, self._pass_over)
+        self._markers = Markers(kinds, cursor.ledger.visibility, self._pass_over)
         self._filters = self._filter_chain()
         self._stages = self._row_of_stages()
 
@@ -390,12 +390,17 @@ class Subscription(SubscriptionBase, Pumped):
             return self._start_read(plan)
         if runs is AT_END:
             scan = dispatcher.next_scan()
-            return Gate.AT_END if scan is None else self._carry_out(scan, dispatcher)
+            return self._gate_at_end() if scan is None else self._carry_out(scan, dispatcher)
         for run in runs:
             self._assign_run(plan, run)
         if plan.scan is not None and not runs:
             dispatcher.scanned(plan, plan.scan, is_at_end=True)
         return None
+
+    def _gate_at_end(self) -> Gate:
+        ledger = self.cursor.ledger
+        has_limit = ledger.visibility.limit is not None
+        return Gate.TRANSACTION if has_limit and self.cursor.read_position <= ledger.last_confirmed else Gate.AT_END
 
     def _gate(self) -> Gate | None:
         """What keeps everything from being read, whoever it is for."""

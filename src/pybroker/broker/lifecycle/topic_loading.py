@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pybroker import logs
 from pybroker.broker.publishing import entry_metadata
 from pybroker.broker.topic.topic import Topic
+from pybroker.broker.transactions import recovery
 from pybroker.errors import ServiceNotReady, TopicChanging, TopicNotFound
 from pybroker.metadata import paths
 
@@ -134,9 +135,12 @@ class TopicLoading:
                 await self._closing.closed(key)
                 ledger = await self._open_ledger(name, load.may_create)
                 await entry_metadata.restore(ledger, self._commons.added_metadata)
+                buffer = await recovery.recover(
+                    ledger, self._surroundings.clock, self._surroundings.config.max_open_transactions_per_topic
+                )
                 # Last, and the topic is registered in the same turn of the loop: no change in between gets lost.
                 policies = await self._commons.resources.topic_policies(name.partitioned_name)
-            topic = self._topics[key] = Topic(self._commons, name, ledger, policies, self._closing.start_unload)
+            topic = self._topics[key] = Topic(self._commons, name, ledger, policies, self._closing.start_unload, buffer)
             self._surroundings.stats.topic_loads += 1
             took_ms = self._surroundings.clock.monotonic_ms() - started_ms
             self._surroundings.stats.topic_load_ms.add(took_ms)

@@ -20,7 +20,7 @@ from pybroker.broker.publishing.publish_checks import rows
 from pybroker.broker.topic import topic_admission
 from pybroker.broker.topic.topic_base import TopicBase
 from pybroker.dispatch.non_persistent import ENTRY_ID
-from pybroker.errors import ServiceNotReady
+from pybroker.errors import NotAllowedError, ServiceNotReady
 from pybroker.model.events import SendRun
 from pybroker.model.stats import LedgerCounters
 
@@ -61,6 +61,9 @@ class NonPersistentTopic(TopicBase):
     # --- messages ----------------------------------------------------------------------------------------------------
 
     def _accept(self, producer: Producer, run: SendRun) -> None:
+        if run.txn is not None:
+            self._refuse(producer, run, NotAllowedError("Non-persistent topics take no messages of transactions"))
+            return
         count = len(run.payloads)
         taken = producer.peer.admit_not_stored(count)
         if taken < count:

@@ -29,7 +29,7 @@ RATE_DEADLINE_S = 30.0
 _PRODUCER_ID = 0
 
 
-class _Publisher(Peer):
+class Publisher(Peer):
     """A peer that publishes and does nothing else."""
 
     address = ""
@@ -87,7 +87,7 @@ class _Publisher(Peer):
         return True
 
 
-class InternalProducer(_Publisher):
+class InternalProducer(Publisher):
     """Owned by its topic, which has one at most, for as long as it is loaded: whoever publishes to a topic by it sees to it that
     there is one message at a time. Its receipts come back as the position that `publish` returns.
     """
@@ -149,7 +149,7 @@ class InternalProducer(_Publisher):
             self._awaited.set_result(answer)
 
 
-class EntryPublish(_Publisher):
+class EntryPublish(Publisher):
     """Entries that go to one topic at once, under its limits; as many at a time as the caller likes. For one use."""
 
     def __init__(self, topic: TopicBase, entries: Sequence[bytes]) -> None:

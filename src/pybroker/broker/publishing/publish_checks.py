@@ -60,7 +60,7 @@ def publish_checks(policies: EffectivePolicies, *, is_encryption_required: bool)
 
 def rows(run: SendRun, indexes: Sequence[int]) -> SendRun:
     """These messages of `run` alone."""
-    part = SendRun(run.producer_id)
+    part = SendRun(run.producer_id, run.txn)
     part.payloads = [run.payloads[index] for index in indexes]
     part.sequence_ids = [run.sequence_ids[index] for index in indexes]
     part.highest_sequence_ids = [run.highest_sequence_ids[index] for index in indexes]

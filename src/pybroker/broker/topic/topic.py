@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pybroker import logs
@@ -24,12 +25,15 @@ from pybroker.broker.topic.backlog import UNKNOWN_AGE_S
 from pybroker.broker.topic.topic_base import TopicBase
 from pybroker.broker.topic.topic_compaction import TopicCompaction
 from pybroker.broker.topic.topic_deduplication import DEDUPLICATION_CURSOR, TopicDeduplication
+from pybroker.broker.transactions.recovery import TRANSACTIONS_CURSOR
+from pybroker.broker.transactions.topic_transactions import TopicTransactions
 from pybroker.errors import (
     BrokerError,
     DamagedEntries,
     LedgerFenced,
     LedgerTerminated,
     NoSuchLedger,
+    NotAllowedError,
     ProducerBlockedQuotaExceededException,
     StorageFull,
     StoreError,
@@ -48,12 +52,19 @@ from pybroker.model.stats import LedgerCounters
 from pybroker.storage.ledger_store import AppendRun
 from pybroker.tasks import TaskOwner
 from pybroker.wire.entry_metadata import is_batch, is_marker
+from pybroker.wire.transaction_metadata import is_end_marker
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.consumer import Consumer
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
     from pybroker.broker.limits.publish_rate_limit import WaitingPublishers
     from pybroker.broker.topic.commons import Commons
+    from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
+    from pybroker.model.transactions import TxnAction, TxnId
+
+
+OWN_CURSORS = (DEDUPLICATION_CURSOR, TRANSACTIONS_CURSOR)
+"""Those that are no subscriptions."""
 
 
 class Publish:
@@ -81,7 +92,9 @@ class Topic(TopicBase, ManagedLedgerListener):
         ledger: ManagedLedger,
         own_policies: TopicPolicies,
         start_unload: Callable[[TopicBase, str], None],
+        buffer: TransactionBuffer | None = None,
     ) -> None:
+        """`buffer`: what was recovered of its transactions; None when it never had any."""
         tasks, epoch = TaskOwner(f"topic {name}"), stored_epoch(ledger.properties)
         super().__init__(commons, name, own_policies, tasks, epoch, start_unload)
         self.ledger = ledger
@@ -102,9 +115,21 @@ class Topic(TopicBase, ManagedLedgerListener):
         self.compaction = TopicCompaction(self.shared, ledger, self.registry)
         ledger.listen(self)
         for cursor in ledger.cursors.values():
-            if cursor.name != DEDUPLICATION_CURSOR:
+            if cursor.name not in OWN_CURSORS:
                 self.registry.restore(cursor)
-        self.deduplication = TopicDeduplication(self.shared, ledger, self.producers, self.append, self._hold_publishers)
+        self._holds: dict[str, WaitingPublishers] = {}  # by who makes publishers wait
+        self.deduplication = TopicDeduplication(
+            self.shared, ledger, self.producers, self.append, partial(self._hold_publishers, "deduplication")
+        )
+        self.transactions = TopicTransactions(
+            self.shared,
+            ledger,
+            buffer,
+            self.publish,
+            lambda producer, run: self.append(producer, run, None),
+            partial(self._hold_publishers, "transactions"),
+            self._wake_all,
+        )
         ledger.held_from = self._held_from
         ledger.retention = backlog.retention_limits(self.policies.retention)
         self._renew_limits()
@@ -173,6 +198,17 @@ class Topic(TopicBase, ManagedLedgerListener):
 
     def _accept(self, producer: Producer, run: SendRun) -> None:
         """Store it; it is answered once it is durable."""
+        if run.txn is not None:
+            if not self.transactions.is_ready:
+                self.transactions.wait(producer, run)
+                return
+            refusal = self.transactions.admit(producer, run)
+            if refusal is not None:
+                self._refuse(producer, run, refusal)
+                return
+        elif run.has_markers and any(map(is_end_marker, run.payloads)):
+            self._refuse(producer, run, NotAllowedError("Only the broker says that a transaction has ended"))
+            return
         known = self.deduplication.known
         if known is None:
             self.append(producer, run, None)
@@ -185,6 +221,8 @@ class Topic(TopicBase, ManagedLedgerListener):
         producer.pending += len(run.payloads)
         if run.has_markers:
             self.entry_kinds.has_markers = True
+        if run.txn is not None:
+            self.transactions.offered(run)
         try:
             if self._entry_metadata is None:
                 self.ledger.append(run.payloads, run.message_counts, run.size_bytes, publish)
@@ -192,6 +230,7 @@ class Topic(TopicBase, ManagedLedgerListener):
                 self._append_with_metadata(self._entry_metadata, run, publish)
         except StoreError as error:
             producer.completed(len(run.payloads))
+            self.transactions.failed(run)
             self._refuse(producer, run, self._publish_failure(error, producer))
             return False
         return True
@@ -230,11 +269,16 @@ class Topic(TopicBase, ManagedLedgerListener):
                 counters.chunks_in += run.chunk_count
                 producer.counters.chunks_in += run.chunk_count
             producer.completed(entries)
+            if self.transactions.buffer is not None:
+                self.transactions.stored(producer, run, Position(appended.ledger_id, appended.first_entry_id))
             producer.peer.send_receipts(run, appended.ledger_id, appended.first_entry_id)
             if publish.accepted is not None:
                 self.deduplication.stored(producer, publish.accepted, entries)
         self.deduplication.landed()
         counters.last_publish_ms = clock.wall_ms()
+        self._wake_all()
+
+    def _wake_all(self) -> None:
         for subscription in self.subscriptions.values():
             subscription.wake()
 
@@ -246,14 +290,19 @@ class Topic(TopicBase, ManagedLedgerListener):
             if self._entry_metadata is not None:
                 self._entry_metadata.take_back(appended.message_count)
             producer.completed(len(publish.run.payloads))
+            self.transactions.failed(publish.run)
             self._refuse(producer, publish.run, self._publish_failure(error, producer))
             if publish.accepted is not None:
                 self.deduplication.failed(producer, publish.accepted)
         self.deduplication.landed()
 
-    def _hold_publishers(self, row: WaitingPublishers | None) -> None:
-        """Publishers wait in `row` from now on; None: they need not."""
-        self.held_publishers = row
+    def _hold_publishers(self, who: str, row: WaitingPublishers | None) -> None:
+        """`who` makes publishers wait in `row` from now on; None: they need not for its sake."""
+        if row is None:
+            self._holds.pop(who, None)
+        else:
+            self._holds[who] = row
+        self.held_publishers = next(iter(self._holds.values()), None)
         self.renew_publish_throttle()
 
     async def settled(self, producer_name: str) -> None:
@@ -268,6 +317,17 @@ class Topic(TopicBase, ManagedLedgerListener):
         if isinstance(error, LedgerTerminated):
             return self._terminated()
         return error.answer()
+
+    # --- transactions ------------------------------------------------------------------------------------------------
+
+    async def end_transaction(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
+        """That transaction has ended: its messages here are for everybody, or for nobody. Durable when it returns; of what is
+        unknown nothing is left to do. `low_water_mark`: all transactions of that coordinator up to it have ended.
+
+        Raises BrokerError when it cannot be stored now; ask again.
+        """
+        self.require_open()
+        await self.transactions.end(txn, action, low_water_mark)
 
     # --- subscriptions: what is done to them is the registry's ---------------------------------------------------------
 
@@ -323,7 +383,8 @@ class Topic(TopicBase, ManagedLedgerListener):
         # Or a compaction would read what goes, and bring it back in its view.
         async with self.compaction.dropped():
             await self.deduplication.snapshot()  # The entries that say what it holds go.
-            await self.ledger.truncate(kept_cursors=(DEDUPLICATION_CURSOR,))
+            await self.transactions.store()
+            await self.ledger.truncate(kept_cursors=OWN_CURSORS)
         for subscription in self.subscriptions.values():
             subscription.moved_up()
 
@@ -334,7 +395,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         Raises StoreError.
         """
         ledger = self.ledger
-        last = ledger.last_confirmed
+        last = ledger.visibility.last_visible(ledger.ledgers)
         while ledger.ledgers.has_entry(last):
             try:
                 run = await ledger.read_if_there(last, 1, 1)
@@ -342,17 +403,21 @@ class Topic(TopicBase, ManagedLedgerListener):
                 last = ledger.ledgers.previous_position(
                     Position(last.ledger_id, min(last.entry_id, error.first_entry_id))
                 )
+                last = ledger.visibility.visible_up_to(last, ledger.ledgers)
                 continue
             except NoSuchLedger:
                 last = ledger.ledgers.previous_position(Position(last.ledger_id, 0))
+                last = ledger.visibility.visible_up_to(last, ledger.ledgers)
                 continue
             if run is None:
-                last = ledger.last_confirmed  # It was trimmed meanwhile: the last one is another, or there is none.
+                last = ledger.visibility.last_visible(
+                    ledger.ledgers
+                )  # It was trimmed meanwhile: the last one is another, or there is none.
             elif not is_marker(run.payloads[0]):
                 return last, run.message_counts[0] - 1 if is_batch(run.payloads[0]) else -1
             else:
                 # Nobody gets it: who waited for it before the end would wait for ever.
-                last = ledger.ledgers.previous_position(last)
+                last = ledger.visibility.visible_up_to(ledger.ledgers.previous_position(last), ledger.ledgers)
         return EARLIEST, -1
 
     async def bytes_behind(self, position: Position) -> int:
@@ -382,10 +447,14 @@ class Topic(TopicBase, ManagedLedgerListener):
         await self.registry.ended()
         try:
             await self.deduplication.close()
+            await self.transactions.close()
             for subscription in self.subscriptions.values():
                 await subscription.delayed.close()
         finally:
-            await self.ledger.close()
+            try:
+                await self.ledger.close()
+            finally:
+                self.transactions.closed()
 
     async def delete(self) -> None:
         """Fence and drop everything that is stored."""
@@ -397,4 +466,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         # First: a topic of that name that is made later must not inherit what is set for this one.
         await self.commons.resources.forget_topic(self.name)
         await self.commons.schemas.drop(self.name)
-        await self.commons.ledgers.delete(self.ledger)
+        try:
+            await self.commons.ledgers.delete(self.ledger)
+        finally:
+            self.transactions.closed()

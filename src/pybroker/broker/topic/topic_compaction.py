@@ -111,7 +111,7 @@ class TopicCompaction:
         topic = self._topic
         if self._registry.subscriptions.get(COMPACTION_SUBSCRIPTION) is None:
             await self._registry.create_if_missing(COMPACTION_SUBSCRIPTION, EARLIEST, {})
-        end = self._ledger.last_confirmed
+        end = self._ledger.visibility.last_readable(self._ledger.ledgers)
         view = self._ledger.compacted
         if not self._ledger.ledgers.has_entry(end) or (view is not None and end <= view.horizon):
             return  # There is nothing new.
@@ -182,7 +182,7 @@ class TopicCompaction:
         """As the topic's, for those who read compacted; None when the last entry stands behind the view. Raises StoreError."""
         ledger = self._ledger
         while (view := ledger.compacted) is not None:
-            last = ledger.last_confirmed
+            last = ledger.visibility.last_visible(ledger.ledgers)
             if ledger.ledgers.has_entry(last) and last > view.horizon:
                 return None
             if not view.entries:

@@ -26,6 +26,7 @@ from pybroker.broker.limits.publish_rate_limit import WaitingPublishers
 from pybroker.broker.publishing.deduplication import NO_SEQUENCE_ID, Accepted, Deduplication, Verdict
 from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.publishing.publish_checks import rows
+from pybroker.broker.transactions.recovery import TRANSACTIONS_CURSOR
 from pybroker.errors import (
     DamagedEntries,
     NoSuchLedger,
@@ -380,7 +381,7 @@ class TopicDeduplication:
 
 def require_free_name(name: str) -> None:
     """Raises ProducerBusy for the names of cursors that no client can read on: this one, and those of replicators."""
-    if name == DEDUPLICATION_CURSOR or name.startswith(_REPLICATOR_PREFIX):
+    if name in (DEDUPLICATION_CURSOR, TRANSACTIONS_CURSOR) or name.startswith(_REPLICATOR_PREFIX):
         raise ProducerBusy("Subscription with reserved subscription name attempted")
 
 

@@ -56,8 +56,6 @@ def _tell(connection: Connection, request: pb.CommandProducer, opened: OpenProdu
 
 
 def _require_supported(connection: Connection, request: pb.CommandProducer) -> None:
-    if request.txn_enabled:
-        raise NotAllowedError("transactions are not supported yet")
     if request.topic_epoch > LARGEST_EPOCH:
         raise NotAllowedError(f"no topic has an epoch of {request.topic_epoch}")
     require_short_name(request.producer_name, "producer name")

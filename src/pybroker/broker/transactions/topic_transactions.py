@@ -1,0 +1,368 @@
+"""The transactions of one topic: which messages of producers are taken, how transactions end, what survives.
+
+What is stored is a cursor, `pulsar.transactions`, made when the first message of a transaction comes: beside it a snapshot of the
+buffer (`transaction_buffer.py`), and everything up to its mark-delete position is in that snapshot. What came behind is read again
+when the topic is loaded (`recovery.py`), so the cursor keeps it from being trimmed; a snapshot is made after so many ended
+transactions, after some time, when the ledger changes and when the topic is closed. It is durable before the position moves.
+
+Operation: a message of a transaction is stored like any other. The end of one is a marker behind its messages; once that is durable
+the transaction has ended, for readers too. A terminated topic takes no markers: there the snapshot says it.
+
+Invariants: the managed ledger's visibility is the buffer's; no message of a transaction is stored before the cursor is; whoever
+waits for an end is told, or refused when the topic closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+from pybroker.broker.limits.publish_rate_limit import WaitingPublishers
+from pybroker.broker.publishing.internal_producer import Publisher
+from pybroker.broker.publishing.producer import Producer
+from pybroker.broker.transactions.recovery import TRANSACTIONS_CURSOR
+from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
+from pybroker.errors import BrokerError, NotAllowedError, PersistenceError, ServiceNotReady, StoreError
+from pybroker.model.events import SendRun
+from pybroker.model.position import Position
+from pybroker.model.transactions import TxnAction, TxnId
+from pybroker.storage.cursor_store import CursorOwner
+from pybroker.wire.transaction_metadata import end_marker, of_transaction
+
+if TYPE_CHECKING:
+    from pybroker.broker.topic.topic_commons import TopicCommons
+    from pybroker.managed_ledger.managed_ledger import ManagedLedger
+
+SNAPSHOT_ENTRIES = 100_000
+"""A snapshot is due when so many entries would have to be read again, of transactions or not."""
+
+
+class TopicTransactions(CursorOwner):
+    """Owned by its topic; the store asks it for snapshots."""
+
+    def __init__(
+        self,
+        topic: TopicCommons,
+        ledger: ManagedLedger,
+        buffer: TransactionBuffer | None,
+        publish: Callable[[Producer, SendRun], None],
+        append: Callable[[Producer, SendRun], bool],
+        hold: Callable[[WaitingPublishers | None], None],
+        readable: Callable[[], None],
+    ) -> None:
+        """`buffer` is what was recovered. `publish` takes a run like one that a client has sent; `append` hands one to the ledger,
+        False when that refuses it, which is answered then; `hold` makes publishers wait in a row, or with None no more;
+        `readable` is told when readers may see more."""
+        self.buffer = buffer
+        self._topic = topic
+        self._ledger = ledger
+        self._publish = publish
+        self._append = append
+        self._hold = hold
+        self._readable = readable
+        self._record_id = ""
+        self._waiting: list[tuple[Producer, SendRun]] = []  # for the cursor
+        self._begun: asyncio.Event | None = None
+        self._endings: dict[TxnId, _Ending] = {}
+        self._is_closed = False
+        self._saving = asyncio.Lock()
+        self._is_snapshot_due = False
+        self._changes = 0  # since the last snapshot
+        self._ended_since = 0
+        self._entries_since = 0
+        self.last_snapshot_ms = 0
+        """When the last snapshot was stored, in milliseconds since 1970; 0 for none since the topic was loaded."""
+        if buffer is not None:
+            self._show(buffer)
+
+    # --- messages ----------------------------------------------------------------------------------------------------
+
+    def admit(self, producer: Producer, run: SendRun) -> BrokerError | None:
+        """Why messages of a transaction are not taken, if they are not."""
+        assert run.txn is not None
+        for entry in run.payloads:
+            said = of_transaction(entry)
+            if said is None or said.txn != run.txn or said.ends is not None:
+                return NotAllowedError(f"The metadata of a message of transaction {run.txn} does not say that it is")
+        assert self.buffer is not None
+        try:
+            self.buffer.require_open(run.txn)
+        except BrokerError as refusal:
+            return refusal
+        return None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether messages of transactions can be taken; else `wait` for it."""
+        return self.buffer is not None
+
+    def wait(self, producer: Producer, run: SendRun) -> None:
+        """Publish `run` once the cursor is durable; others wait in their connections."""
+        self._waiting.append((producer, run))
+        if self._begun is None:
+            self._begun = asyncio.Event()
+            self._hold(WaitingPublishers())
+            self._topic.tasks.start(self._begin(), "first transaction")
+
+    async def _begin(self) -> None:
+        topic, ledger, error = self._topic, self._ledger, None
+        try:
+            last = ledger.ledgers.last_position
+            cursor = await topic.commons.ledgers.create_cursor(ledger, TRANSACTIONS_CURSOR, last, {})
+            buffer = TransactionBuffer(topic.surroundings.config.max_open_transactions_per_topic)
+            buffer.up_to = cursor.mark_delete_position
+            self.buffer = buffer
+            self._show(buffer)
+        except StoreError as failure:
+            error = failure
+            logs.error("transactions.not_begun", topic=topic.name, error=str(failure))
+        finally:
+            waiting, self._waiting = self._waiting, []
+            begun, self._begun = self._begun, None
+            assert begun is not None
+            begun.set()
+            for producer, run in waiting:
+                if self.buffer is not None:
+                    self._publish(producer, run)
+                elif error is None:
+                    producer.peer.sends_dropped(run, PersistenceError("the topic is being closed"))
+                else:
+                    refusal = error.answer()
+                    topic.counters.publish_errors += len(run.payloads)
+                    producer.peer.send_errors(run.producer_id, run.sequence_ids, refusal, run.size_bytes)
+            self._hold(None)
+
+    def offered(self, run: SendRun) -> None:
+        """A run of a transaction, or a marker, was handed to the ledger."""
+        if run.txn is not None and not _is_end(run):
+            assert self.buffer is not None
+            self.buffer.offered(run.txn, len(run.payloads))
+
+    def stored(self, producer: Producer, run: SendRun, first: Position) -> None:
+        """Entries are durable, of a transaction or of none."""
+        buffer = self.buffer
+        if buffer is None:
+            return
+        entries = len(run.payloads)
+        ledger_before = buffer.up_to.ledger_id
+        if run.txn is None:
+            buffer.passed(first, entries)
+        elif _is_end(run):
+            self._has_ended(buffer, run.txn, first)
+        else:
+            now_ms = self._topic.surroundings.clock.wall_ms()
+            buffer.stored(run.txn, first, entries, now_ms, producer.name)
+            self._changes += 1
+            self._show(buffer)
+        self._entries_since += entries
+        if self._changes or first.ledger_id != ledger_before or self._entries_since >= SNAPSHOT_ENTRIES:
+            self._snapshot_soon()
+
+    def failed(self, run: SendRun) -> None:
+        """Entries are not stored."""
+        if self.buffer is not None and run.txn is not None and not _is_end(run):
+            self.buffer.failed(run.txn, len(run.payloads))
+
+    # --- ends --------------------------------------------------------------------------------------------------------
+
+    async def end(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
+        """Durable when it returns; of what is unknown here nothing is left to do. Raises BrokerError, and then nothing is lost:
+        ask again."""
+        if self._begun is not None:
+            await self._begun.wait()
+        if self._is_closed:
+            raise ServiceNotReady(f"topic {self._topic.name} is being unloaded, try again")
+        buffer = self.buffer
+        if buffer is None:
+            return
+        await self._end(buffer, txn, action)
+        for late in buffer.raise_low_water_mark(txn.most, low_water_mark):
+            logs.warning("transaction.late_messages", topic=self._topic.name, transaction=str(late), action="aborted")
+            await self._end(buffer, late, TxnAction.ABORT)
+
+    async def _end(self, buffer: TransactionBuffer, txn: TxnId, action: TxnAction) -> None:
+        ending = self._endings.get(txn)
+        if ending is None:
+            if not buffer.is_known(txn):
+                buffer.note_ended(txn)
+                return
+            ending = self._endings[txn] = _Ending(txn, action)
+            buffer.offered_end(txn)
+            if self._ledger.is_terminated:
+                self._topic.tasks.start(self._end_terminated(buffer, ending), f"end transaction {txn}")
+            else:
+                self._append_marker(buffer, ending)
+        await asyncio.shield(ending.done)
+
+    def _append_marker(self, buffer: TransactionBuffer, ending: _Ending) -> None:
+        commons = self._topic.commons
+        now_ms = commons.surroundings.clock.wall_ms()
+        entry = end_marker(ending.txn, ending.action, now_ms)
+        run = SendRun(0, ending.txn)
+        run.sequence_ids.append(0)
+        run.highest_sequence_ids.append(0)
+        run.message_counts.append(1)
+        run.payloads.append(entry)
+        run.size_bytes = len(entry)
+        run.has_markers = True
+        peer = _MarkerPeer(lambda error: self._end_failed(buffer, ending, error))
+        self._append(Producer(_leave, 0, "pulsar.marker", False, 0, peer, {}, now_ms), run)
+
+    def _has_ended(self, buffer: TransactionBuffer, txn: TxnId, marker: Position | None) -> None:
+        ending = self._endings.pop(txn)
+        buffer.ended(txn, ending.action, marker)
+        self._changes += 1
+        self._ended_since += 1
+        self._show(buffer)
+        if not ending.done.done():
+            ending.done.set_result(None)
+
+    def _end_failed(self, buffer: TransactionBuffer, ending: _Ending, error: BrokerError) -> None:
+        self._endings.pop(ending.txn, None)
+        buffer.end_failed(ending.txn)
+        _fail(ending, error)
+
+    async def _end_terminated(self, buffer: TransactionBuffer, ending: _Ending) -> None:
+        """The snapshot says what a marker would."""
+        txn = ending.txn
+        try:
+            buffer.ended(txn, ending.action, None)
+            self._changes += 1
+            await self.store()
+        except StoreError as error:
+            # It has ended here, and may be open after a restart, where it is ended again: as with a marker, who asked asks again.
+            self._endings.pop(txn, None)
+            _fail(ending, error.answer())
+            return
+        self._endings.pop(txn, None)
+        if not ending.done.done():
+            ending.done.set_result(None)
+        self._show(buffer)
+        self._readable()
+
+    def _show(self, buffer: TransactionBuffer) -> None:
+        visibility = self._ledger.visibility
+        visibility.limit, visibility.hidden = buffer.limit, buffer.hidden
+
+    # --- snapshots ---------------------------------------------------------------------------------------------------
+
+    def _snapshot_soon(self) -> None:
+        config = self._topic.surroundings.config
+        if self._ended_since >= config.transaction_buffer_snapshot_max_transaction_count:
+            self._ended_since = 0
+            self._topic.tasks.start(self._snapshot_in_background(), "snapshot of transactions")
+        elif not self._is_snapshot_due:
+            self._is_snapshot_due = True
+            delay_s = config.transaction_buffer_snapshot_min_time_in_millis / 1000
+            self._topic.surroundings.call_later(delay_s, self._snapshot_now)
+
+    def _snapshot_now(self) -> None:
+        self._is_snapshot_due = False
+        if not self._is_closed:
+            self._topic.tasks.start(self._snapshot_in_background(), "snapshot of transactions")
+
+    async def _snapshot_in_background(self) -> None:
+        try:
+            await self.store()
+        except StoreError as error:
+            logs.error("transactions.snapshot_failed", topic=self._topic.name, error=str(error))
+
+    async def store(self) -> None:
+        """Store what is known, and let the entries that say so go. Raises StoreError; the next one makes up for it."""
+        async with self._saving:
+            buffer, cursor = self.buffer, self._ledger.cursors.get(TRANSACTIONS_CURSOR)
+            if buffer is None or cursor is None or not (self._changes or self._entries_since):
+                return
+            if not self._record_id:
+                record_id = await cursor.announce_delayed()
+                self._topic.commons.ledgers.cursor_store.attach(record_id, self)
+                self._record_id = record_id
+            before = self._changes, self._entries_since, self._ended_since
+            self._changes = self._entries_since = self._ended_since = 0
+            up_to = buffer.up_to
+            stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            try:
+                self._topic.commons.ledgers.cursor_store.append_delta(
+                    self._record_id, self.snapshot(), lambda error: _settle(stored, error)
+                )
+                await stored
+                await cursor.expire_to(up_to)
+            except BaseException:
+                self._changes += before[0]
+                self._entries_since += before[1]
+                self._ended_since += before[2]
+                raise
+            self.last_snapshot_ms = self._topic.surroundings.clock.wall_ms()
+
+    def snapshot(self) -> bytes:
+        """What the store keeps; what it says of ledgers that are gone is left out."""
+        assert self.buffer is not None
+        self.buffer.forget_ledgers(self._ledger.ledgers.has_ledger)
+        return self.buffer.snapshot()
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Store what is known, so that the next load has little to read. Never raises."""
+        self._is_closed = True
+        try:
+            await self.store()
+            if self._record_id:
+                await self._topic.commons.ledgers.cursor_store.detach(self._record_id)
+        except StoreError as error:
+            logs.error("transactions.snapshot_failed", topic=self._topic.name, error=str(error))
+
+    def closed(self) -> None:
+        """The ledger is closed, or deleted: whoever waits for an end asks again elsewhere."""
+        self._is_closed = True
+        for ending in self._endings.values():
+            _fail(ending, ServiceNotReady(f"topic {self._topic.name} is being unloaded, try again"))
+        self._endings.clear()
+
+
+class _Ending:
+    """One end that is on its way to the disk."""
+
+    __slots__ = ("action", "done", "txn")
+
+    def __init__(self, txn: TxnId, action: TxnAction) -> None:
+        self.txn = txn
+        self.action = action
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class _MarkerPeer(Publisher):
+    """Publishes one marker; that it is stored its topic's transactions see by themselves."""
+
+    def __init__(self, failed: Callable[[BrokerError], None]) -> None:
+        self._failed = failed
+
+    def _answer(self, sequence_id: int, answer: Position | BrokerError) -> None:
+        if isinstance(answer, BrokerError):
+            self._failed(answer)
+
+
+def _is_end(run: SendRun) -> bool:
+    """Whether a run of a transaction is the marker of its end: no client may send one."""
+    return run.has_markers
+
+
+def _leave(producer: Producer) -> None:
+    """It was nowhere attached."""
+
+
+def _fail(ending: _Ending, error: BrokerError) -> None:
+    if not ending.done.done():
+        ending.done.set_exception(error)
+        ending.done.exception()  # retrieved: who waited may be gone
+
+
+def _settle(stored: asyncio.Future[None], error: StoreError | None) -> None:
+    if stored.done():
+        return
+    if error is None:
+        stored.set_result(None)
+    else:
+        stored.set_exception(error)

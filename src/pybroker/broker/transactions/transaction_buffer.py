@@ -1,0 +1,293 @@
+"""Which messages of a topic belong to open transactions, and which to aborted ones. Pure.
+
+Messages are known by where they stand, not by what they say: of each open transaction one bitmap a ledger, of all aborted ones
+together another. So looking at an entry costs a bit, a transaction of a million messages takes as much as one of a hundred, and
+what is remembered of aborted ones goes with the ledgers that hold them. Markers are hidden in the same way as aborted messages.
+
+Operation: `offered` when messages are on their way to the disk, `stored` or `failed` when that is over; `offered_end` and `ended`
+or `end_failed` for the marker. What is stored is told in the order of the ledger, live and when it is read again.
+
+Invariants: open transactions are in the order of their first messages, so the first one's is the limit of what may be read; an
+entry is of one open transaction or hidden, never both; an ended transaction never opens again as long as it is remembered.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+import msgspec
+from pyroaring import BitMap
+
+from pybroker.errors import NotAllowedError, StoreError, TooManyRequests
+from pybroker.managed_ledger.visibility import without_ledgers
+from pybroker.model.position import Position
+from pybroker.model.transactions import TxnAction, TxnId
+
+FORMAT_VERSION = 1
+MAX_ENDED_REMEMBERED = 10_000
+"""Ended transactions above the low-water mark that are known by their ids, the latest: a message for one of them is refused. One
+that is forgotten would open again, until the low-water mark has passed it, which ends it for good."""
+
+
+class OpenTransaction:
+    """One that holds back delivery."""
+
+    __slots__ = ("entries", "entry_count", "first", "opened_ms", "owner")
+
+    def __init__(self, first: Position, opened_ms: int, owner: str) -> None:
+        self.first = first
+        self.opened_ms = opened_ms
+        """When its first message here was stored, in milliseconds since 1970."""
+        self.owner = owner
+        """The producer of that message."""
+        self.entries: dict[int, BitMap] = {}
+        self.entry_count = 0
+
+
+class _StoredTransaction(msgspec.Struct, array_like=True):
+    most: int
+    least: int
+    first: tuple[int, int]
+    opened_ms: int
+    owner: str
+    entries: list[tuple[int, bytes]]
+
+
+class _Snapshot(msgspec.Struct, array_like=True):
+    """Everything up to and including `up_to`; bitmaps are roaring ones in their portable form."""
+
+    version: int
+    up_to: tuple[int, int]
+    open: list[_StoredTransaction]
+    hidden: list[tuple[int, bytes]]
+    low_water_marks: dict[int, int]
+    ended: list[tuple[int, int]]
+    committed_total: int
+    aborted_total: int
+
+
+class TransactionBuffer:
+    """Owned by its topic's transactions."""
+
+    def __init__(self, max_open: int = 0) -> None:
+        """`max_open`: over so many open transactions no further one begins; 0 for no limit."""
+        self.max_open = max_open
+        self.open: OrderedDict[TxnId, OpenTransaction] = OrderedDict()
+        self.hidden: dict[int, BitMap] = {}
+        self.up_to = Position(-1, -1)
+        """The last entry that is known here."""
+        self.committed_total = 0
+        self.aborted_total = 0
+        self._in_flight: dict[TxnId, int] = {}
+        self._ending: set[TxnId] = set()
+        self._ended: OrderedDict[TxnId, None] = OrderedDict()
+        self._low_water_marks: dict[int, int] = {}
+
+    @property
+    def limit(self) -> Position | None:
+        """The first message of the oldest open transaction: nothing from there on may be read."""
+        return next(iter(self.open.values())).first if self.open else None
+
+    def is_known(self, txn: TxnId) -> bool:
+        """Whether it has messages here, stored or on their way, and has not ended."""
+        return txn in self.open or txn in self._in_flight
+
+    def has_ended(self, txn: TxnId) -> bool:
+        return txn in self._ended or txn in self._ending or txn.least <= self.low_water_mark(txn.most)
+
+    def low_water_mark(self, coordinator: int) -> int:
+        """Up to which `least` all transactions of that coordinator are known to have ended; 0 for none."""
+        return self._low_water_marks.get(coordinator, 0)
+
+    # --- messages ----------------------------------------------------------------------------------------------------
+
+    def require_open(self, txn: TxnId) -> None:
+        """Raises NotAllowedError for a transaction that has ended, TooManyRequests for one too many."""
+        if self.has_ended(txn):
+            raise NotAllowedError(f"Transaction {txn} has been ended. Please use a new transaction to send message.")
+        if 0 < self.max_open <= len(self.open) + len(self._in_flight) and not self.is_known(txn) and self._is_full():
+            raise TooManyRequests(
+                f"{self.max_open} transactions are open on the topic: end some (maxOpenTransactionsPerTopic), or try again later"
+            )
+
+    def _is_full(self) -> bool:
+        return len(self.open) + sum(txn not in self.open for txn in self._in_flight) >= self.max_open
+
+    def offered(self, txn: TxnId, entries: int) -> None:
+        """So many messages of it are on their way."""
+        self._in_flight[txn] = self._in_flight.get(txn, 0) + entries
+
+    def failed(self, txn: TxnId, entries: int) -> None:
+        """Of those, so many are not stored."""
+        left = self._in_flight[txn] - entries
+        assert left >= 0, "more messages came back than were on their way"
+        if left:
+            self._in_flight[txn] = left
+        else:
+            del self._in_flight[txn]
+
+    def stored(self, txn: TxnId, first: Position, entries: int, now_ms: int, owner: str) -> None:
+        """Of those, these are."""
+        self.failed(txn, entries)
+        self.found(txn, first, entries, now_ms, owner)
+
+    def found(self, txn: TxnId, first: Position, entries: int, now_ms: int, owner: str) -> None:
+        """These entries stand there and are of that transaction."""
+        transaction = self.open.get(txn)
+        if transaction is None:
+            transaction = self.open[txn] = OpenTransaction(first, now_ms, owner)
+        bitmap = transaction.entries.get(first.ledger_id)
+        if bitmap is None:
+            bitmap = transaction.entries[first.ledger_id] = BitMap()
+        bitmap.add_range(first.entry_id, first.entry_id + entries)
+        transaction.entry_count += entries
+        self._reached(first, entries)
+
+    def passed(self, first: Position, entries: int) -> None:
+        """These entries stand there and are of no transaction."""
+        self._reached(first, entries)
+
+    def _reached(self, first: Position, entries: int) -> None:
+        self.up_to = max(self.up_to, Position(first.ledger_id, first.entry_id + entries - 1))
+
+    # --- ends --------------------------------------------------------------------------------------------------------
+
+    def offered_end(self, txn: TxnId) -> None:
+        """Its marker is on its way: no message of it comes behind."""
+        assert self.is_known(txn), "nothing to end"
+        self._ending.add(txn)
+
+    def end_failed(self, txn: TxnId) -> None:
+        """The marker is not stored: it is open as before."""
+        self._ending.discard(txn)
+
+    def ended(self, txn: TxnId, action: TxnAction, marker: Position | None) -> None:
+        """It has ended, with a marker there, or without one where none could be stored."""
+        self._ending.discard(txn)
+        transaction = self.open.pop(txn, None)
+        if transaction is not None:
+            if action is TxnAction.ABORT:
+                self.aborted_total += 1
+                for ledger_id, bitmap in transaction.entries.items():
+                    self._hide(ledger_id, bitmap)
+            else:
+                self.committed_total += 1
+        if marker is not None:
+            self._hide(marker.ledger_id, BitMap([marker.entry_id]))
+            self._reached(marker, 1)
+        self.note_ended(txn)
+
+    def note_ended(self, txn: TxnId) -> None:
+        """It has ended, perhaps without any message here: none may come any more."""
+        if txn.least > self.low_water_mark(txn.most):
+            self._ended[txn] = None
+            self._ended.move_to_end(txn)
+            if len(self._ended) > MAX_ENDED_REMEMBERED:
+                self._ended.popitem(last=False)
+
+    def raise_low_water_mark(self, coordinator: int, least: int) -> list[TxnId]:
+        """All transactions of that coordinator up to `least` have ended there; those that are open here all the same are to be
+        aborted, oldest first: their last messages came too late."""
+        if least <= self.low_water_mark(coordinator):
+            return []
+        late = [txn for txn in self.open if txn.most == coordinator and txn.least <= least and txn not in self._ending]
+        self._low_water_marks[coordinator] = least
+        for txn in [txn for txn in self._ended if txn.most == coordinator and txn.least <= least]:
+            del self._ended[txn]
+        return late
+
+    def _hide(self, ledger_id: int, bitmap: BitMap) -> None:
+        hidden = self.hidden.get(ledger_id)
+        if hidden is None:
+            self.hidden[ledger_id] = bitmap.copy()
+        else:
+            hidden |= bitmap
+
+    def forget_ledgers(self, has_ledger: Callable[[int], bool]) -> None:
+        """Ledgers that are gone need not be remembered."""
+        gone = [ledger_id for ledger_id in self.hidden if not has_ledger(ledger_id)]
+        for ledger_id in gone:
+            del self.hidden[ledger_id]
+        for transaction in self.open.values():
+            if any(not has_ledger(ledger_id) for ledger_id in transaction.entries):
+                transaction.entries = without_ledgers(
+                    transaction.entries, [each for each in transaction.entries if not has_ledger(each)]
+                )
+
+    # --- what survives -----------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> bytes:
+        """All of it, up to the last entry that is known."""
+        stored = [
+            _StoredTransaction(
+                txn.most,
+                txn.least,
+                (each.first.ledger_id, each.first.entry_id),
+                each.opened_ms,
+                each.owner,
+                _encoded(each.entries.items()),
+            )
+            for txn, each in self.open.items()
+        ]
+        snapshot = _Snapshot(
+            FORMAT_VERSION,
+            (self.up_to.ledger_id, self.up_to.entry_id),
+            stored,
+            _encoded(self.hidden.items()),
+            self._low_water_marks,
+            [(txn.most, txn.least) for txn in self._ended],
+            self.committed_total,
+            self.aborted_total,
+        )
+        return msgspec.msgpack.encode(snapshot)
+
+    @staticmethod
+    def restore(record: bytes, max_open: int = 0) -> TransactionBuffer:
+        """What a snapshot says. Raises StoreError."""
+        try:
+            version = msgspec.msgpack.decode(record)[0]
+            if version > FORMAT_VERSION:
+                raise StoreError(
+                    f"a snapshot of transactions has format version {version}, this broker reads up to {FORMAT_VERSION}: "
+                    "it was written by a newer one"
+                )
+            found = msgspec.msgpack.decode(record, type=_Snapshot)
+            buffer = TransactionBuffer(max_open)
+            buffer.up_to = Position(*found.up_to)
+            buffer.hidden = _decoded(found.hidden)
+            buffer._low_water_marks = found.low_water_marks
+            buffer._ended = OrderedDict((TxnId(*each), None) for each in found.ended)
+            buffer.committed_total, buffer.aborted_total = found.committed_total, found.aborted_total
+            for each in found.open:
+                transaction = OpenTransaction(Position(*each.first), each.opened_ms, each.owner)
+                transaction.entries = _decoded(each.entries)
+                transaction.entry_count = sum(map(len, transaction.entries.values()))
+                buffer.open[TxnId(each.most, each.least)] = transaction
+        except (msgspec.MsgspecError, ValueError, TypeError, IndexError) as error:
+            raise StoreError(f"a snapshot of transactions of {len(record)} bytes is damaged: {error}") from error
+        return buffer
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between calls; slow, for tests."""
+        firsts = [each.first for each in self.open.values()]
+        assert firsts == sorted(firsts), "an older transaction is behind a younger one"
+        seen: dict[int, BitMap] = {ledger_id: bitmap.copy() for ledger_id, bitmap in self.hidden.items()}
+        for txn, each in self.open.items():
+            assert txn not in self._ended, "an ended transaction is open"
+            for ledger_id, bitmap in each.entries.items():
+                assert not seen.get(ledger_id, BitMap()) & bitmap, "an entry is of two transactions, or hidden"
+                seen[ledger_id] = seen.get(ledger_id, BitMap()) | bitmap
+        assert all(count > 0 for count in self._in_flight.values())
+
+
+def _encoded(bitmaps: Iterable[tuple[int, BitMap]]) -> list[tuple[int, bytes]]:
+    rows = []
+    for ledger_id, bitmap in bitmaps:
+        bitmap.run_optimize()
+        rows.append((ledger_id, bitmap.serialize()))
+    return rows
+
+
+def _decoded(rows: list[tuple[int, bytes]]) -> dict[int, BitMap]:
+    return {ledger_id: BitMap.deserialize(data) for ledger_id, data in rows}

@@ -1,0 +1,71 @@
+"""What an entry's metadata says of transactions: whose it is, or, for a marker, whose end it tells."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pybroker.errors import ProtocolViolation
+from pybroker.model.transactions import TxnAction, TxnId
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.entry_builder import framed
+from pybroker.wire.entry_metadata import message_metadata, metadata_span
+
+_LEAST_BYTES = b"\xb0\x01"  # the tag of txnid_least_bits as a varint
+_COMMIT_MARKER = 21
+_ABORT_MARKER = 22
+_MARKER_PRODUCER = "pulsar.marker"
+
+
+class OfTransaction(NamedTuple):
+    """An entry that belongs to a transaction."""
+
+    txn: TxnId
+    ends: TxnAction | None
+    """For a marker, how the transaction has ended; None for a message."""
+    producer_name: str
+    publish_time_ms: int
+
+
+def of_transaction(entry: bytes) -> OfTransaction | None:
+    """None for an entry of none, and for what does not parse. Never raises.
+
+    Most metadata does not hold the bytes of the tag at all, which one search tells.
+    """
+    try:
+        start, end = metadata_span(entry)
+        if entry.find(_LEAST_BYTES, start, end) < 0:
+            return None
+        metadata = message_metadata(entry)
+    except ProtocolViolation:
+        return None
+    if not (metadata.HasField("txnid_least_bits") and metadata.HasField("txnid_most_bits")):
+        return None
+    ends = None
+    if metadata.HasField("marker_type"):
+        ends = {_COMMIT_MARKER: TxnAction.COMMIT, _ABORT_MARKER: TxnAction.ABORT}.get(metadata.marker_type)
+        if ends is None:
+            return None
+    txn = TxnId(metadata.txnid_most_bits, metadata.txnid_least_bits)
+    return OfTransaction(txn, ends, metadata.producer_name, metadata.publish_time)
+
+
+def is_end_marker(entry: bytes) -> bool:
+    """Whether the entry says that a transaction has ended, which only the broker may say. Never raises."""
+    try:
+        metadata = message_metadata(entry)
+    except ProtocolViolation:
+        return False
+    return metadata.HasField("marker_type") and metadata.marker_type in (_COMMIT_MARKER, _ABORT_MARKER)
+
+
+def end_marker(txn: TxnId, action: TxnAction, publish_time_ms: int) -> bytes:
+    """The entry that says so, as Pulsar writes it."""
+    metadata = pb.MessageMetadata(
+        producer_name=_MARKER_PRODUCER,
+        sequence_id=0,
+        publish_time=publish_time_ms,
+        marker_type=_COMMIT_MARKER if action is TxnAction.COMMIT else _ABORT_MARKER,
+        txnid_most_bits=txn.most,
+        txnid_least_bits=txn.least,
+    )
+    return framed(metadata, b"")
