@@ -39,6 +39,11 @@ _MARKER_LAST = (
     "is the one before it."
 )
 
+_GOES_ON = (
+    "What is stuck stops its own hashes only. Pulsar reads nothing more at its look-ahead limits, for nobody, until the key is "
+    "free or the consumer takes: the number says where it stopped in that run."
+)
+
 INTENDED: tuple[Intended, ...] = (
     Intended(
         "protocol_connect",
@@ -86,6 +91,8 @@ INTENDED: tuple[Intended, ...] = (
     Intended("shared_consumer_leaves", "second after: *.redelivery_count", _LEAVES),
     Intended("protocol_flow_shared_two", "what the closed one had: *.redelivery_count", _LEAVES),
     Intended("key_shared_consumer_leaves", "two: c*", _LEAVES),
+    Intended("key_shared_stuck_keys", "messages of the other keys", _GOES_ON),
+    Intended("key_shared_stuck_consumer", "of the other half: arrived", _GOES_ON),
     Intended("protocol_reconnect_counts", "Shared, second: *.redelivery_count", _LEAVES),
     Intended("protocol_disconnect_counts", "the one that stays: *.redelivery_count", _LEAVES),
     Intended(
