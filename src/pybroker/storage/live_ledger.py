@@ -125,6 +125,7 @@ class LiveLedger:
         "ledger_id",
         "next_entry_id",
         "pending_runs",
+        "queued_bytes",
         "state",
         "writing",
     )
@@ -140,6 +141,7 @@ class LiveLedger:
         self.is_index_known = extent.end_offset == 0
         self.next_entry_id = extent.entry_count
         self.pending_runs = 0
+        self.queued_bytes = 0  # in the journal, until their batch has ended
         self.has_refused = False
         self.writing: EntryBuffer | None = None
         self.buffer = EntryBuffer(extent.entry_count)

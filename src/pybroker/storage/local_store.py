@@ -6,7 +6,8 @@ docs/storage-format.md for the files and what happens to them when.
 What must always hold: `append_completed` without error means as durable as configured; entry ids of a ledger have no gaps;
 memory and journal are bounded: near `journal_max_bytes` and `journal_max_records` runs of the ledgers that have most there wait
 in `_held` until a checkpoint has ended, at these limits those of all, which their owners feel as later completions; without space
-they are refused (`space.py`), and nothing waits.
+they are refused (`space.py`), and nothing waits. So do runs of ledgers that have much in the journal's queue already while there
+is a batch in it: it is worked off in order, and others stand behind them.
 What is left to others: which ledgers belong to what (metadata), who appends (managed ledger), the directory's lock (app).
 
 Concurrency: the loop only. Threads: journal writer, journal files, checkpoint, space, cold reads; each gets plain values.
@@ -63,6 +64,9 @@ from pybroker.storage.start_up import LEDGER_ID_BLOCK, OpenedStore, StoreDirecto
 from pybroker.storage.stats import StoreStats
 from pybroker.storage.surroundings import StoreSurroundings
 
+# What a ledger may have in the journal's queue however long that is: one part in so many of a batch.
+_QUEUE_SHARES = 16
+
 
 class LocalStore(LedgerStore, CursorStore):
     """Owned by the app. Made by `open`; `close` ends its threads."""
@@ -103,6 +107,8 @@ class LocalStore(LedgerStore, CursorStore):
             ledger.set_state(LedgerState.FENCED)  # nobody continues the ledger of an earlier run
         self._damaged_cursors = set(opened.damaged_cursors)
         self._held = HeldRuns()
+        self._max_queued_bytes = options.max_batch_bytes
+        self._queued_bytes = 0  # of runs in the journal, until their batch has ended
         self._held_waiters: list[asyncio.Future[None]] = []
         self._idle_waiters: dict[int, list[asyncio.Future[None]]] = {}
         self._waiting: dict[asyncio.Future[None], None] = {}  # in the order of their calls
@@ -200,21 +206,29 @@ class LocalStore(LedgerStore, CursorStore):
         ledger.next_entry_id += len(run.payloads)
         ledger.pending_runs += 1
         held = self._held
-        if (held and held.holds(run.ledger_id)) or not self._checkpointer.admits(ledger):
+        if (held and held.holds(run.ledger_id)) or not self._admits(ledger):
             held.hold(run)
         else:
             self._admit(ledger, run)
+
+    def _admits(self, ledger: LiveLedger) -> bool:
+        """Whether a run of it may go into memory and journal now."""
+        most_bytes = self._max_queued_bytes
+        is_queue_long = self._queued_bytes >= most_bytes and ledger.queued_bytes >= most_bytes // _QUEUE_SHARES
+        return not is_queue_long and self._checkpointer.admits(ledger)
 
     def _admit(self, ledger: LiveLedger, run: AppendRun) -> None:
         buffer = ledger.buffer
         buffer.payloads += run.payloads
         buffer.message_counts += run.message_counts
         buffer.size_bytes += run.size_bytes
+        ledger.queued_bytes += run.size_bytes
+        self._queued_bytes += run.size_bytes
         self._journal.put(run)
         self._checkpointer.appended(ledger, run.size_bytes, len(run.payloads))
 
     def _release_held(self) -> None:
-        """A checkpoint has ended: runs that waited for it go on."""
+        """A checkpoint or a batch has ended: runs that waited for it go on."""
         for run in self._held.release(self._may_go):
             ledger = self._ledgers.get(run.ledger_id)
             if ledger is None or ledger.has_refused:
@@ -232,7 +246,7 @@ class LocalStore(LedgerStore, CursorStore):
     def _may_go(self, run: AppendRun) -> bool:
         """Into memory and journal, or back to its owner."""
         ledger = self._ledgers.get(run.ledger_id)
-        return ledger is None or ledger.has_refused or self._checkpointer.admits(ledger)
+        return ledger is None or ledger.has_refused or self._admits(ledger)
 
     def _space_changed(self) -> None:
         """There is no more room, or room again."""
@@ -271,6 +285,11 @@ class LocalStore(LedgerStore, CursorStore):
             stats.journal_refused_batches += 1
             # First, so that whoever is told of a refusal finds that no append is taken now, and what is held is refused.
             self._space.decide()
+        for run in chain(batch.runs, batch.refused_runs, batch.fenced_runs):
+            self._queued_bytes -= run.size_bytes
+            ledger = self._ledgers.get(run.ledger_id)
+            if ledger is not None:
+                ledger.queued_bytes -= run.size_bytes
         self._complete_runs(batch.runs, None)
         if batch.refused_runs:
             self._complete_runs(batch.refused_runs, batch.error)
@@ -287,6 +306,8 @@ class LocalStore(LedgerStore, CursorStore):
             self._checkpointer.request()  # which frees journal files
         if batch.mark is not None:
             batch.mark.done(batch.mark.sequence)
+        if self._held:
+            self._release_held()
 
     def _complete_runs(self, runs: list[AppendRun], error: StoreError | None) -> None:
         by_listener: dict[AppendListener, list[AppendRun]] = {}

@@ -40,7 +40,7 @@ class StoreStats:
     recovery_s: float = 0.0
 
     journal_queue_depth: int = 0
-    held_runs: int = 0
+    held_runs: int = 0  # that wait for a checkpoint, or for room in the journal's queue
     journal_live_bytes: int = 0
     live_ledgers: int = 0
     free_bytes: int = 0
