@@ -38,7 +38,7 @@ PULSAR_BASELINE_HOME ?= $(HOME)/.cache/pulsar-baseline
 JAVA_JARS = $(PULSAR_BASELINE_HOME)/tools/cp.txt
 # Tests without processes, and tests that start brokers. Those of the load generator and the comparison need no Java.
 UNIT_TESTS = $(wildcard tests/unit benchmarks tests/differential tests/churn tests/storm tests/fuzz_server tests/pipelines)
-TEST_DIRECTORIES = $(wildcard $(UNIT_TESTS) tests/protocol tests/clients tests/crash tests/fuzz tests/tables tests/spark)
+TEST_DIRECTORIES = $(wildcard $(UNIT_TESTS) tests/protocol tests/clients tests/crash tests/fuzz tests/embedding tests/examples tests/tables tests/spark)
 TYPED_DIRECTORIES = $(wildcard src tools benchmarks)
 
 .PHONY: help

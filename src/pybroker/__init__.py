@@ -2,6 +2,24 @@
 
 Start reading at `cli` (the command line) and `app` (how the parts are put together); `docs/architecture.md` draws the
 layers. Inside the package imports point in one direction only, which `tests/unit/test_layering.py` checks.
+
+`embed` and `embed_in_thread` run a broker inside of this process, and are loaded when they are first asked for.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pybroker.embedding import embed, embed_in_thread
+
 __version__ = "0.1.0"
+__all__ = ["__version__", "embed", "embed_in_thread"]
+
+
+def __getattr__(name: str) -> object:
+    if name in {"embed", "embed_in_thread"}:
+        from pybroker import embedding  # noqa: PLC0415  (a broker's worth of modules, which most need not)
+
+        return getattr(embedding, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -44,6 +44,7 @@ from pybroker.metadata.sqlite import SqliteMetadataStore
 from pybroker.metadata.store import MetadataStore
 from pybroker.model.policies import ClusterData
 from pybroker.server.command_table import command_table
+from pybroker.server.connection import Connection
 from pybroker.server.context import ServerContext
 from pybroker.server.handlers.session import check_expiry
 from pybroker.server.listener import Listener
@@ -129,12 +130,26 @@ async def _serve(config: BrokerConfig, ready_file: Path | None, disk: Disk | Non
 class Broker:
     """A whole broker: every object of the process. `start` and `close` are called once each, on the running loop."""
 
-    def __init__(self, surroundings: Surroundings, request_stop: Callable[[], None], disk: Disk | None = None) -> None:
-        """`request_stop` makes who runs this broker call `close` soon."""
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        request_stop: Callable[[], None],
+        disk: Disk | None = None,
+        *,
+        stores: Stores | None = None,
+        connect: Callable[[ServerContext], Connection] = Connection,
+        storage_is_lost: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        """`request_stop` makes who runs this broker call `close` soon. `stores` stand for those that the configuration names, and
+        are closed by who gives them; `connect` makes the connection of each client; `storage_is_lost` is called when a durable
+        write has failed, instead of ending the process."""
         self.surroundings = surroundings
         self.config = surroundings.config
         self._request_stop = request_stop
         self._disk = disk or Disk()
+        self._stores = stores
+        self._connect = connect
+        self._storage_is_lost = storage_is_lost or _storage_is_lost
         self._directory = Path(self.config.data_directory)
         self._closers: list[Callable[[], object]] = []
         self._tasks = TaskOwner("app")
@@ -145,6 +160,8 @@ class Broker:
 
     @property
     def is_stored_locally(self) -> bool:
+        if self._stores is not None:
+            return False
         return self.config.ledger_store == "local" or self.config.metadata_store == "sqlite"
 
     async def start(self) -> None:
@@ -200,6 +217,8 @@ class Broker:
         self._closers.append(lock.release)
 
     async def _open_metadata(self) -> MetadataStore:
+        if self._stores is not None:
+            return MeasuredMetadataStore(self._stores.metadata, self.surroundings.clock)
         store: MetadataStore
         if self.config.metadata_store == "memory":
             store = MemoryMetadataStore()
@@ -237,6 +256,8 @@ class Broker:
 
     async def _open_storage(self) -> tuple[LedgerStore, CursorStore]:
         config = self.config
+        if self._stores is not None:
+            return self._stores.ledgers, self._stores.cursors
         if config.ledger_store == "memory":
             return MemoryLedgerStore(entry_time_ms), MemoryCursorStore()
         writes = self.surroundings.memory.writes
@@ -255,7 +276,7 @@ class Broker:
         )
         given = self.surroundings
         surroundings = StoreSurroundings(self._disk, given.clock, given.random, given.threads)
-        store = await LocalStore.open(self._directory, options, _storage_is_lost, surroundings, entry_time_ms)
+        store = await LocalStore.open(self._directory, options, self._storage_is_lost, surroundings, entry_time_ms)
         self._closers.append(store.close)
         return store, store
 
@@ -266,7 +287,7 @@ class Broker:
         if config.broker_service_port_tls is not None or config.web_service_port_tls is not None:
             tls = server_context(config)
             refresher = CertificateRefresher(tls, config)
-        self.listener = Listener(ServerContext(self.service, command_table()))
+        self.listener = Listener(ServerContext(self.service, command_table()), self._connect)
         self.http = HttpServer(self.service, tls, self.surroundings.clock)
         problems: list[str] = []
         try:
@@ -317,6 +338,15 @@ class Broker:
             await asyncio.sleep(self.config.authentication_refresh_check_seconds)
             for connection in list(self.listener.context.connections):
                 check_expiry(connection)
+
+    async def crash(self) -> None:
+        """Vanish as a process does that is killed, for everybody outside: clients are told nothing more. What runs is taken down,
+        and what it still writes goes to the stores, of which who wants to go on from here has to have a copy."""
+        self.listener.stop_reading()
+        self.listener.abort()
+        await self.http.close(deadline_s=0)
+        await self.service.close()
+        await self._take_down()
 
     async def close(self) -> bool:
         """Tell the clients, write what is left, release. False when `brokerShutdownTimeoutMs` was not enough."""

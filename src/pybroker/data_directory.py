@@ -7,12 +7,18 @@ What is in the directory can be read by its owner only.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 from random import Random
 
 from pybroker.storage.disk import OWNER_ONLY_FILE, Disk
+
+try:
+    import fcntl
+except ImportError:
+    _HAS_LOCKS = False  # such as on Windows
+else:
+    _HAS_LOCKS = True
 
 LOCK_FILE_NAME = "LOCK"
 RUN_ID_FILE_NAME = "run.id"
@@ -57,7 +63,10 @@ class DataDirectoryLock:
         return descriptor
 
     def _hold(self, descriptor: int, *, is_optional: bool = False) -> None:
-        """`is_optional`: some network file systems lock files that are open for writing only, and so no directories."""
+        """`is_optional`: some network file systems lock files that are open for writing only, and so no directories. Where the
+        system has no such locks, nothing keeps a second broker out."""
+        if not _HAS_LOCKS:
+            return
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

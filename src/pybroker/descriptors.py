@@ -7,8 +7,14 @@ its share is closed as soon as it is accepted, which is logged, counted and a re
 
 from __future__ import annotations
 
-import resource
 from typing import NamedTuple, Self
+
+try:
+    import resource
+except ImportError:
+    _HAS_LIMIT = False  # such as on Windows
+else:
+    _HAS_LIMIT = True
 
 FEW = 4096
 """A limit below is told at start: a few thousand clients would reach it."""
@@ -35,11 +41,14 @@ class Descriptors(NamedTuple):
     @classmethod
     def of_process(cls, reserve: int, max_http: int) -> Self:
         """With the limit that is in force now."""
-        return cls.share_out(min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _ENOUGH), reserve, max_http)
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if _HAS_LIMIT else _ENOUGH
+        return cls.share_out(min(limit, _ENOUGH), reserve, max_http)
 
 
 def raise_limit() -> None:
     """Let this process open as many files as its user allows; without effect where that is not possible."""
+    if not _HAS_LIMIT:
+        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _ENOUGH if hard == resource.RLIM_INFINITY else hard
     if soft == resource.RLIM_INFINITY or soft >= wanted:

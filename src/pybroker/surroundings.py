@@ -11,7 +11,7 @@ import functools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pybroker.clock import Clock
 from pybroker.memory import Memory
@@ -25,6 +25,27 @@ if TYPE_CHECKING:
     from pybroker.config import BrokerConfig
 
 
+class Timer(Protocol):
+    """A call to come."""
+
+    def cancel(self) -> None:
+        """Do not call any more. Idempotent, also after the call."""
+
+
+class _LoopTimer(Timer):
+    """One of those that a broker waits for, by which it is listed."""
+
+    __slots__ = ("_listed",)
+
+    def __init__(self, listed: dict[Timer, asyncio.TimerHandle]) -> None:
+        self._listed = listed
+
+    def cancel(self) -> None:
+        handle = self._listed.pop(self, None)
+        if handle is not None:
+            handle.cancel()
+
+
 @dataclass(eq=False)
 class Surroundings:
     """Owned by who builds the broker; lives as long as it does."""
@@ -36,7 +57,12 @@ class Surroundings:
     stats: BrokerStats = field(default_factory=BrokerStats)
     network: Network = field(default_factory=Network)
     threads: Threads = field(default_factory=Threads)
-    _timers: dict[object, asyncio.TimerHandle] = field(default_factory=dict, init=False, repr=False)
+    _timers: dict[Timer, asyncio.TimerHandle] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def peer_clock(self) -> Clock:
+        """By which connections are found to be late or dead: another one where `clock` jumps."""
+        return self.clock
 
     @functools.cached_property
     def memory(self) -> Memory:
@@ -52,17 +78,23 @@ class Surroundings:
         )
         return Memory(limit_bytes, own, self.clock)
 
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
-        """Call back on the running loop after `delay_s` seconds, if the broker is still there then."""
-        token = object()
-        self._timers[token] = asyncio.get_running_loop().call_later(delay_s, self._ring, token, callback)
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        """Call back on the running loop after `delay_s` seconds of `clock`, if the broker is still there then."""
+        timer = _LoopTimer(self._timers)
+        self._timers[timer] = asyncio.get_running_loop().call_later(delay_s, self._ring, timer, callback)
+        return timer
 
-    def _ring(self, token: object, callback: Callable[[], None]) -> None:
-        del self._timers[token]
+    def _ring(self, timer: _LoopTimer, callback: Callable[[], None]) -> None:
+        del self._timers[timer]
         callback()
+
+    async def sleep(self, delay_s: float) -> None:
+        """Wait for `delay_s` seconds of `clock`: for what is done from time to time, by a task that does nothing else."""
+        await asyncio.sleep(delay_s)
 
     def cancel_timers(self) -> None:
         """The broker is closed: nobody is called back any more, and nothing of it is held by the loop."""
-        timers, self._timers = self._timers, {}
-        for timer in timers.values():
+        timers = list(self._timers.values())
+        self._timers.clear()  # which timers know
+        for timer in timers:
             timer.cancel()

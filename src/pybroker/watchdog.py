@@ -64,7 +64,7 @@ class LoopWatchdog:
     async def run(self) -> None:
         """Tick until cancelled."""
         loop = asyncio.get_running_loop()
-        has_alarm = self._limit_s > 0
+        has_alarm = self._limit_s > 0 and hasattr(signal, "SIGALRM")  # Windows has none
         if has_alarm:
             with contextlib.suppress(OSError):
                 self._schedule = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)

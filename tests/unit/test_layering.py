@@ -104,6 +104,17 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "admin",
         "websocket",
     ),
+    "embedding": (
+        *STORES,
+        "surroundings",
+        "build",
+        "wire",
+        "dispatch",
+        "broker.delivery.consumer",
+        "broker.publishing.publish_checks",
+        "server",
+        "app",
+    ),
     "cli": (*STORES, *SERVICES, "wire", "app", "configuration_check", "tools", "pipelines"),
     "__main__": ("cli",),
 }
@@ -290,6 +301,7 @@ AT_THE_EDGE: dict[str, set[str]] = {
     "network": {"socket.create_server", "socket.socket"},
     "admin.http.file_sending": {"socket.socket"},  # of a connection that there is
     "threads": {"concurrent.futures.ThreadPoolExecutor", "threading.Thread"},
+    "embedding.thread": {"threading.Thread"},  # with the loop on it
     "surroundings": {"random.SystemRandom"},
     "storage.surroundings": {"random.SystemRandom"},
     "storage.fault_disk": {

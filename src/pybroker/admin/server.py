@@ -232,7 +232,7 @@ class HttpServer:
         longest_s = self._config.http_write_timeout_ms / 1000
         while True:
             await asyncio.sleep(longest_s / LOOKS_PER_TIMEOUT)
-            connections.close_stalled(self._surroundings.clock.monotonic_ms() / 1000, longest_s)
+            connections.close_stalled(self._surroundings.peer_clock.monotonic_ms() / 1000, longest_s)
 
     async def _serve(self, bound: Port, tls_context: ssl.SSLContext | None) -> None:
         connections = self._connections

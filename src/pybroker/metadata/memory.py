@@ -20,6 +20,12 @@ class MemoryMetadataStore(MetadataStore):
         self._watches = Watches()
         self._closed = False
 
+    def copied(self) -> MemoryMetadataStore:
+        """A store with the values of this one, which nobody watches yet."""
+        copy = MemoryMetadataStore()
+        copy._values = dict(self._values)
+        return copy
+
     async def get(self, path: str) -> Versioned | None:
         self._require_open()
         return self._values.get(path)

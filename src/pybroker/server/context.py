@@ -65,7 +65,7 @@ class ServerContext:
 
     def now_s(self) -> float:
         """The time by which connections are found to be late: seconds that never go back."""
-        return self.surroundings.clock.monotonic_ms() / 1000
+        return self.surroundings.peer_clock.monotonic_ms() / 1000
 
     # --- connections -------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pybroker.errors import CannotListen
@@ -20,8 +21,10 @@ CLOSE_GRACE_S = 2.0
 class Listener:
     """The bound ports of the binary protocol. Owned by the app."""
 
-    def __init__(self, context: ServerContext) -> None:
+    def __init__(self, context: ServerContext, connect: Callable[[ServerContext], Connection] = Connection) -> None:
+        """`connect` makes the connection of who has connected."""
         self.context = context
+        self._connect = connect
         self.port: int | None = None
         self.port_tls: int | None = None
         self._ports: list[tuple[Port, ssl.SSLContext | None]] = []
@@ -53,7 +56,7 @@ class Listener:
     async def start(self) -> None:
         """Serve what was bound."""
         for bound, tls in self._ports:
-            await bound.serve(lambda: Connection(self.context), tls, self.context.connect_timeout_s)
+            await bound.serve(lambda: self._connect(self.context), tls, self.context.connect_timeout_s)
 
     async def watch(self) -> None:
         """Tick keep-alive, drop stalled connections and those that say nothing, for as long as the broker runs."""

@@ -76,7 +76,7 @@ class DirectWriter:
     def __init__(self) -> None:
         """Raises OSError when this system has no such IO, or forbids it."""
         calls = _CALLS.get(platform.machine())
-        if sys.platform != "linux" or sys.byteorder != "little" or calls is None:
+        if sys.platform != "linux" or sys.byteorder != "little" or calls is None or not hasattr(os, "eventfd"):
             raise OSError(errno.ENOSYS, "no asynchronous direct IO on this system")
         self._setup, self._destroy, self._getevents, self._submit = map(ctypes.c_long, calls)
         # PyDLL keeps the interpreter lock: handing it over costs more than these calls.

@@ -10,7 +10,6 @@ Concurrency: every method may be called from any thread; one handle is written b
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import mmap
 import os
 import sqlite3
@@ -25,6 +24,13 @@ from pybroker.storage.direct_io import DirectFile, DirectWriter, open_direct
 from pybroker.storage.shortage import lacks_room
 from pybroker.threads import Threads
 
+try:
+    import fcntl
+except ImportError:
+    _FULL_SYNC = None  # such as on Windows
+else:
+    _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)
+
 Pieces = Sequence["bytes | memoryview"]
 
 # Messages and secrets of others may be in these files.
@@ -33,7 +39,6 @@ _OWNER_ONLY_DIRECTORY = 0o700
 # More pieces are joined first: the kernel takes at most this many in one call.
 _MAX_PIECES = 1000
 _DURABLE_WRITE = getattr(os, "RWF_DSYNC", None)
-_FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)
 _WILL_NEED = getattr(os, "POSIX_FADV_WILLNEED", None)
 _HAS_SYNC_FILE_SYSTEM = sys.platform == "linux"
 _ALLOCATE = getattr(os, "posix_fallocate", None)

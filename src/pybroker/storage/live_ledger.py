@@ -160,6 +160,17 @@ class LiveLedger:
         assert state in _NEXT_STATES[self.state], f"ledger {self.ledger_id}: {self.state} to {state}"
         self.state = state
 
+    def copied(self) -> LiveLedger:
+        """As it is now, apart from this one; of a ledger that is in memory alone."""
+        assert self.extent is EMPTY_EXTENT and self.writing is None, "some of it is in a file"  # noqa: PT018
+        copy = LiveLedger(self.ledger_id, publish_time_of=self._publish_time_of)
+        copy.state = self.state
+        copy.next_entry_id = self.next_entry_id
+        copy.has_refused = self.has_refused
+        copy.buffer.payloads = list(self.buffer.payloads)
+        copy.buffer.message_counts = list(self.buffer.message_counts)
+        return copy
+
     def fence(self, first_refused_id: int) -> None:
         """The journal refused the entries from `first_refused_id` on: they were never here."""
         self.set_state(LedgerState.FENCED)

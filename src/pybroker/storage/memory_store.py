@@ -7,6 +7,7 @@ call for everything that was appended before it, each listener with its runs in 
 from __future__ import annotations
 
 import asyncio
+from typing import Self
 
 from pyroaring import BitMap
 
@@ -32,6 +33,14 @@ class MemoryLedgerStore(LedgerStore):
         self._ledgers: dict[int, LiveLedger] = {}
         self._next_ledger_id = 1
         self._waiting: list[tuple[AppendRun, StoreError | None]] = []
+
+    def copied(self) -> Self:
+        """A store with what this one holds now, as a process finds it that comes after a crash: appends that nobody was told of are
+        among it."""
+        copy = type(self)(self._publish_time_of)
+        copy._ledgers = {ledger_id: ledger.copied() for ledger_id, ledger in self._ledgers.items()}  # noqa: SLF001
+        copy._next_ledger_id = self._next_ledger_id  # noqa: SLF001
+        return copy
 
     async def create_ledger(self) -> int:
         ledger_id = self._next_ledger_id
@@ -119,6 +128,12 @@ class MemoryCursorStore(CursorStore):
     def __init__(self) -> None:
         self._cursors: dict[str, tuple[bytes | None, list[bytes]]] = {}
         self._owners: dict[str, CursorOwner] = {}
+
+    def copied(self) -> MemoryCursorStore:
+        """A store with what this one holds now; what its owners have not written yet is not in it."""
+        copy = MemoryCursorStore()
+        copy._cursors = {cursor_id: (snapshot, list(deltas)) for cursor_id, (snapshot, deltas) in self._cursors.items()}
+        return copy
 
     async def load(self, cursor_id: str) -> tuple[bytes | None, list[bytes]]:
         snapshot, deltas = self._cursors.get(cursor_id, (None, []))

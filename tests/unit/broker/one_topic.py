@@ -51,6 +51,18 @@ class MovedClock(Clock):
         return self.now_ms
 
 
+class TestTimer:
+    __test__ = False
+
+    def __init__(self, timers: list[tuple[float, Callable[[], None]]], timer: tuple[float, Callable[[], None]]) -> None:
+        self._timers = timers
+        self._timer = timer
+
+    def cancel(self) -> None:
+        if self._timer in self._timers:
+            self._timers.remove(self._timer)
+
+
 class TestSurroundings(Surroundings):
     """Timers ring when the test has moved the clock that far."""
 
@@ -61,14 +73,16 @@ class TestSurroundings(Surroundings):
         self.moved = clock
         self.timers: list[tuple[float, Callable[[], None]]] = []
 
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
-        self.timers.append((self.moved.now_ms + delay_s * 1000, callback))
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> TestTimer:
+        timer = (self.moved.now_ms + delay_s * 1000, callback)
+        self.timers.append(timer)
+        return TestTimer(self.timers, timer)
 
     def move(self, milliseconds: int) -> None:
         """So much time passes."""
         self.moved.now_ms += milliseconds
         due = [timer for timer in self.timers if timer[0] <= self.moved.now_ms]
-        self.timers = [timer for timer in self.timers if timer[0] > self.moved.now_ms]
+        self.timers[:] = [timer for timer in self.timers if timer[0] > self.moved.now_ms]
         for _, callback in due:
             callback()
 

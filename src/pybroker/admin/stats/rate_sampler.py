@@ -62,10 +62,10 @@ class RateSampler:
     async def run(self, initial_delay_s: float, frequency_s: float) -> None:
         """Sample for ever."""
         self.resources.sample(self._surroundings.clock.wall_ms(), self._clock.monotonic_ms())
-        await asyncio.sleep(initial_delay_s)
+        await self._surroundings.sleep(initial_delay_s)
         while True:
             await self.sample()
-            await asyncio.sleep(frequency_s)
+            await self._surroundings.sleep(frequency_s)
 
     async def sample(self) -> None:
         """End the window of everything that is loaded and attached."""

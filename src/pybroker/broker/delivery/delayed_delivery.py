@@ -15,7 +15,6 @@ alarm is set or the pump will run.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from pybroker.broker.topic.topic_commons import TopicCommons
     from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan
     from pybroker.managed_ledger.managed_cursor import ManagedCursor
+    from pybroker.surroundings import Timer
 
 MAX_ALARM_S = 60.0
 """How long an alarm is set at most: the clock by which entries are due may be set meanwhile."""
@@ -62,7 +62,7 @@ class DelayedDelivery(CursorOwner, Stage):
         self._cursor = cursor
         self._index = DelayedIndex()
         self._times = _delivery_times(topic)
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm: Timer | None = None
         self._alarm_ms = 0
         self._last_alarm_ms = 0
         records, self._cursor.stored_delayed = self._cursor.stored_delayed, []
@@ -178,8 +178,7 @@ class DelayedDelivery(CursorOwner, Stage):
             self._alarm.cancel()
         self._alarm_ms = alarm_ms
         wait_s = (alarm_ms - self._surroundings.clock.wall_ms()) / 1000
-        loop = asyncio.get_running_loop()
-        self._alarm = loop.call_later(max(0.0, min(wait_s, MAX_ALARM_S)), self._ring)
+        self._alarm = self._surroundings.call_later(max(0.0, min(wait_s, MAX_ALARM_S)), self._ring)
 
     def _stop_alarm(self) -> None:
         if self._alarm is not None:

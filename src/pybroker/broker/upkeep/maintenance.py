@@ -57,21 +57,26 @@ class Maintenance:
         config = self._surroundings.config
         async with asyncio.TaskGroup() as group:
             retention_s = config.retention_check_interval_in_seconds
-            group.create_task(_every(retention_s, self.check_retention), name="retention")
-            group.create_task(_every(FULL_DISK_CHECK_S, self.check_full_disk), name="full disk")
+            group.create_task(self._every(retention_s, self.check_retention), name="retention")
+            group.create_task(self._every(FULL_DISK_CHECK_S, self.check_full_disk), name="full disk")
             expiry_s = config.message_expiry_check_interval_in_minutes * 60
-            group.create_task(_every(expiry_s, self.check_expiry), name="expiry")
+            group.create_task(self._every(expiry_s, self.check_expiry), name="expiry")
             unused_s = config.subscription_expiry_check_interval_in_minutes * 60
-            group.create_task(_every(unused_s, self.check_unused_subscriptions), name="unused subscriptions")
+            group.create_task(self._every(unused_s, self.check_unused_subscriptions), name="unused subscriptions")
             group.create_task(self._check_inactive_topics(), name="inactive topics")
             compaction_s = config.broker_service_compaction_monitor_interval_in_seconds
-            group.create_task(_every(compaction_s, self.check_compaction), name="compaction")
+            group.create_task(self._every(compaction_s, self.check_compaction), name="compaction")
             snapshots_s = config.broker_deduplication_snapshot_frequency_in_seconds
             if snapshots_s > 0:
-                group.create_task(_every(snapshots_s, self.check_deduplication), name="deduplication")
+                group.create_task(self._every(snapshots_s, self.check_deduplication), name="deduplication")
             if config.backlog_quota_check_enabled:
                 quota_s = config.backlog_quota_check_interval_in_seconds
-                group.create_task(_every(quota_s, self.check_backlog_quotas), name="backlog quotas")
+                group.create_task(self._every(quota_s, self.check_backlog_quotas), name="backlog quotas")
+
+    async def _every(self, interval_s: float, check: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await self._surroundings.sleep(interval_s)
+            await check()
 
     async def check_retention(self) -> None:
         """Delete the ledgers that nobody needs and no policy keeps."""
@@ -92,7 +97,7 @@ class Maintenance:
 
     async def _check_inactive_topics(self) -> None:
         while True:
-            await asyncio.sleep(self._surroundings.config.broker_delete_inactive_topics_frequency_seconds)
+            await self._surroundings.sleep(self._surroundings.config.broker_delete_inactive_topics_frequency_seconds)
             await self.check_inactive_topics()
 
     async def check_inactive_topics(self) -> None:
@@ -137,12 +142,6 @@ class Maintenance:
                 # A broken invariant belongs to its topic: the others go on.
                 logs.error(f"{what}.failed", topic=topic.name, exc_info=bug)
                 topic.fail(bug)
-
-
-async def _every(interval_s: float, check: Callable[[], Awaitable[None]]) -> None:
-    while True:
-        await asyncio.sleep(interval_s)
-        await check()
 
 
 async def _trim(topic: Topic) -> None:

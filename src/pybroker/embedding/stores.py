@@ -1,0 +1,74 @@
+"""What an embedded broker keeps in memory: stores that outlive its crashes, and that can be full.
+
+What must hold: who carries on from a copy shares nothing with who still writes to the original.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pybroker.build import Stores
+from pybroker.errors import StorageFull
+from pybroker.metadata.memory import MemoryMetadataStore
+from pybroker.storage.disk import Disk, SpaceFigures
+from pybroker.storage.ledger_store import AppendRun
+from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
+from pybroker.wire.broker_entry_metadata import entry_time_ms
+
+NO_SPACE = "the disk is full: a fault that a test has set"
+
+
+class Fullness:
+    """Whether there is space for entries; shared by a test's faults and what stores them."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+
+
+class FillableLedgerStore(MemoryLedgerStore):
+    """Refuses appends while the disk that it stands for is full."""
+
+    fullness: Fullness
+
+    def refusal(self) -> str | None:
+        return NO_SPACE if self.fullness.is_full else None
+
+    def append(self, run: AppendRun) -> None:
+        if self.fullness.is_full:
+            raise StorageFull(NO_SPACE)
+        super().append(run)
+
+
+class FillableDisk(Disk):
+    """The file system of this machine, which says that it has no space left while it is to be full."""
+
+    def __init__(self, fullness: Fullness) -> None:
+        self._fullness = fullness
+
+    def space(self, directory: Path) -> SpaceFigures | None:
+        figures = super().space(directory)
+        return figures._replace(free_bytes=0) if figures is not None and self._fullness.is_full else figures
+
+
+class MemoryStores:
+    """Owned by an embedded broker: what it has stored, from one of its lives to the next."""
+
+    def __init__(self, fullness: Fullness) -> None:
+        self._fullness = fullness
+        self.metadata = MemoryMetadataStore()
+        self.ledgers = FillableLedgerStore(entry_time_ms)
+        self.ledgers.fullness = fullness
+        self.cursors = MemoryCursorStore()
+
+    def stores(self) -> Stores:
+        """As a broker takes them."""
+        return Stores(self.metadata, self.ledgers, self.cursors)
+
+    def copied(self) -> MemoryStores:
+        """With what is stored now, for the life after a crash."""
+        copy = MemoryStores(self._fullness)
+        copy.metadata = self.metadata.copied()
+        copy.ledgers = self.ledgers.copied()
+        copy.ledgers.fullness = self._fullness
+        copy.cursors = self.cursors.copied()
+        return copy

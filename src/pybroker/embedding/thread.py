@@ -1,0 +1,179 @@
+"""An embedded broker on a thread of its own, for code that has no event loop, or one that it keeps to itself.
+
+What must hold: every method may be called from any thread but the broker's own; after `close` the thread has ended. A process
+that was forked off has none of it: there every call says so instead of waiting for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pybroker.app import loop_factory
+from pybroker.config import BrokerConfig
+from pybroker.embedding.broker import EmbeddedBroker, NotRunning, configuration
+from pybroker.embedding.faults import Faults
+
+T = TypeVar("T")
+START_TIMEOUT_S = 60.0
+CALL_TIMEOUT_S = 120.0
+
+
+class ThreadClock:
+    """The broker's time, which goes with the machine's until it is advanced."""
+
+    def __init__(self, thread: BrokerThread) -> None:
+        self._thread = thread
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return self._thread.embedded.clock.now_ms()
+
+    def now(self) -> datetime:
+        return self._thread.embedded.clock.now()
+
+    def advance(
+        self,
+        by: timedelta | None = None,
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        milliseconds: float = 0,
+    ) -> None:
+        """Let so much time pass at once: when it returns, what was due in it has been done. Calls from several threads come one
+        after the other. Raises ValueError for less than none."""
+        advance = self._thread.embedded.clock.advance
+        self._thread.wait_for(
+            advance(by, days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
+        )
+
+
+class BrokerThread:
+    """Made by `embed_in_thread`, or by who calls `close`."""
+
+    embedded: EmbeddedBroker
+
+    def __init__(self, config: BrokerConfig) -> None:
+        """Starts; raises what a broker raises that cannot."""
+        self._config = config
+        self._process_id = os.getpid()
+        self._started: Future[None] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end: asyncio.Event
+        self._thread = threading.Thread(target=self._run, name="pybroker", daemon=True)
+        self._thread.start()
+        self._started.result(START_TIMEOUT_S)
+        self.clock = ThreadClock(self)
+
+    # --- as EmbeddedBroker -------------------------------------------------------------------------------------------
+
+    @property
+    def service_url(self) -> str:
+        """For clients."""
+        return self.embedded.service_url
+
+    @property
+    def admin_url(self) -> str:
+        """For the admin REST API."""
+        return self.embedded.admin_url
+
+    @property
+    def is_running(self) -> bool:
+        return self.embedded.is_running
+
+    @property
+    def faults(self) -> Faults:
+        """What a test makes go wrong."""
+        return self.embedded.faults
+
+    def crash(self) -> None:
+        """See `EmbeddedBroker.crash`."""
+        self.wait_for(self.embedded.crash())
+
+    def restart(self) -> None:
+        """See `EmbeddedBroker.restart`."""
+        self.wait_for(self.embedded.restart())
+
+    def reset(self) -> None:
+        """See `EmbeddedBroker.reset`."""
+        self.wait_for(self.embedded.reset())
+
+    def close(self) -> None:
+        """End in good order, and the thread with it. Idempotent; nothing happens in a process that was forked off."""
+        if self._process_id != os.getpid() or self._loop is None:
+            return
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("the broker's own thread cannot wait for its end: close it from another one")
+        try:
+            self._loop.call_soon_threadsafe(self._end.set)
+        except RuntimeError:
+            pass  # it has ended already
+        self._thread.join()
+
+    # --- the thread --------------------------------------------------------------------------------------------------
+
+    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work` on the broker's loop. Raises NotRunning when that has ended."""
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._require_loop()).result(CALL_TIMEOUT_S)
+        except BaseException:
+            work.close()
+            raise
+
+    def _call(self, work: Callable[[], Any]) -> Any:
+        if threading.current_thread() is self._thread:
+            return work()
+
+        async def call() -> Any:
+            return work()
+
+        return self.wait_for(call())
+
+    def _require_loop(self) -> asyncio.AbstractEventLoop:
+        if self._process_id != os.getpid():
+            raise RuntimeError(
+                "this broker runs in the process that this one was forked from: start one here, by its own fixture"
+            )
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("called on the broker's own thread, which would wait for itself: use `embedded`")
+        if self._loop is None or self._loop.is_closed():
+            raise NotRunning("the embedded broker was closed")
+        return self._loop
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+                runner.run(self._serve())
+        except BaseException as error:  # noqa: BLE001  (who waits for the start gets it)
+            if not self._started.done():
+                self._started.set_exception(error)
+
+    async def _serve(self) -> None:
+        self._end = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self.embedded = EmbeddedBroker(self._config, self._call)
+        await self.embedded.start()
+        try:
+            self._started.set_result(None)
+            await self._end.wait()
+        finally:
+            await self.embedded.close()
+
+
+@contextmanager
+def embed_in_thread(directory: str | Path | None = None, **settings: object) -> Iterator[BrokerThread]:
+    """As `embed`, on a thread of its own until the end of the `with`."""
+    thread = BrokerThread(configuration(directory, settings))
+    try:
+        yield thread
+    finally:
+        thread.close()
