@@ -46,6 +46,20 @@ class Memory:
         """Entries that are in no segment file yet."""
         self.cache: Part[object] = parts[memory_parts.CACHE]
         """Recent entries."""
+        self.requests: Part[object] = parts[memory_parts.REQUESTS]
+        """Bodies of HTTP requests, and what large documents become when they are read."""
+        self.answers: Part[object] = parts[memory_parts.ANSWERS]
+        """HTTP answers, pages of metrics among them."""
+        self.views: Part[object] = parts[memory_parts.VIEWS]
+        """Messages that are looked at, opened."""
+        self.lists: Part[object] = parts[memory_parts.LISTS]
+        """Names of topics that are listed for somebody, or watched."""
+        self.compaction: Part[object] = parts[memory_parts.COMPACTION]
+        """What is read, noted and written to compact topics."""
+        self.look_ahead: Part[object] = parts[memory_parts.LOOK_AHEAD]
+        """What Key_Shared subscriptions have read and cannot deliver yet."""
+        self.delayed: Part[object] = parts[memory_parts.DELAYED]
+        """What is remembered of messages that wait for their time."""
         self._clock = clock
 
     @classmethod
@@ -87,3 +101,42 @@ class Memory:
             assert isinstance(turn, asyncio.Future)
             if not turn.done():  # else its task has just been cancelled, and gives back what it got
                 turn.set_result(None)
+
+
+class Holding:
+    """What one piece of work has of a part; `close` gives all of it back, whatever it is.
+
+    It waits for no more than the part's floor: that much is always there sooner or later, so that who holds something of another
+    part meanwhile waits for nobody who waits for him. What it needs beyond is counted.
+    """
+
+    def __init__(self, memory: Memory, part: Part[object]) -> None:
+        self._memory = memory
+        self._part = part
+        self._taken_bytes = 0
+        self._counted_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """All that it has."""
+        return self._taken_bytes + self._counted_bytes
+
+    async def wait(self, group: Hashable, size_bytes: int) -> None:
+        """Have `size_bytes` once it is the turn of `group`; asked once."""
+        assert not self._taken_bytes, "who holds something waits for nothing more"
+        asked_bytes = min(size_bytes, max(1, self._part.floor_bytes))
+        self._taken_bytes = await self._memory.take(self._part, group, asked_bytes)
+        self.count(max(size_bytes, self._taken_bytes))
+
+    def count(self, size_bytes: int) -> None:
+        """It is `size_bytes` altogether now, but no less than what it waited for."""
+        counted_bytes = max(0, size_bytes - self._taken_bytes)
+        before_bytes, self._counted_bytes = self._counted_bytes, counted_bytes
+        if counted_bytes != before_bytes:
+            self._memory.follow(self._part.count(counted_bytes - before_bytes))
+
+    def close(self) -> None:
+        self.count(0)
+        if self._taken_bytes:
+            taken_bytes, self._taken_bytes = self._taken_bytes, 0
+            self._memory.give_back(self._part, taken_bytes)

@@ -72,6 +72,9 @@ class Surroundings:
             reads=config.managed_ledger_max_reads_in_flight_size_in_mb * MIB,
             publishes=config.max_message_publish_buffer_size_in_mb * MIB,
             cache=config.managed_ledger_cache_size_mb * MIB,
+            requests=config.http_max_request_bytes,
+            answers=config.http_max_response_bytes,
+            views=config.http_max_viewed_message_bytes,
         )
         limit_bytes = process_limit_bytes(
             config.broker_memory_limit_mb * MIB, found.size_bytes, is_of_group=found.is_of_group

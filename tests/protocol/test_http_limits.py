@@ -170,14 +170,15 @@ async def test_forty_who_do_not_read_a_message_hold_no_more_than_the_total() -> 
     limits = {"max_message_size": size, "http_max_viewed_message_bytes": 4 * size, "http_max_pending_requests": 5}
     async with memory_broker(http_write_timeout_ms=60_000, http_pending_request_timeout_ms=200, **limits) as broker:
         await publish(broker, bytes(size))
-        viewed = broker.http_limits.views
+        memory = broker.http_limits.memory
+        viewed = memory.views
         request = f"GET {EXAMINE} HTTP/1.1\r\nhost: h\r\n\r\n".encode()
         async with unread(broker.port, 40, request) as sockets:
-            await until(lambda: viewed.taken == viewed.permits)
+            await until(lambda: viewed.used_bytes == viewed.bound_bytes)
             refused = [await asyncio.get_running_loop().sock_recv(each, 12) for each in sockets[7:]]
             assert set(refused) == {b"HTTP/1.1 503"}
-            assert broker.http_limits.responses.taken <= 2 * size
-        await until(lambda: viewed.taken == 0)
+            assert memory.answers.used_bytes <= 2 * size
+        await until(lambda: viewed.used_bytes == 0)
         answer = await exchange(broker.port, request.replace(b"host: h", b"connection: close\r\nhost: h"))
         assert answer.endswith(b"\r\n\r\n" + bytes(size))
 
@@ -192,19 +193,19 @@ async def test_a_message_that_becomes_larger_than_messages_may_be_is_413() -> No
 
 
 async def test_large_answers_have_a_total() -> None:
-    async with served(http_max_response_bytes=1_000_000) as http:
+    async with served(http_max_response_bytes=1_000_000, http_pending_request_timeout_ms=200) as http:
         http.broker.resources.namespaces = lambda tenant: ["x" * 900_000]  # type: ignore[method-assign,assignment,list-item]
         request = b"GET /admin/v2/namespaces/public HTTP/1.1\r\nhost: h\r\n\r\n"
         http.server._plain_port.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # type: ignore[union-attr]
-        responses = http.server.limits.responses
+        responses = http.server.limits.memory.answers
         async with unread(http.server.port, 1, request):
-            await until(lambda: responses.taken > 900_000)
+            await until(lambda: responses.used_bytes > 900_000)
             refused = await http.call("GET", "/admin/v2/namespaces/public")
             assert (refused.status, refused.headers["retry-after"]) == (503, "1")
             assert (await http.call("GET", "/admin/v2/clusters")).status == 200
             page = (await http.call("GET", "/metrics")).body
-            assert b'pybroker_http_response_bytes{cluster="standalone"} %d\n' % responses.taken in page
-        await until(lambda: responses.taken == 0)
+            assert b'pybroker_http_response_bytes{cluster="standalone"} %d\n' % responses.used_bytes in page
+        await until(lambda: responses.used_bytes == 0)
         assert (await http.call("GET", "/admin/v2/namespaces/public")).status == 200
 
 
@@ -226,16 +227,16 @@ async def test_large_bodies_have_a_total_and_wait_in_the_socket() -> None:
     async with served(**settings) as http:
         head = b"POST /admin/v2/tenants/acme HTTP/1.1\r\nhost: h\r\nconnection: close\r\ncontent-length: 100000\r\n\r\n"
         body = b'{"adminRoles": [], "allowedClusters": ["standalone"]}'.ljust(100_000)
-        requests = http.server.limits.requests
+        requests = http.server.limits.memory.requests
         reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
         writer.write(head + body[:70_000])
-        await until(lambda: requests.taken == 100_000)
+        await until(lambda: requests.used_bytes == 100_000)
         refused = await exchange(http.server.port, head + body)
         assert refused.startswith(b"HTTP/1.1 503")
         writer.write(body[70_000:])
         assert (await reader.read()).startswith(b"HTTP/1.1 404")
         writer.close()
-        await until(lambda: requests.taken == 0)
+        await until(lambda: requests.used_bytes == 0)
 
 
 async def put_tenant(http: Served, body: bytes) -> int:

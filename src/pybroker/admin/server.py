@@ -142,10 +142,10 @@ class HttpServer:
         return {
             "connections": 0 if connections is None else len(connections.connections),
             "refused_connections": 0 if connections is None else connections.refused,
-            "waiting_requests": limits.requests.waiting + limits.views.waiting + limits.documents.waiting,
-            "request_bytes": limits.requests.taken,
-            "response_bytes": limits.responses.taken,
-            "viewed_bytes": limits.views.taken,
+            "waiting_requests": limits.waiting,
+            "request_bytes": limits.memory.requests.used_bytes,
+            "response_bytes": limits.memory.answers.used_bytes,
+            "viewed_bytes": limits.memory.views.used_bytes,
             **self.entries.reads.figures(),
             "read_leases": len(self._broker.commons.read_leases),
         }

@@ -7,10 +7,23 @@ is sent what it has not acknowledged.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 from pybroker.dispatch.dispatcher import Delivery
 from pybroker.errors import BrokerError
 from pybroker.model.events import SendRun
+
+
+class MemoryWaits(NamedTuple):
+    """Since when, in monotonic milliseconds, one client waits for memory that others have; None where it does not."""
+
+    publishes_since_ms: float | None = None
+    """Nothing it sends is read: others have as much unanswered as there is memory for."""
+    outboxes_since_ms: float | None = None
+    """It gets no messages: what others have not taken fills what there is."""
+
+
+NO_MEMORY_WAITS = MemoryWaits()
 
 
 class Peer(ABC):
@@ -22,6 +35,8 @@ class Peer(ABC):
     role: str | None
     takes_entry_metadata: bool = False
     """Whether it wants to see what the broker has put in front of entries, and may."""
+    memory_waits: MemoryWaits = NO_MEMORY_WAITS
+    """Since when it gets or may send nothing for want of memory."""
     supports_partial_producer: bool = False
     """Whether it can produce to some partitions of a topic only; said by the client, shown in stats."""
 

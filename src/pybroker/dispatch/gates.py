@@ -23,6 +23,7 @@ class Gate(Enum):
     FILTER = "an entry filter has put the next entry off"
     RATE = "a dispatch rate is used up"
     TRANSACTION = "an open transaction: nothing from its first message on is delivered until it has ended"
+    MEMORY = "others have what memory there is (brokerMemoryLimitMB): it waits for its turn"
     READING = "entries are being read from the store"
     READ_FAILED = "entries cannot be read; it is tried again"
     AT_END = "every entry was sent"

@@ -169,6 +169,11 @@ class Part(Generic[T]):
         """Of those that wait; 0 when nobody does."""
         return now_ms - min(each.since_ms for row in self._rows.values() for each in row.values()) if self._rows else 0
 
+    def waits_since_ms(self, group: Hashable) -> float | None:
+        """Since when the first of those of `group` that wait does; None when none of them waits."""
+        row = self._rows.get(group)
+        return None if row is None else next(iter(row.values())).since_ms
+
     def head_size_bytes(self) -> int:
         """What the next one asks for."""
         return self._head()[1].size_bytes

@@ -25,6 +25,13 @@ OUTBOXES = "outboxes"
 PUBLISHES = "publishes"
 WRITES = "writes"
 CACHE = "cache"
+REQUESTS = "requests"
+ANSWERS = "answers"
+VIEWS = "views"
+LISTS = "lists"
+COMPACTION = "compaction"
+LOOK_AHEAD = "look_ahead"
+DELAYED = "delayed"
 
 
 class OwnBounds(NamedTuple):
@@ -34,6 +41,9 @@ class OwnBounds(NamedTuple):
     publishes: int = 0
     cache: int = 0
     writes: int = 0
+    requests: int = 0
+    answers: int = 0
+    views: int = 0
 
 
 def process_limit_bytes(asked_bytes: int, found_bytes: int, *, is_of_group: bool) -> int:
@@ -49,15 +59,22 @@ def counted_bytes(process_limit_bytes: int) -> int:
 
 
 def divided(limit_bytes: int, own: OwnBounds) -> MemoryBudget[T]:
-    """A budget of `limit_bytes` with its parts. A part's own bound is an upper one; floors come to eleven sixteenths."""
+    """A budget of `limit_bytes` with its parts. A part's own bound is an upper one; floors come to fifty of sixty-four."""
     budget: MemoryBudget[T] = MemoryBudget(limit_bytes)
-    for name, floor_sixteenths, bound_sixteenths, own_bytes in (
-        (READS, 2, 8, own.reads),
-        (OUTBOXES, 2, 8, 0),
-        (PUBLISHES, 1, 4, own.publishes),
-        (WRITES, 6, 6, own.writes),
-        (CACHE, 0, 2, own.cache),
+    for name, floor_64ths, bound_64ths, own_bytes in (
+        (READS, 8, 32, own.reads),
+        (OUTBOXES, 8, 32, 0),
+        (PUBLISHES, 4, 16, own.publishes),
+        (WRITES, 24, 24, own.writes),
+        (CACHE, 0, 8, own.cache),
+        (REQUESTS, 1, 8, own.requests),
+        (ANSWERS, 1, 8, own.answers),
+        (VIEWS, 1, 8, own.views),
+        (LISTS, 1, 8, 0),
+        (COMPACTION, 1, 16, 0),
+        (LOOK_AHEAD, 1, 4, 0),
+        (DELAYED, 0, 4, 0),
     ):
-        floor_bytes = limit_bytes * floor_sixteenths // 16
-        budget.add_part(name, floor_bytes, limit_bytes * bound_sixteenths // 16).limit_to(own_bytes)
+        floor_bytes = limit_bytes * floor_64ths // 64
+        budget.add_part(name, floor_bytes, limit_bytes * bound_64ths // 64).limit_to(own_bytes)
     return budget

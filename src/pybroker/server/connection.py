@@ -228,6 +228,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._is_watched = False
+        self.memory_waits = self.memory_waits._replace(outboxes_since_ms=None)
         self.context.report_unsent(self, 0)
         if not self.is_writable:
             self.context.unstalled(self)
@@ -240,6 +241,9 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         if not self.context.report_unsent(self, self._outbox.size_bytes) and self.is_writable:
             self.context.stalled(self)
             self._set_writable(False)
+            if self._outbox.size_bytes < self.context.most_outbound_bytes:
+                now_ms = self.surroundings.clock.monotonic_ms()
+                self.memory_waits = self.memory_waits._replace(outboxes_since_ms=now_ms)
 
     def _set_writable(self, is_writable: bool) -> None:
         self.is_writable = is_writable
@@ -266,8 +270,10 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     def hold_publish_memory(self, is_held: bool) -> None:
         """The broker's bound on unanswered sends is reached, or has room again."""
         if is_held:
+            self.memory_waits = self.memory_waits._replace(publishes_since_ms=self.surroundings.clock.monotonic_ms())
             self._hold(_HOLD_PUBLISH_MEMORY)
         else:
+            self.memory_waits = self.memory_waits._replace(publishes_since_ms=None)
             self._release(_HOLD_PUBLISH_MEMORY)
 
     def hold_for_stop(self) -> None:

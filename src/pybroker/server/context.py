@@ -183,6 +183,11 @@ class ServerContext:
         self.memory.follow(self.outbox_shares.settled)
         return gets_more
 
+    @property
+    def most_outbound_bytes(self) -> int:
+        """What one connection may have unsent while others have little: who stops with less waits because of them."""
+        return min(self.max_outbound_bytes, self.memory.outboxes.most_bytes // 4)
+
     def stalled(self, connection: Connection) -> None:
         """The client does not read what it is sent."""
         self._stalled[connection] = self.now_s(), connection.outbound_bytes

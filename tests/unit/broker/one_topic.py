@@ -181,7 +181,9 @@ async def one_topic(policies: TopicPolicies | None = None, **settings: Any) -> A
     await resources.bootstrap(config.cluster_name, config.bootstrap_namespaces)
     store, cursors = MemoryLedgerStore(entry_time_ms), MemoryCursorStore()
     ledgers = ManagedLedgerFactory(
-        LedgerSurroundings(store, EntryCache(1 << 20), LedgerLimits(), clock, 10, entry_time_ms), cursors, metadata
+        LedgerSurroundings(store, EntryCache(1 << 20), LedgerLimits(), clock, 10, entry_time_ms, surroundings.memory),
+        cursors,
+        metadata,
     )
     commons = Commons(surroundings, metadata, resources, ledgers)
     await commons.load()

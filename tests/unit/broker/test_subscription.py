@@ -8,10 +8,12 @@ from tests.unit.broker.one_topic import ack_of, marker, one_topic, run_of
 
 from pybroker.broker.delivery.acknowledgement import Acknowledged, PartOfBatch
 from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.peer import NO_MEMORY_WAITS, MemoryWaits
 from pybroker.dispatch.gates import Gate
 from pybroker.errors import NotAllowedError
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.model.policies import DispatchRate, TopicPolicies
+from pybroker.storage.memory_store import MemoryLedgerStore
 
 
 def gate_of(subscription: Subscription) -> Gate | None:
@@ -69,6 +71,47 @@ async def test_a_full_connection_and_limits_of_unacknowledged_messages_are_told_
         subscription.acknowledge(consumer, ack_of(*peer.delivered))
         await one.pumped()
         assert peer.delivered == positions
+
+
+async def test_who_gets_nothing_because_others_have_the_memory_stands_still_for_memory() -> None:
+    async with one_topic() as one:
+        subscription, peer = await one.subscription(), RecordingPeer()
+        consumer = one.consumer(subscription, peer)
+        consumer.set_writable(False)
+        positions = await one.publish(1)
+        since_ms = one.surroundings.moved.now_ms - 300
+        peer.memory_waits = MemoryWaits(outboxes_since_ms=since_ms)
+        await one.pumped()
+        standstill = subscription.standstill
+        assert standstill is not None
+        assert (standstill.gate, standstill.since_ms) == (Gate.MEMORY, since_ms)
+        peer.memory_waits = NO_MEMORY_WAITS
+        assert gate_of(subscription) is Gate.CONNECTION_FULL
+        consumer.set_writable(True)
+        await one.pumped()
+        assert peer.delivered == positions
+
+
+async def test_a_read_that_waits_for_memory_is_told_from_one_that_is_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(MemoryLedgerStore, "read_buffered", lambda *_: None)  # as if it were on disk
+    async with one_topic() as one:
+        memory, peer = one.surroundings.memory, RecordingPeer()
+        one.commons.ledgers.surroundings.resize_cache(0)
+        others_bytes = await memory.take(memory.reads, "others", memory.reads.most_bytes)
+        positions = await one.publish(2)
+        subscription = await one.subscription()
+        one.consumer(subscription, peer)
+        await one.until(lambda: memory.reads.waiting == 1)
+        one.surroundings.move(700)
+        standstill = subscription.standstill
+        assert standstill is not None
+        assert (standstill.gate, standstill.since_ms) == (Gate.MEMORY, one.surroundings.moved.now_ms - 700)
+        memory.give_back(memory.reads, others_bytes)
+        await one.pumped()
+        assert peer.delivered == positions
+        assert gate_of(subscription) is Gate.AT_END
 
 
 @pytest.mark.parametrize(

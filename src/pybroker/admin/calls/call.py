@@ -209,7 +209,7 @@ class Call:
         """JSON as `body_type`, None for nothing and for `null`; a large one is read in a thread. Raises BadBody."""
         if len(body) <= QUICK_DOCUMENT_BYTES:
             return self._decoded(body, body_type)
-        async with self.share.of_documents():
+        async with self.share.of_documents(len(body)):
             return await asyncio.to_thread(self._decoded, body, body_type)
 
     def _decoded(self, body: bytes, body_type: type[T]) -> T | None:

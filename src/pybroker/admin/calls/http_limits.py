@@ -1,68 +1,118 @@
-"""What all HTTP requests share, and what one request holds of it until its answer is written."""
+"""What all HTTP requests share, and what one request holds of it until its answer is written.
+
+Bodies, answers and messages that are looked at are parts of the broker's memory (`model/memory_parts.py`). A request waits for
+them in this order and never the other way round, in the turn of its address.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Hashable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from pybroker.errors import AdminError
+from pybroker.memory import Holding
 from pybroker.permits import NoPermit, Permits
 
 if TYPE_CHECKING:
     from pybroker.config import BrokerConfig
+    from pybroker.memory import Memory
+    from pybroker.model.memory_budget import Part
 
 SMALL_BYTES = 64 * 1024
 """Bodies and answers up to this size are not counted: the number of connections bounds them."""
 RETRY_AFTER_S = 1
+OPENED_FACTOR = 12
+"""A document takes so many times its size once it is read: an empty list of five bytes sixty."""
+WAITING_ANSWERS = 4
+"""Answers that are made and wait may come to that part of what all may have: they are in memory while they wait."""
 
 
 class HttpLimits:
     """Owned by the application."""
 
-    def __init__(self, config: BrokerConfig) -> None:
-        pending = config.http_max_pending_requests
+    def __init__(self, config: BrokerConfig, memory: Memory) -> None:
+        self.max_pending = config.http_max_pending_requests
         self.timeout_s = config.http_pending_request_timeout_ms / 1000
-        # Bodies wait in the socket. An answer that waits is in memory already, so one for which there is no room is refused.
-        self.requests = Permits(config.http_max_request_bytes, pending)
-        self.responses = Permits(config.http_max_response_bytes, 0)
-        self.documents = Permits(1, pending)  # Threads of one interpreter: more at once make none faster.
-        self.views = Permits(config.http_max_viewed_message_bytes, pending)
+        self.memory = memory
+        self.documents = Permits(1, self.max_pending)  # Threads of one interpreter: more at once make none faster.
+        self.waiting_answer_bytes = 0
+        """Of answers that are made and wait for their turn."""
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for one of these."""
+        memory = self.memory
+        waiting = sum(part.waiting for part in (memory.requests, memory.answers, memory.views))
+        return waiting + self.documents.waiting
 
 
 class Share:
     """What one request holds; everything is given back by `close`."""
 
-    def __init__(self, limits: HttpLimits) -> None:
+    def __init__(self, limits: HttpLimits, address: Hashable) -> None:
+        """`address`: whose turn it takes."""
         self.limits = limits
+        self._address = address
         self._held = AsyncExitStack()
 
     async def of_requests(self, size_bytes: int) -> None:
         """Room for a body. Raises AdminError 503."""
-        await self._hold(self.limits.requests, size_bytes, "httpMaxRequestBytes")
+        await self._hold(self.limits.memory.requests, size_bytes, "bodies", "httpMaxRequestBytes")
 
-    async def of_responses(self, size_bytes: int) -> None:
-        """Room for an answer. Raises AdminError 503."""
-        await self._hold(self.limits.responses, size_bytes, "httpMaxResponseBytes")
+    async def of_answers(self, size_bytes: int) -> None:
+        """Room for an answer that is made. Raises AdminError 503."""
+        limits = self.limits
+        part = limits.memory.answers
+        most_bytes = part.most_bytes // WAITING_ANSWERS
+        if part.room() < size_bytes and part.used_bytes and limits.waiting_answer_bytes + size_bytes > most_bytes:
+            raise _busy("answers", "httpMaxResponseBytes", "as many as may be in memory wait already")
+        limits.waiting_answer_bytes += size_bytes
+        try:
+            await self._hold(part, size_bytes, "answers", "httpMaxResponseBytes")
+        finally:
+            limits.waiting_answer_bytes -= size_bytes
 
     async def of_views(self, size_bytes: int) -> None:
         """Room for messages to look at. Raises AdminError 503."""
-        await self._hold(self.limits.views, size_bytes, "httpMaxViewedMessageBytes")
+        await self._hold(self.limits.memory.views, size_bytes, "messages to look at", "httpMaxViewedMessageBytes")
+
+    async def of_lists(self, size_bytes: int) -> Holding:
+        """Room for names of topics that are listed: about so much. Raises AdminError 503."""
+        return await self._hold(self.limits.memory.lists, size_bytes, "lists of topics", "")
 
     @asynccontextmanager
-    async def of_documents(self) -> AsyncIterator[None]:
-        """The turn to read a large document, until the context ends. Raises AdminError 503."""
+    async def of_documents(self, size_bytes: int) -> AsyncIterator[None]:
+        """The turn to read a large document of that size, until the context ends. Raises AdminError 503."""
+        limits = self.limits
+        holding = Holding(limits.memory, limits.memory.requests)
         try:
-            async with self.limits.documents.held(1, self.limits.timeout_s):
+            async with limits.documents.held(1, limits.timeout_s):
+                holding.count(OPENED_FACTOR * size_bytes)  # One at a time: it waits for no memory, others wait for it.
                 yield
         except NoPermit as error:
             raise AdminError(503, f"The broker is busy with other documents: {error}", RETRY_AFTER_S) from error
+        finally:
+            holding.close()
 
-    async def _hold(self, permits: Permits, size_bytes: int, key: str) -> None:
+    async def _hold(self, part: Part[object], size_bytes: int, what: str, key: str) -> Holding:
+        limits = self.limits
+        if part.room() < size_bytes and part.waiting >= limits.max_pending and part.used_bytes:
+            raise _busy(what, key, "too many requests wait already (httpMaxPendingRequests)")
+        holding = Holding(limits.memory, part)
+        self._held.callback(holding.close)
         try:
-            await self._held.enter_async_context(permits.held(size_bytes, self.limits.timeout_s))
-        except NoPermit as error:
-            raise AdminError(503, f"The broker is busy with other requests ({key}): {error}", RETRY_AFTER_S) from error
+            async with asyncio.timeout(limits.timeout_s):
+                await holding.wait(self._address, size_bytes)
+        except TimeoutError as error:
+            raise _busy(what, key, f"waited for {limits.timeout_s:g} s (httpPendingRequestTimeoutMs)") from error
+        return holding
 
     async def close(self) -> None:
         await self._held.aclose()
+
+
+def _busy(what: str, key: str, why: str) -> AdminError:
+    keys = f"{key}, brokerMemoryLimitMB" if key else "brokerMemoryLimitMB"
+    return AdminError(503, f"The broker has no memory for more {what} now ({keys}): {why}. Try again.", RETRY_AFTER_S)

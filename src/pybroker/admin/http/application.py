@@ -61,13 +61,13 @@ class Application:
         self._surroundings = broker.surroundings
         self._table = RouteTable(routes, _unknown_path)
         config = broker.surroundings.config
-        self.limits = HttpLimits(config)
+        self.limits = HttpLimits(config, broker.surroundings.memory)
         is_limited = config.http_requests_limit_enabled
         self._limit = RequestLimit(config.http_requests_max_per_second) if is_limited else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "neither lifespan nor WebSocket is switched on"
-        share = Share(self.limits)
+        share = Share(self.limits, _client_address(scope))
         answer = _Answer(scope, receive, send, share, self._surroundings)
         try:
             scope[SHARE_KEY] = share
@@ -174,7 +174,7 @@ class _Answer:
             is_in_memory = not (self._is_head or message.get(STREAMED_KEY))
             size_bytes = _content_length(message) if is_in_memory else 0
             if size_bytes > SMALL_BYTES:
-                await self._share.of_responses(size_bytes)
+                await self._share.of_answers(size_bytes)
             self.started = True
             self._answered(message["status"])
             date = (b"date", formatdate(self._clock.wall_ms() / 1000, usegmt=True).encode())

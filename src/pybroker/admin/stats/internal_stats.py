@@ -100,6 +100,7 @@ def _cursors(topic: Topic) -> dict[str, Any]:
             is_reading=each.is_reading,
             properties=_cursor_properties(each),
         )
+        | _standstill(topic, each)
         for name, each in topic.subscriptions.items()
     }
     cursor = topic.deduplication.cursor
@@ -131,6 +132,18 @@ def _cursor(
         "subscriptionHavePendingRead": is_waiting or is_reading,
         "subscriptionHavePendingReplayRead": False,
         "properties": properties,
+    }
+
+
+def _standstill(topic: Topic, subscription: Subscription) -> dict[str, Any]:
+    """Why nothing is delivered, and since when; ours, and so shown only while nothing is."""
+    standstill = subscription.standstill
+    if standstill is None:
+        return {}
+    now_ms = topic.surroundings.clock.monotonic_ms()
+    gate = standstill.gate
+    return {
+        "standstill": {"gate": gate.name, "reason": gate.value, "forMillis": round(now_ms - standstill.since_ms)},
     }
 
 

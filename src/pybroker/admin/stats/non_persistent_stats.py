@@ -90,7 +90,9 @@ def non_persistent_stats(topic: NonPersistentTopic, rates: RateSampler, request:
     publishers: list[Document] = []
     for _, producer in sorted(topic.producers.items()) if request.with_publishers else ():
         dropped = rates.producer(producer).dropped_messages.per_second
-        publishers.append(publisher_stats(producer, rates) | {"msgDropRate": dropped})
+        publishers.append(
+            publisher_stats(producer, rates, topic.surroundings.clock.monotonic_ms()) | {"msgDropRate": dropped}
+        )
         if not len(publishers) % OBJECTS_PER_SLICE:
             yield
     shown = subscriptions.values()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pybroker.admin.time_text import iso_text
+from pybroker.dispatch.gates import Gate
 from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.dispatch.key_shared_classic import ClassicKeySharedDispatcher
 from pybroker.dispatch.look_ahead import LookAhead, WaitingOfHash
@@ -85,7 +86,7 @@ def topic_stats(topic: Topic, rates: RateSampler, request: StatsRequest) -> Step
     publishers: list[Document] = []
     if request.with_publishers:
         for _, producer in sorted(topic.producers.items()):
-            publishers.append(publisher_stats(producer, rates))
+            publishers.append(publisher_stats(producer, rates, topic.surroundings.clock.monotonic_ms()))
             if not len(publishers) % OBJECTS_PER_SLICE:
                 yield
     shown = subscriptions.values()
@@ -161,7 +162,8 @@ def _earliest(measured: Any) -> int:
     return min((each.earliest_publish_ms for each in measured if each.earliest_publish_ms > 0), default=0)
 
 
-def publisher_stats(producer: Producer, rates: RateSampler) -> Document:
+def publisher_stats(producer: Producer, rates: RateSampler, now_ms: float) -> Document:
+    """`now_ms` is monotonic."""
     sent = rates.producer(producer)
     return {
         "accessMode": producer.access_mode.value,
@@ -176,7 +178,13 @@ def publisher_stats(producer: Producer, rates: RateSampler) -> Document:
         "connectedSince": iso_text(producer.connected_since_ms),
         "clientVersion": producer.peer.client_version,
         "metadata": producer.properties,
+        **_waits_for_memory(producer.peer.memory_waits.publishes_since_ms, now_ms),
     }
+
+
+def _waits_for_memory(since_ms: float | None, now_ms: float) -> Document:
+    """Ours, and so shown only while it waits; both times are monotonic."""
+    return {} if since_ms is None else {"waitsForMemory": {"forMillis": round(now_ms - since_ms)}}
 
 
 def _subscription(subscription: Subscription, rates: RateSampler, measured: Measured, with_consumers: bool) -> Steps:
@@ -258,6 +266,9 @@ def _draining(key_shared: KeySharedDispatcher | None, subscription: Subscription
         "drainingHashesClearedTotal": subscription.draining_hashes_cleared_total,
         "drainingHashesUnackedMessages": 0,
     }
+    standstill = subscription.standstill
+    if standstill is not None and standstill.gate is Gate.MEMORY:
+        document |= _waits_for_memory(standstill.since_ms, subscription.surroundings.clock.monotonic_ms())
     if key_shared is None:
         return document
     document |= {

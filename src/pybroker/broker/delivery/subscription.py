@@ -432,7 +432,22 @@ class Subscription(SubscriptionBase, Pumped):
         gate = self._stopped_by
         if gate is Gate.CONSUMERS and self.dispatcher is not None:
             gate = self.dispatcher.gate()  # Looked at only now: there may be many.
+        memory_since_ms = self._waits_for_memory_since_ms(gate)
+        if memory_since_ms is not None:
+            return Standstill(Gate.MEMORY, memory_since_ms)
         return Standstill(gate, self._stopped_ms)
+
+    def _waits_for_memory_since_ms(self, gate: Gate) -> float | None:
+        """Since when what stops it is that others have the memory; None when it is not."""
+        if gate is Gate.READING:
+            # Reads of one connection take turns with others together; those that no connection asked for do by topic.
+            reads = self._memory.reads
+            since = [reads.waits_since_ms(group) for group in (self.cursor.reader, self.cursor.ledger)]
+        elif gate is Gate.CONNECTION_FULL:
+            since = [consumer.peer.memory_waits.outboxes_since_ms for consumer in self.consumers]
+        else:
+            return None
+        return min((each for each in since if each is not None), default=None)
 
     def _start_read(self, plan: ReadPlan) -> Gate:
         self._is_reading = True
