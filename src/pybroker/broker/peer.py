@@ -7,23 +7,26 @@ is sent what it has not acknowledged.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
 
 from pybroker.dispatch.dispatcher import Delivery
 from pybroker.errors import BrokerError
 from pybroker.model.events import SendRun
 
 
-class MemoryWaits(NamedTuple):
+class MemoryWaits:
     """Since when, in monotonic milliseconds, one client waits for memory that others have; None where it does not."""
 
-    publishes_since_ms: float | None = None
-    """Nothing it sends is read: others have as much unanswered as there is memory for."""
-    outboxes_since_ms: float | None = None
-    """It gets no messages: what others have not taken fills what there is."""
+    __slots__ = ("outboxes_since_ms", "publishes_since_ms")
+
+    def __init__(self) -> None:
+        self.publishes_since_ms: float | None = None
+        """Nothing it sends is read: others have as much unanswered as there is memory for."""
+        self.outboxes_since_ms: float | None = None
+        """It gets no messages: what others have not taken fills what there is."""
 
 
 NO_MEMORY_WAITS = MemoryWaits()
+"""Of who never waits; not to be changed."""
 
 
 class Peer(ABC):

@@ -17,7 +17,7 @@ from pybroker.auth.tls import peer_certificate
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.limits.publish_rate_limit import PublishWaiter, WaitingPublishers
 from pybroker.broker.limits.publish_throttle import PublishThrottle
-from pybroker.broker.peer import Peer
+from pybroker.broker.peer import MemoryWaits, Peer
 from pybroker.broker.publishing.publish_checks import rows
 from pybroker.dispatch.dispatcher import Delivery
 from pybroker.errors import (
@@ -30,9 +30,10 @@ from pybroker.errors import (
 from pybroker.model.events import Ack, CommandRefused, Flow, Redeliver, SendRefused, SendRun
 from pybroker.model.position import from_wire
 from pybroker.server.open_producer import OpenProducer
-from pybroker.server.outbox import Outbox
+from pybroker.server.outbox import JOIN_BELOW_BYTES, Outbox
 from pybroker.server.outbox_shares import WATCHED_BYTES
 from pybroker.server.set_ups import SetUps
+from pybroker.server.waiters import Waiters
 from pybroker.tasks import TaskOwner
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
@@ -96,6 +97,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.consumer_set_ups = SetUps(self.consumers)
         self.topic_watchers: dict[int, TopicWatcher] = {}
         self.tasks = TaskOwner("connection")
+        self.memory_waits = MemoryWaits()
+        self.list_turn = asyncio.Lock()  # of whoever makes a list of topics for it
         self.close_reason = ""
         self._requests = 0  # handlers that run, or are to, by weight
         self._decoder = Decoder()
@@ -108,7 +111,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._many_ids: Iterator[Slice] | None = None  # or what is worked off before them
         self._is_watched = False  # whether so much is unsent that each more counts
         self.is_writable = True  # whether the client takes what it is sent; who attaches meanwhile waits as well
-        self._alive_waiters: list[asyncio.Event] = []
+        self._alive_waiters, self.room_waiters = Waiters(), Waiters()  # until it says or takes something
         self._transport: asyncio.Transport
         self._outbox: Outbox
 
@@ -127,7 +130,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.session.move_to(SessionState.CLOSED)
         self._detach_all()
-        self._wake_alive_waiters()
+        self._alive_waiters.wake()
         self._deferred.clear()
         self._many_ids = None
         if self._held_by is not None:
@@ -157,7 +160,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     def buffer_updated(self, size_bytes: int) -> None:
         self.session.heard()
         if self._alive_waiters:
-            self._wake_alive_waiters()
+            self._alive_waiters.wake()
         decoder = self._decoder
         if decoder.own_buffer() is not None:
             self._take(lambda: decoder.own_buffer_filled(size_bytes))
@@ -228,7 +231,6 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._is_watched = False
-        self.memory_waits = self.memory_waits._replace(outboxes_since_ms=None)
         self.context.report_unsent(self, 0)
         if not self.is_writable:
             self.context.unstalled(self)
@@ -241,12 +243,11 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         if not self.context.report_unsent(self, self._outbox.size_bytes) and self.is_writable:
             self.context.stalled(self)
             self._set_writable(False)
-            if self._outbox.size_bytes < self.context.most_outbound_bytes:
-                now_ms = self.surroundings.clock.monotonic_ms()
-                self.memory_waits = self.memory_waits._replace(outboxes_since_ms=now_ms)
 
     def _set_writable(self, is_writable: bool) -> None:
         self.is_writable = is_writable
+        if is_writable:
+            self.room_waiters.wake()
         for consumer in self.consumers.values():
             if consumer is not None:
                 consumer.set_writable(is_writable)
@@ -269,12 +270,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     def hold_publish_memory(self, is_held: bool) -> None:
         """The broker's bound on unanswered sends is reached, or has room again."""
-        if is_held:
-            self.memory_waits = self.memory_waits._replace(publishes_since_ms=self.surroundings.clock.monotonic_ms())
-            self._hold(_HOLD_PUBLISH_MEMORY)
-        else:
-            self.memory_waits = self.memory_waits._replace(publishes_since_ms=None)
-            self._release(_HOLD_PUBLISH_MEMORY)
+        self.memory_waits.publishes_since_ms = self.context.now_s() * 1000 if is_held else None
+        (self._hold if is_held else self._release)(_HOLD_PUBLISH_MEMORY)
 
     def hold_for_stop(self) -> None:
         """The broker stops: nothing more is read."""
@@ -445,6 +442,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         """Queue one encoded frame."""
         if self.session.state is not SessionState.CLOSED:
             self._outbox.add(data)
+            if self._is_watched and len(data) >= JOIN_BELOW_BYTES:
+                self._report_unsent()
             # Reading goes on while a client does not read, or nobody would see it leave; but answers to it are memory, too.
             if not self.is_writable and self._outbox.size_bytes > 2 * self.context.max_outbound_bytes:
                 self._hold(_HOLD_OUTBOUND)
@@ -571,21 +570,14 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         timeout_ms = self.context.liveness_timeout_ms
         if timeout_ms <= 0 or self._held & _HOLD_WAITS:
             return True  # Its answer would wait behind its messages or requests.
-        heard = asyncio.Event()
-        self._alive_waiters.append(heard)
         self.send(replies.PING)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await heard.wait()
+                await self._alive_waiters.wait()
         except TimeoutError:
             self.abort("no answer to the liveness check")
             return False
         return self.session.state is SessionState.CONNECTED
-
-    def _wake_alive_waiters(self) -> None:
-        for heard in self._alive_waiters:
-            heard.set()
-        self._alive_waiters.clear()
 
     # --- time --------------------------------------------------------------------------------------------------------
 

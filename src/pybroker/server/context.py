@@ -190,10 +190,14 @@ class ServerContext:
 
     def stalled(self, connection: Connection) -> None:
         """The client does not read what it is sent."""
-        self._stalled[connection] = self.now_s(), connection.outbound_bytes
+        unsent_bytes, waits = connection.outbound_bytes, connection.memory_waits
+        if waits.outboxes_since_ms is None and unsent_bytes < self.most_outbound_bytes:
+            waits.outboxes_since_ms = self.now_s() * 1000
+        self._stalled[connection] = self.now_s(), unsent_bytes
 
     def unstalled(self, connection: Connection) -> None:
         """It reads again."""
+        connection.memory_waits.outboxes_since_ms = None
         self._stalled.pop(connection, None)
 
     def close_stalled(self, longest_s: float) -> None:

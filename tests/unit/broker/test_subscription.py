@@ -80,7 +80,8 @@ async def test_who_gets_nothing_because_others_have_the_memory_stands_still_for_
         consumer.set_writable(False)
         positions = await one.publish(1)
         since_ms = one.surroundings.moved.now_ms - 300
-        peer.memory_waits = MemoryWaits(outboxes_since_ms=since_ms)
+        peer.memory_waits = MemoryWaits()
+        peer.memory_waits.outboxes_since_ms = since_ms
         await one.pumped()
         standstill = subscription.standstill
         assert standstill is not None

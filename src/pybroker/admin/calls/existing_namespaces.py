@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pybroker.admin.calls.call import Call
+from pybroker.broker.lifecycle.topic_directory import listed_bytes
 from pybroker.errors import AdminError
 from pybroker.model.names import NamespaceName
 from pybroker.model.policies import NamespacePolicies, TenantInfo
@@ -36,3 +37,14 @@ def existing_namespace(
 def namespace_of_topics(call: Call, namespace: NamespaceName) -> NamespacePolicies:
     """The same, in the words in which Pulsar answers what is done with topics."""
     return existing_namespace(call, namespace, "Namespace not found")
+
+
+async def listed_topics(
+    call: Call, namespace: NamespaceName, domain: str | None, *, include_system: bool = False
+) -> list[str]:
+    """The full names of its topics, once there is memory for them until the call is answered. Raises AdminError 503."""
+    directory = call.broker.directory
+    room = await call.share.of_lists(directory.expected_bytes(namespace))
+    names = await directory.list(namespace, domain, include_system=include_system)
+    room.count(listed_bytes(names))
+    return names

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call, json_response, no_content
-from pybroker.admin.calls.existing_namespaces import administered_namespace, existing_namespace
+from pybroker.admin.calls.existing_namespaces import administered_namespace, existing_namespace, listed_topics
 from pybroker.admin.calls.own_address import broker_id
 from pybroker.admin.calls.paths import NAMESPACE
 from pybroker.admin.calls.routing import route
@@ -145,7 +145,7 @@ def _boundaries(call: Call, namespace: NamespaceName) -> list[str]:
 
 async def _topics(call: Call, namespace: NamespaceName) -> list[str]:
     """All topics of a namespace, those of the broker's own included."""
-    return await call.broker.directory.list(namespace, None, include_system=True)
+    return await listed_topics(call, namespace, None, include_system=True)
 
 
 def _bundle_to_split(call: Call, boundaries: list[str], names: list[str]) -> Bundle:

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call, no_content
 from pybroker.admin.calls.existing import persistent
-from pybroker.admin.calls.existing_namespaces import administered_namespace, namespace_of_topics
+from pybroker.admin.calls.existing_namespaces import administered_namespace, listed_topics, namespace_of_topics
 from pybroker.admin.calls.paths import NAMESPACE
 from pybroker.admin.calls.routing import route
 from pybroker.admin.namespaces.bundles import positions_in
@@ -107,7 +107,7 @@ async def _on_topics(call: Call, action: Callable[[Topic], Awaitable[None]]) -> 
 async def _names(call: Call) -> list[str]:
     namespace = administered_namespace(call)
     boundaries = namespace_of_topics(call, namespace).bundles.boundaries
-    names = await call.broker.directory.list(namespace, PERSISTENT)
+    names = await listed_topics(call, namespace, PERSISTENT)
     if "bundle" not in call.scope["path_params"]:
         return names
     bundle = checked_bundle(call.name("bundle"), boundaries)

@@ -6,7 +6,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call, json_response, no_content
-from pybroker.admin.calls.existing_namespaces import administered_namespace, existing_namespace, existing_tenant
+from pybroker.admin.calls.existing_namespaces import (
+    administered_namespace,
+    existing_namespace,
+    existing_tenant,
+    listed_topics,
+)
 from pybroker.admin.calls.paths import NAMESPACE, NAMESPACES
 from pybroker.admin.calls.routing import route
 from pybroker.errors import AdminError
@@ -77,7 +82,7 @@ async def list_topics(call: Call) -> Response:
     if mode not in DOMAIN_OF_MODE:
         raise AdminError(400, f"mode is {mode!r}: use one of {', '.join(DOMAIN_OF_MODE)}")
     shows_system = call.flag("includeSystemTopic")
-    return json_response(await call.broker.directory.list(namespace, DOMAIN_OF_MODE[mode], include_system=shows_system))
+    return json_response(await listed_topics(call, namespace, DOMAIN_OF_MODE[mode], include_system=shows_system))
 
 
 async def get_bundles(call: Call) -> Response:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call, json_response, no_content
-from pybroker.admin.calls.existing_namespaces import existing_namespace, namespace_of_topics
+from pybroker.admin.calls.existing_namespaces import existing_namespace, listed_topics, namespace_of_topics
 from pybroker.admin.calls.paths import TOPIC, TOPICS
 from pybroker.admin.calls.routing import route
 from pybroker.admin.namespaces.bundles import positions_in
@@ -37,7 +37,7 @@ async def list_topics(call: Call) -> Response:
     domain, namespace = call.domain(), call.namespace_name()
     call.require_list_topics(namespace)
     policies = existing_namespace(call, namespace)
-    names = await call.broker.directory.list(namespace, domain, include_system=call.flag("includeSystemTopic"))
+    names = await listed_topics(call, namespace, domain, include_system=call.flag("includeSystemTopic"))
     asked = call.query("bundle")
     if asked:
         bundle = next((each for each in bundles_of(policies.bundles.boundaries) if str(each) == asked), None)
@@ -50,7 +50,7 @@ async def list_non_persistent_in_bundle(call: Call) -> Response:
     namespace = call.namespace_name()
     call.require_list_topics(namespace)
     bundle = checked_bundle(call.name("bundle"), existing_namespace(call, namespace).bundles.boundaries)
-    names = await call.broker.directory.list(namespace, "non-persistent", include_system=True)
+    names = await listed_topics(call, namespace, "non-persistent", include_system=True)
     return json_response(list(await positions_in(call, names, bundle)))
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -27,6 +28,12 @@ TopicTexts: TypeAlias = list[str]
 
 NAMES_PER_TURN = 256
 """What a list works off in about a millisecond; then others have their turn."""
+NAME_BYTES = 120
+"""What a name takes beside its letters, as an object and in the answer that holds it."""
+UNKNOWN_LIST_BYTES = 16 * 1024
+"""A list of a namespace of which nothing is known yet."""
+MAX_KNOWN_SIZES = 10_000
+"""Namespaces of which it is remembered how large their last list was."""
 
 
 class TopicListener(ABC):
@@ -55,6 +62,7 @@ class TopicDirectory:
         self._loaded = loaded
         self._listeners: list[TopicListener] = []
         self._unusable: dict[TopicName, set[TopicName]] = {}
+        self._last_sizes_bytes: OrderedDict[NamespaceName, int] = OrderedDict()  # those listed last come last
 
     def listen(self, listener: TopicListener) -> None:
         """From now on `listener` is told, for as long as the broker lives."""
@@ -110,4 +118,17 @@ class TopicDirectory:
                     await asyncio.sleep(0)
                 if include_system or not is_system_topic(topic):
                     names.append(str(topic))
+        self._last_sizes_bytes[namespace] = listed_bytes(names)
+        self._last_sizes_bytes.move_to_end(namespace)
+        if len(self._last_sizes_bytes) > MAX_KNOWN_SIZES:
+            self._last_sizes_bytes.popitem(last=False)
         return sorted(names)
+
+    def expected_bytes(self, namespace: NamespaceName) -> int:
+        """About what a list of its topics takes in memory, judged by the last one."""
+        return max(UNKNOWN_LIST_BYTES, self._last_sizes_bytes.get(namespace, 0))
+
+
+def listed_bytes(names: Sequence[str]) -> int:
+    """About what a list takes until it is sent: names, the answer in the making, and its bytes."""
+    return NAME_BYTES * len(names) + 3 * sum(map(len, names))

@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from pybroker.broker.lifecycle.topic_directory import TopicDirectory, TopicListener
+from pybroker.broker.lifecycle.topic_directory import NAME_BYTES, TopicDirectory, TopicListener
 from pybroker.broker.lifecycle.watched_topics import TopicWatcher, WatchedTopics
 from pybroker.broker.policies.revoked_rights import disconnect_watcher_who_may_not
 from pybroker.errors import NotAllowedError
+from pybroker.memory import Holding
 from pybroker.model.names import PERSISTENT, NamespaceName, TopicName
 from pybroker.model.system_topics import is_system_topic
 from pybroker.model.topic_patterns import TopicsPattern
@@ -42,6 +43,8 @@ class TopicWatchers(TopicListener):
         self._changed: dict[WatchedTopics, None] = {}
         self._is_scheduled = False
         self._next_ms = 0.0
+        self._memory = commons.surroundings.memory
+        self._held: dict[WatchedTopics, Holding] = {}
 
     # --- who watches -------------------------------------------------------------------------------------------------
 
@@ -67,6 +70,7 @@ class TopicWatchers(TopicListener):
             if not of_namespace:
                 self._lists.pop(watched.namespace, None)
             self._changed.pop(watched, None)
+        self._count(watched)
 
     def close_who_may_not(self, namespace: NamespaceName | None) -> None:
         """Close the watchers, of one namespace or of all, that would be refused if they came now."""
@@ -90,10 +94,23 @@ class TopicWatchers(TopicListener):
                     raise NotAllowedError(
                         f"more than {MAX_WATCHED_NAMES} topics would be watched: ask for the list instead"
                     )
+                needed_bytes = NAME_BYTES * len(selected) + sum(map(len, selected))
+                if needed_bytes > self._memory.lists.room():
+                    raise NotAllowedError(
+                        "there is no memory to watch so many topics (brokerMemoryLimitMB): ask for the list instead"
+                    )
                 watched.load(selected)
+                self._count(watched)
             finally:
                 del self._loading[watched]
                 loading.set_result(None)
+
+    def _count(self, watched: WatchedTopics) -> None:
+        """What its names take, and what its watchers have not been told."""
+        holding = self._held.setdefault(watched, Holding(self._memory, self._memory.lists))
+        holding.count(watched.size_bytes if watched.watchers else 0)
+        if not watched.watchers:
+            del self._held[watched]
 
     def _watched_names(self) -> int:
         return sum(len(watched) for of_namespace in self._lists.values() for watched in of_namespace.values())
@@ -114,6 +131,7 @@ class TopicWatchers(TopicListener):
         for watched in of_namespace.values():
             if watched.changed(name, is_created):
                 self._changed[watched] = None
+                self._count(watched)
         if self._changed:
             self._schedule()
 
@@ -137,6 +155,7 @@ class TopicWatchers(TopicListener):
                     watcher.tell(watcher.take())
             if any(watcher.is_behind for watcher in watched.watchers):
                 self._changed[watched] = None
+            self._count(watched)
         self._next_ms = self._surroundings.clock.monotonic_ms() + PAUSE_MS + hashed / HASHED_PER_PAUSE_MS
         if self._changed:
             self._schedule()

@@ -13,6 +13,11 @@ from dataclasses import dataclass
 from pybroker.model.names import NamespaceName
 from pybroker.model.topic_patterns import TopicsPattern, topics_hash
 
+WATCHED_NAME_BYTES = 200
+"""What a name takes, which is some sixty letters long."""
+UNTOLD_NAME_BYTES = 100
+"""What it takes besides for each watcher that has not been told of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopicChanges:
@@ -40,6 +45,11 @@ class WatchedTopics:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory this takes: the names, and what each watcher has not been told yet."""
+        return WATCHED_NAME_BYTES * len(self.names) + UNTOLD_NAME_BYTES * sum(each.behind for each in self.watchers)
 
     @property
     def hash(self) -> str:
@@ -99,6 +109,11 @@ class TopicWatcher(ABC):
     def forget(self) -> None:
         """Nothing is to be told: the watcher knows the present list."""
         self._pending.clear()
+
+    @property
+    def behind(self) -> int:
+        """How many names are to be told."""
+        return len(self._pending)
 
     @property
     def is_behind(self) -> bool:

@@ -6,11 +6,16 @@ filter and poll then.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from pybroker.broker.lifecycle.topic_directory import listed_bytes
 from pybroker.broker.lifecycle.topic_watchers import select_topics
 from pybroker.broker.lifecycle.watched_topics import TopicChanges, TopicWatcher, WatchedTopics
-from pybroker.errors import InvalidTopicName, MetadataError, NotAllowedError, ProtocolViolation
+from pybroker.errors import InvalidTopicName, MetadataError, NotAllowedError, ProtocolViolation, TooManyRequests
+from pybroker.memory import Holding
 from pybroker.model.names import NON_PERSISTENT, PERSISTENT, NamespaceName
 from pybroker.model.topic_patterns import InvalidPattern, TopicsPattern, UnsupportedPattern, topics_hash
 from pybroker.server.handlers.refused import refused_to
@@ -35,18 +40,49 @@ async def get_topics_of_namespace(connection: Connection, command: pb.BaseComman
         # As in the real broker, where only persistent topics of a namespace that does not exist are an empty list.
         raise MetadataError(f"Namespace {namespace} not found")
     pattern = _pattern_to_evaluate(connection, request)
-    topics = await broker.directory.list(namespace, _DOMAIN_OF_MODE[request.mode])
-    if pattern is not None:
-        topics = await select_topics(pattern, topics)
+    async with _room_for_list(connection, namespace) as room:
+        topics = await broker.directory.list(namespace, _DOMAIN_OF_MODE[request.mode])
+        room.count(listed_bytes(topics))
+        if pattern is not None:
+            topics = await select_topics(pattern, topics)
+        _answer_list(connection, request, topics, is_filtered=pattern is not None)
+
+
+def _answer_list(
+    connection: Connection, request: pb.CommandGetTopicsOfNamespace, topics: list[str], *, is_filtered: bool
+) -> None:
     reply = pb.BaseCommand(type=pb.BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
     response = reply.getTopicsOfNamespaceResponse
     response.request_id = request.request_id
     response.topics_hash = topics_hash(topics)
-    response.filtered = pattern is not None
+    response.filtered = is_filtered
     response.changed = response.topics_hash != request.topics_hash
     if response.changed:
         response.topics.extend(topics)
     connection.send(replies.frame(reply))
+
+
+@asynccontextmanager
+async def _room_for_list(connection: Connection, namespace: NamespaceName) -> AsyncIterator[Holding]:
+    """Memory for the names of a namespace, in the turn of the connection, once its client takes what it was sent before. Who asks
+    for many lists and reads none has one of them in the making, and the others are not begun. Raises TooManyRequests."""
+    memory, timeout_s = connection.context.memory, connection.surroundings.config.topic_load_timeout_seconds
+    room = Holding(memory, memory.lists)
+    async with connection.list_turn:
+        while not connection.is_writable:
+            await connection.room_waiters.wait()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await room.wait(connection, connection.broker.directory.expected_bytes(namespace))
+        except TimeoutError as error:
+            raise TooManyRequests(
+                f"the broker has no memory for more lists of topics now (brokerMemoryLimitMB): waited for {timeout_s} s,"
+                " ask again"
+            ) from error
+        try:
+            yield room
+        finally:
+            room.close()
 
 
 def _listable_namespace(connection: Connection, text: str) -> NamespaceName:
@@ -137,7 +173,8 @@ async def watch_topic_list(connection: Connection, command: pb.BaseCommand) -> N
         )
         watchers.open(watcher)
     try:
-        await watchers.load(watcher.watched)
+        async with _room_for_list(connection, namespace):
+            await watchers.load(watcher.watched)
         # While the list was read the right may have been revoked, or the client may have closed the watcher.
         _require_list(connection, namespace)
         if connection.topic_watchers.get(request.watcher_id) is not watcher:
