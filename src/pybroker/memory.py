@@ -14,11 +14,17 @@ from pybroker.clock import Clock
 from pybroker.model import memory_parts
 from pybroker.model.memory_budget import MemoryBudget, Part, Settled
 from pybroker.model.memory_parts import OwnBounds
+from pybroker.model.memory_shares import MemoryShares
 
 DELIVERY_BYTES = 256 * 1024
 """What a subscription hands out at once, at most: more at a time is no faster."""
 LEAST_DELIVERY_BYTES = 64 * 1024
 """The same while outboxes have no room; so little each may always have, so that one that stalls stops no other."""
+
+LEAST_LOOK_AHEAD_BYTES = 20_000
+"""What a Key_Shared subscription may always remember: a scan must find room for what it looks for."""
+LEAST_DELAYED_BYTES = 64 * 1024
+"""What a subscription may always remember of delayed messages: five hundred."""
 
 
 class AheadHolder(ABC):
@@ -60,6 +66,8 @@ class Memory:
         """What Key_Shared subscriptions have read and cannot deliver yet."""
         self.delayed: Part[object] = parts[memory_parts.DELAYED]
         """What is remembered of messages that wait for their time."""
+        self.look_aheads: MemoryShares[Hashable] = MemoryShares(self.look_ahead, LEAST_LOOK_AHEAD_BYTES)
+        self.delays: MemoryShares[Hashable] = MemoryShares(self.delayed, LEAST_DELAYED_BYTES)
         self._clock = clock
 
     @classmethod

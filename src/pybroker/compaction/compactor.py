@@ -18,15 +18,18 @@ from pybroker.compaction.messages import opening_cost
 from pybroker.compaction.stored_entry import CompactedEntry, encode_stored
 from pybroker.compaction.survivors import Survivors
 from pybroker.compaction.view import read_view
-from pybroker.errors import LedgerFenced, StoreError
+from pybroker.errors import LedgerFenced, NotAllowedError, StoreError
 from pybroker.managed_ledger.info import CompactedInfo
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
+from pybroker.memory import Holding, Memory
 from pybroker.model.position import Position
 from pybroker.storage.ledger_store import AppendListener, AppendRun, LedgerStore
 
 READ_ENTRIES = 1000
 READ_BYTES = 1024 * 1024
 WRITE_BYTES = 256 * 1024
+BUFFERS_BYTES = 2 * READ_BYTES + WRITE_BYTES
+"""What is read and what is to be written; it waits for memory before it begins."""
 SLICE_MS = 1.0
 THREAD_COST_BYTES = 128 * 1024
 """An entry that costs more is opened in a thread: it would hold the loop for too long. What it is before compression counts."""
@@ -55,6 +58,7 @@ class Compactor:
         ledger: ManagedLedger,
         store: LedgerStore,
         clock: Clock,
+        memory: Memory,
         *,
         keeps_messages_without_key: bool,
         read_timeout_s: float,
@@ -62,6 +66,8 @@ class Compactor:
         self._ledger = ledger
         self._store = store
         self._clock = clock
+        self._memory = memory
+        self._room = Holding(memory, memory.compaction)
         self._read_timeout_s = read_timeout_s
         self._survivors = Survivors(keeps_messages_without_key=keeps_messages_without_key)
         self.progress = Progress()
@@ -70,7 +76,14 @@ class Compactor:
 
     async def run(self, end: Position) -> None:
         """Compact everything up to and including `end`, an entry that exists. Raises StoreError, also soon after the view, and
-        with it what this would make, was dropped."""
+        with it what this would make, was dropped, and NotAllowedError when its keys take more memory than there is."""
+        try:
+            await self._room.wait(self, BUFFERS_BYTES)
+            await self._run(end)
+        finally:
+            self._room.close()
+
+    async def _run(self, end: Position) -> None:
         self._drops = self._ledger.compacted_drops
         before = self._ledger.compacted
         await self._each(before, end, self._survivors.note)
@@ -150,8 +163,23 @@ class Compactor:
     def _count(self, entries: list[CompactedEntry]) -> None:
         if self._ledger.compacted_drops != self._drops:
             raise LedgerFenced("the compacted view was dropped meanwhile")
+        self._require_room(entries)
         self.progress.read_entries += len(entries)
         self.progress.read_bytes += sum(len(entry.payload) for entry in entries)
+
+    def _require_room(self, entries: list[CompactedEntry]) -> None:
+        """Count what is in memory now. Raises NotAllowedError."""
+        # What was opened of one entry is gone when the next one is.
+        opened_bytes = max((opening_cost(entry.payload) for entry in entries), default=0)
+        noted_bytes = self._survivors.size_bytes
+        self._room.count(BUFFERS_BYTES + noted_bytes + opened_bytes)
+        most_bytes = self._memory.compaction.most_bytes
+        if noted_bytes > most_bytes:
+            raise NotAllowedError(
+                f"what has to be noted of its {self._survivors.key_count} keys takes {noted_bytes >> 20} MiB so far, and"
+                f" compaction may have {most_bytes >> 20} MiB of memory: raise brokerMemoryLimitMB, or end keys that are not"
+                " needed by messages without a payload"
+            )
 
 
 class _Writer(AppendListener):

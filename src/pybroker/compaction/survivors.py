@@ -14,6 +14,9 @@ from pybroker.compaction.messages import Batch, Marker, Message, Single, Whole, 
 from pybroker.model.position import Position
 
 MAX_KEY_BYTES = 32
+KEY_BYTES = 200
+CHUNKED_BYTES = 200
+"""What is noted of a key, or of a chunked message, takes so much."""
 _DIGEST_MARK = b"#"
 
 
@@ -32,6 +35,11 @@ class Survivors:
     def key_count(self) -> int:
         """Keys that have a value."""
         return len(self._last)
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory what is noted takes."""
+        return KEY_BYTES * len(self._last) + CHUNKED_BYTES * len(self._last_chunks)
 
     # --- the first pass ----------------------------------------------------------------------------------------------
 

@@ -109,6 +109,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         )
         self.owners = HashOwners(settings.ring_points)
         self._settings = settings
+        self._look_ahead_bytes = settings.look_ahead_bytes
         # Whoever is named gets only what is in front of its position; nobody is, but in the classic mode.
         self._limits: dict[ConsumerState, Position] = {}
         # Hashes that began to wait since the last plan was made: what it brings of them comes behind them.
@@ -137,6 +138,11 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
     def look_ahead_size_bytes(self) -> int:
         """About how much memory takes what waits."""
         return self._replay.size_bytes + self._set_aside.size_bytes
+
+    def limit_look_ahead(self, size_bytes: int) -> None:
+        """There is so much memory for that now; the setting stays the most. What is listed beyond it stays until it can go."""
+        own_bytes = self._settings.look_ahead_bytes
+        self._look_ahead_bytes = min(own_bytes, size_bytes) if own_bytes else size_bytes
 
     # --- consumers ---------------------------------------------------------------------------------------------------
 
@@ -299,13 +305,13 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
 
     def look_ahead(self, max_hashes: int) -> LookAhead:
         """What waits, and the hashes of which most is listed; for people to look at."""
-        replay, set_aside, settings = self._replay, self._set_aside, self._settings
+        replay, set_aside = self._replay, self._set_aside
         most = nlargest(max_hashes, replay.waiting.items(), key=lambda each: each[1].count)
         return LookAhead(
             len(replay),
             len(set_aside),
             self.look_ahead_size_bytes,
-            settings.look_ahead_bytes,
+            self._look_ahead_bytes,
             set_aside.position,
             self._is_full(),
             [
@@ -324,7 +330,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
     def _keep(self, plan: ReadPlan, ledger_id: int, entries: Sequence[tuple[int, int]]) -> None:
         """These (entry id, sticky hash) wait: they are listed while there is room, or set aside."""
         self._replay.now_ms = self.now_ms
-        bound = self._settings.look_ahead_bytes
+        bound = self._look_ahead_bytes
         free = bound - self.look_ahead_size_bytes
         most = len(entries) * (ENTRY_BYTES + HASH_BYTES + 2 * PART_BYTES)
         if not bound or plan.replay is not None or (free > bound // 2 + most and not self._set_aside):
@@ -351,7 +357,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
 
     def _has_room(self, sticky_hash: int) -> bool:
         """Whether one more entry of this hash may be listed."""
-        free = self._settings.look_ahead_bytes - self.look_ahead_size_bytes
+        free = self._look_ahead_bytes - self.look_ahead_size_bytes
         return self._replay.bytes_of(self._replay.filler_of(sticky_hash)) < free
 
     def _choose(

@@ -17,6 +17,7 @@ from pybroker.managed_ledger.listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.managed_ledger.retention import RetentionLimits
 from pybroker.managed_ledger.surroundings import LedgerLimits, LedgerSurroundings
+from pybroker.memory import Memory
 from pybroker.metadata.memory import MemoryMetadataStore
 from pybroker.model.position import EARLIEST, Position
 from pybroker.storage.ledger_store import AppendRun, LedgerSummary
@@ -122,7 +123,9 @@ class World:
             await settle()
 
     def compactor(self) -> Compactor:
-        return Compactor(self.ledger, self.store, Clock(), keeps_messages_without_key=False, read_timeout_s=10)
+        return Compactor(
+            self.ledger, self.store, Clock(), Memory.ample(Clock()), keeps_messages_without_key=False, read_timeout_s=10
+        )
 
     async def compact(self) -> None:
         await self.compactor().run(self.ledger.last_confirmed)

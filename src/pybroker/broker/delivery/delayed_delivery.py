@@ -22,7 +22,7 @@ from pyroaring import BitMap
 
 from pybroker import logs
 from pybroker.broker.delivery.stages import Stage
-from pybroker.dispatch.delayed import MAX_DUE_MS, Delayed, DelayedIndex, DelayedRun, DeliveryTimes
+from pybroker.dispatch.delayed import MAX_DUE_MS, RUN_ENTRIES, Delayed, DelayedIndex, DelayedRun, DeliveryTimes
 from pybroker.dispatch.delayed_record import encode_more, encode_whole, stored_runs
 from pybroker.errors import StoreError
 from pybroker.model.position import Position
@@ -40,6 +40,10 @@ MAX_ALARM_S = 60.0
 """How long an alarm is set at most: the clock by which entries are due may be set meanwhile."""
 READ_GAP_ENTRIES = 8
 """Due entries with no more than so many others between them are read at once: cheaper than two reads."""
+ENTRY_BYTES, NEWEST_BYTES = 10, 120
+"""What is counted for an entry that waits, and besides for the newest ones, of which no run is made yet."""
+COUNTED_STEP_BYTES = 4096
+"""What is less is not worth telling."""
 STALE_ENTRIES = 65_536
 """What is stored is written anew when so many more entries of it are gone than wait."""
 _NOTHING: Mapping[int, BitMap] = {}
@@ -56,7 +60,7 @@ class DelayedDelivery(CursorOwner, Stage):
         """Whether the subscription is of a type that serves several consumers at once, as it says."""
         self._topic = topic
         self._subscription_name = subscription_name
-        self._wake = wake
+        self.wake = wake
         self._commons = topic.commons
         self._surroundings = topic.surroundings
         self._cursor = cursor
@@ -72,6 +76,27 @@ class DelayedDelivery(CursorOwner, Stage):
         self._is_closed = False
         self._stored_serial = 0  # of the last run that was handed to the store
         self._stored_entries = 0
+        self._memory = topic.surroundings.memory
+        self._counted_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no memory for more of them; the pump runs again once there is."""
+        return self._counted_bytes > 0 and self._memory.delays.stops(self)
+
+    def _count(self) -> None:
+        """Say how much memory this takes, and have others go on that wait for some."""
+        entries = 0 if self._is_closed else len(self._index)
+        size_bytes = ENTRY_BYTES * entries + NEWEST_BYTES * min(entries, RUN_ENTRIES)
+        if entries and abs(size_bytes - self._counted_bytes) < COUNTED_STEP_BYTES:
+            return
+        if size_bytes != self._counted_bytes:
+            self._counted_bytes = size_bytes
+            memory = self._memory
+            memory.follow(memory.delays.report(self, size_bytes))
+            for other in memory.delays.freed():
+                assert isinstance(other, DelayedDelivery)
+                other.wake()
 
     @property
     def entry_count(self) -> int:
@@ -113,6 +138,7 @@ class DelayedDelivery(CursorOwner, Stage):
         if has_new_runs:
             self._store_runs()
         self._set_alarm()
+        self._count()
         passed = entries.rows([index for index, due_ms in enumerate(due_times_ms) if due_ms <= cutoff_ms])
         self._index.discard(passed.ledger_id, passed.entry_ids)  # those that the cursor came to while they were due
         return passed
@@ -132,6 +158,7 @@ class DelayedDelivery(CursorOwner, Stage):
         taken = self._index.take_due(cutoff_ms, max_entries)
         self._set_alarm()
         if taken:
+            self._count()
             self._store_anew_if_stale()
         state, ledgers = self._cursor.state, self._cursor.ledger.ledgers
         return [
@@ -145,23 +172,26 @@ class DelayedDelivery(CursorOwner, Stage):
         for each in due:
             if self._index.add(each.ledger_id, (each.entry_id,), (each.due_ms,)):
                 self._store_runs()
+        self._count()
 
     def forget(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
         """Entries were acknowledged."""
         if self._index:
             self._index.discard(ledger_id, entry_ids)
+            self._count()
 
     def forget_up_to(self, position: Position) -> None:
         """Everything up to and including `position` is acknowledged."""
         if self._index:
             self._index.discard_up_to(position)
+            self._count()
             self._store_anew_if_stale()
 
     def policies_changed(self) -> None:
         """Act on what is in force now."""
         self._times = _delivery_times(self._topic)
         if self._index:
-            self._wake()
+            self.wake()
 
     # --- the alarm ---------------------------------------------------------------------------------------------------
 
@@ -193,7 +223,7 @@ class DelayedDelivery(CursorOwner, Stage):
             self._set_alarm()
         else:
             self._last_alarm_ms = now_ms
-            self._wake()
+            self.wake()
 
     # --- reading what is due -----------------------------------------------------------------------------------------
 
@@ -249,6 +279,7 @@ class DelayedDelivery(CursorOwner, Stage):
             for run in self._unread:
                 if ledgers.row_of(run.ledger_id) is not None:
                     self._index.add_run(run, state.deleted_in(run.ledger_id))
+                    self._count()
                 if clock.monotonic_ms() >= deadline_ms:
                     return False
         except StoreError as error:
@@ -331,6 +362,12 @@ class DelayedDelivery(CursorOwner, Stage):
         """The subscription is deleted: stop, and store nothing more."""
         self._is_closed = True
         self._stop_alarm()
+        self.release()
+
+    def release(self) -> None:
+        """Nothing of it is in memory any more."""
+        self._is_closed = True
+        self._count()
 
 
 def _delivery_times(topic: TopicCommons) -> DeliveryTimes | None:

@@ -22,6 +22,8 @@ from pybroker.storage.ledger_store import EntryRun
 
 AT_END: tuple[EntryRun, ...] = ()
 """There is nothing to read."""
+NO_MEMORY: Sequence[EntryRun] = []
+"""Nothing is read that may have to be remembered: so much waits for its time that there is no memory for more."""
 
 
 class EntryReads:
@@ -49,7 +51,8 @@ class EntryReads:
         self._next.rewind()
 
     def cached(self, plan: ReadPlan) -> Sequence[EntryRun] | None:
-        """What the plan asks for, if it is in memory; `AT_END` when nothing is left, None when the store must be asked."""
+        """What the plan asks for, if it is in memory; `AT_END` when nothing is left, `NO_MEMORY` when nothing may be
+        read now, None when the store must be asked."""
         if plan.replay is not None:
             return self._replay_cached(plan)
         if plan.scan is not None:
@@ -57,6 +60,8 @@ class EntryReads:
         self._due = self._delayed.take_due(plan.max_entries)
         if self._due:
             return self._delayed.cached(plan, self._due)
+        if self._delayed.is_full:
+            return NO_MEMORY
         reads = self._next
         reads.pass_over(self._delayed.held_back)
         if not reads.has_more():

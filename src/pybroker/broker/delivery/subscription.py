@@ -20,8 +20,9 @@ from pybroker.broker.delivery.compacted_reads import CompactedReads
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.delivery.delayed_delivery import DelayedDelivery
 from pybroker.broker.delivery.dispatchers import new_dispatcher
-from pybroker.broker.delivery.entry_reads import AT_END, EntryReads
+from pybroker.broker.delivery.entry_reads import AT_END, NO_MEMORY, EntryReads
 from pybroker.broker.delivery.filter_chain import FilterChain
+from pybroker.broker.delivery.look_ahead_share import LookAheadShare
 from pybroker.broker.delivery.markers import Markers
 from pybroker.broker.delivery.pumps import Pumped
 from pybroker.broker.delivery.stages import Stage
@@ -71,6 +72,7 @@ class Subscription(SubscriptionBase, Pumped):
         """When a consumer came or went last; when the topic was loaded if none did since."""
         self._memory = topic.surroundings.memory
         self.delayed = DelayedDelivery(topic, name, cursor, self.wake)
+        self._look_ahead = LookAheadShare(self._memory)
         self._redelivery_counts = RedeliveryCounts()
         self._reads = EntryReads(cursor, self.delayed)
         self._is_reading = False
@@ -212,9 +214,15 @@ class Subscription(SubscriptionBase, Pumped):
         self.topic.in_use()
         assert self.dispatcher is not None
         self._apply(self.dispatcher.remove_consumer(consumer.state))
+        self._look_ahead.update(self.dispatcher)
         if not self.consumers:
             self._stopped_at(Gate.NO_CONSUMER)
         self.drop_if_unused()
+
+    def release_memory(self) -> None:
+        """It is closed or deleted: what it remembers is gone with it."""
+        self._look_ahead.release()
+        self.delayed.release()
 
     def drop_if_unused(self) -> None:
         """Without a reader nobody will come back to a non-durable subscription."""
@@ -354,6 +362,7 @@ class Subscription(SubscriptionBase, Pumped):
     def pump(self, deadline_ms: float) -> bool:
         """Dispatch until nothing can move or the time is up; True when there is more to do."""
         gate = self._dispatch(deadline_ms)
+        self._look_ahead.update(self.dispatcher)
         if gate is None:
             return True
         self._stopped_at(gate)
@@ -388,9 +397,11 @@ class Subscription(SubscriptionBase, Pumped):
         runs = self._reads.cached(plan)
         if runs is None:
             return self._start_read(plan)
-        if runs is AT_END:
+        if runs is AT_END or runs is NO_MEMORY:
             scan = dispatcher.next_scan()
-            return self._gate_at_end() if scan is None else self._carry_out(scan, dispatcher)
+            if scan is not None:
+                return self._carry_out(scan, dispatcher)
+            return self._gate_at_end() if runs is AT_END else Gate.MEMORY
         for run in runs:
             self._assign_run(plan, run)
         if plan.scan is not None and not runs:

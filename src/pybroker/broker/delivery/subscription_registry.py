@@ -243,6 +243,7 @@ class SubscriptionRegistry:
     def _forget(self, subscription: Subscription) -> None:
         topic = self._topic
         subscription.delayed.drop()
+        subscription.release_memory()
         if not subscription.is_durable:
             topic.commons.ledgers.drop_non_durable_cursor(self._ledger, subscription.cursor)
         if self.subscriptions.get(subscription.name) is subscription:

@@ -451,6 +451,8 @@ class Topic(TopicBase, ManagedLedgerListener):
             for subscription in self.subscriptions.values():
                 await subscription.delayed.close()
         finally:
+            for subscription in self.subscriptions.values():
+                subscription.release_memory()
             try:
                 await self.ledger.close()
             finally:
@@ -463,6 +465,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         await self.registry.ended()
         for subscription in self.subscriptions.values():
             subscription.delayed.drop()
+            subscription.release_memory()
         # First: a topic of that name that is made later must not inherit what is set for this one.
         await self.commons.resources.forget_topic(self.name)
         await self.commons.schemas.drop(self.name)

@@ -91,6 +91,7 @@ class TopicCompaction:
             self._ledger,
             commons.ledgers.store,
             commons.surroundings.clock,
+            commons.surroundings.memory,
             keeps_messages_without_key=config.topic_compaction_retain_null_key,
             read_timeout_s=config.broker_service_compaction_phase_one_loop_time_in_seconds,
         )
