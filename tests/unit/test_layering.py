@@ -134,6 +134,7 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
         "namespaces": ("slices", "calls", "policies.policy_values"),
         "topics": ("calls", "stats", "namespaces"),
         "brokers": ("calls",),
+        "transactions": ("time_text", "calls"),
         "server": ("...",),
     },
 }

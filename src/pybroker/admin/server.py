@@ -48,6 +48,7 @@ from pybroker.admin.topics import (
     topic_operations,
     topics,
 )
+from pybroker.admin.transactions import buffer_routes, coordinator_routes
 from pybroker.auth.tls import server_context
 from pybroker.errors import CannotListen
 from pybroker.tasks import TaskOwner
@@ -91,6 +92,8 @@ NOUNS = (
     partitioned_topics,
     topics,
     lookup,
+    coordinator_routes,
+    buffer_routes,
 )
 
 

@@ -145,6 +145,16 @@ class Coordinator:
         why = f": {self.last_error}" if self.last_error else ""
         return ServiceNotReady(f"Transaction coordinator {self.id} reads its log, try again{why}")
 
+    @property
+    def waiting(self) -> int:
+        """Requests for a new transaction that wait for room."""
+        return len(self._waiting)
+
+    @property
+    def log_entries(self) -> int:
+        """Records of the log that are kept."""
+        return 0 if self.log is None else self.log.managed.ledgers.entry_count
+
     async def _recover(self) -> None:
         while True:
             self.recover_started_ms = self._surroundings.clock.wall_ms()

@@ -77,6 +77,9 @@ class Endings:
         self._running = 0
         self._is_closed = False
 
+    def __len__(self) -> int:
+        return len(self._by_id)
+
     def find(self, txn_id: TxnId) -> Ending | None:
         """What is known of the end of a transaction; None when it has none under way."""
         return self._by_id.get(txn_id)

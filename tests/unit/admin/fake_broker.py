@@ -47,6 +47,7 @@ from pybroker.model.stats import DeliveryCounters, LedgerCounters, ProducerCount
 from pybroker.schema.registry import SchemaRegistry
 from pybroker.storage.memory_store import MemoryLedgerStore
 from pybroker.surroundings import Surroundings
+from pybroker.transactions.coordinator import Coordinator
 
 Names = list[str]
 
@@ -212,6 +213,13 @@ class FakeNamespaceDeletion:
         await self._resources.delete_namespace(namespace)
 
 
+class FakeTransactions:
+    """Nobody has used one."""
+
+    def running(self) -> list[Coordinator]:
+        return []
+
+
 class FakeBroker:
     """What the HTTP edge calls of a BrokerService."""
 
@@ -244,6 +252,7 @@ class FakeBroker:
         self.data_directory = None
         self.maintenance = Maintenance(self.surroundings, self.ledgers.store, self.loaded, cast(InactiveTopics, None))
         self.pending_metadata_requests = 0
+        self.transactions = FakeTransactions()
         self.sickness: Exception | None = None
         self.created: list[str] = []
 

@@ -12,6 +12,7 @@ from pybroker.admin.metrics.ledgers import ledger_lines
 from pybroker.admin.metrics.reading import Reading
 from pybroker.admin.metrics.schemas import schema_lines
 from pybroker.admin.metrics.text import Number, Samples
+from pybroker.admin.metrics.transactions import transaction_lines
 from pybroker.admin.slices import sliced
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class MetricsPage:
         for name, value in self._http().items():
             yield from self._samples.gauge(f"pybroker_http_{name}", value)
         yield from schema_lines(self._samples, self._broker.commons.schemas.counters)
+        yield from transaction_lines(self._samples, self._broker.transactions.running())
         yield from ledger_lines(self._samples, reading.ledgers, config.stats_update_frequency_in_secs)
         if config.expose_bundles_metrics_in_prometheus:
             yield from bundle_lines(self._samples, self._broker, self._rates, broker_host(self._broker))

@@ -46,13 +46,15 @@ class TransactionParticipants:
 
         async def act(topic: TopicBase) -> None:
             assert isinstance(topic, Topic)
-            of: object = topic if subscription_name is None else topic.subscriptions.get(subscription_name)
-            if of is None:
+            if subscription_name is None:
+                await topic.end_transaction(txn, action, low_water_mark)
                 return
-            end = getattr(of, "end_transaction", None)
-            if end is None:
-                raise NotAllowedError(f"transactions are not supported yet at {participant.topic}")
-            await end(txn, action, low_water_mark)
+            subscription = topic.subscriptions.get(subscription_name)
+            end = getattr(subscription, "end_transaction", None)
+            if end is not None:
+                await end(txn, action, low_water_mark)
+            elif subscription is not None:
+                raise NotAllowedError(f"subscriptions do not take part in transactions yet: {subscription_name}")
 
         try:
             await on_open_topic(self._surroundings, find, act)

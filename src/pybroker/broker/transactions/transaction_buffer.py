@@ -14,7 +14,7 @@ entry is of one open transaction or hidden, never both; an ended transaction nev
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 from pyroaring import BitMap
@@ -95,6 +95,11 @@ class TransactionBuffer:
 
     def has_ended(self, txn: TxnId) -> bool:
         return txn in self._ended or txn in self._ending or txn.least <= self.low_water_mark(txn.most)
+
+    @property
+    def low_water_marks(self) -> Mapping[int, int]:
+        """Those that are known, by coordinator."""
+        return self._low_water_marks
 
     def low_water_mark(self, coordinator: int) -> int:
         """Up to which `least` all transactions of that coordinator are known to have ended; 0 for none."""

@@ -1,0 +1,193 @@
+"""Coordinators, their transactions, those that are slow, and an administrator's abort."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import Call, json_response, no_content
+from pybroker.admin.calls.routing import route
+from pybroker.admin.transactions.views import coordinator_stats, log_stats, transaction_in_buffer, transaction_metadata
+from pybroker.errors import AdminError, BrokerError, TransactionCoordinatorNotFound
+from pybroker.model.transactions import TxnAction, TxnId
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pybroker.transactions.coordinator import Coordinator
+    from pybroker.transactions.coordinator_state import Transaction
+
+BASE = "/admin/v3/transactions"
+MAX_SLOW = 1000
+"""Slow transactions that are shown at once, the oldest; more would help nobody."""
+MAX_SLOW_PARTICIPANTS = 10_000
+"""Of all of these together; the one that goes beyond is shown whole, and is the last."""
+LOOKED_AT_A_TURN = 256
+ABORT_WAIT_S = 25.0
+
+
+def routes() -> list[Route]:
+    return [
+        route("GET", BASE + "/coordinators", list_coordinators),
+        route("GET", BASE + "/coordinatorStats", get_coordinator_stats),
+        route("GET", BASE + "/coordinatorInternalStats/{coordinator}", get_coordinator_internal_stats),
+        route("GET", BASE + "/transactionMetadata/{most}/{least}", get_transaction_metadata),
+        route("GET", BASE + "/slowTransactions/{milliseconds}", list_slow_transactions),
+        route("POST", BASE + "/transactionCoordinator/replicas", grow_coordinators, body=int),
+        route(
+            "POST",
+            BASE + "/abortTransaction/{most}/{least}",
+            abort_transaction,
+            answers={
+                204: "All that take part have been told",
+                202: "It is being aborted, and some have not been told yet",
+            },
+        ),
+    ]
+
+
+def require_enabled(call: Call) -> None:
+    """503 when transactions are off."""
+    if not call.broker.transactions.is_enabled:
+        raise AdminError(503, "This Broker is not configured with transactionCoordinatorEnabled=true.")
+
+
+def found_coordinator(call: Call, coordinator_id: int) -> Coordinator:
+    """404 for one that was not begun."""
+    try:
+        return call.broker.transactions.find(coordinator_id)
+    except TransactionCoordinatorNotFound as error:
+        raise AdminError(404, f"Transaction coordinator not found! coordinator id : {coordinator_id}") from error
+
+
+def _asked_coordinators(call: Call) -> list[Coordinator] | Coordinator:
+    """The one that the query names, else all that were begun."""
+    if call.query("coordinatorId") is None:
+        return call.broker.transactions.running()
+    return found_coordinator(call, call.query_integer("coordinatorId", 0))
+
+
+def txn_id_of(call: Call) -> TxnId:
+    """The transaction that the path names."""
+    return TxnId(call.integer("most"), call.integer("least"))
+
+
+async def _transaction(call: Call) -> tuple[Coordinator, Transaction]:
+    """The transaction of the path, for its owner and super users. Others do not learn whether there is one."""
+    txn_id = txn_id_of(call)
+    try:
+        call.require_superuser()
+    except AdminError:
+        try:
+            found = await call.broker.transactions.transaction(txn_id)
+        except BrokerError:
+            found = None
+        if call.role is None or found is None or found[1].owner != call.role:
+            raise
+        return found
+    require_enabled(call)
+    return await call.broker.transactions.transaction(txn_id)
+
+
+async def list_coordinators(call: Call) -> Response:
+    """Those that clients may use; one that nobody has used yet is begun by its first client."""
+    call.require_superuser()
+    require_enabled(call)
+    url = call.broker.presence.addresses.resolve(None).broker_url
+    count = call.broker.transactions.count
+    return json_response([{"id": index, "brokerServiceUrl": url} for index in range(count)])
+
+
+async def get_coordinator_stats(call: Call) -> Response:
+    """Of one that the query names, else of all that were begun, by their ids."""
+    call.require_superuser()
+    require_enabled(call)
+    asked = _asked_coordinators(call)
+    if isinstance(asked, list):
+        return json_response({str(each.id): coordinator_stats(each) for each in asked})
+    return json_response(coordinator_stats(asked))
+
+
+async def get_coordinator_internal_stats(call: Call) -> Response:
+    """What the log of a coordinator looks like from inside."""
+    call.require_superuser()
+    require_enabled(call)
+    coordinator = found_coordinator(call, call.integer("coordinator"))
+    await coordinator.ready()
+    log = coordinator.log
+    if log is None:
+        raise AdminError(503, f"Transaction coordinator {coordinator.id} reads its log, try again")
+    return json_response({"transactionLogStats": log_stats(coordinator, log, with_metadata=call.flag("metadata"))})
+
+
+async def get_transaction_metadata(call: Call) -> Response:
+    """What takes part in a transaction, and whom its end waits for."""
+    coordinator, transaction = await _transaction(call)
+    return json_response(_shown(call, coordinator, transaction))
+
+
+def _shown(call: Call, coordinator: Coordinator, transaction: Transaction) -> dict[str, Any]:
+    now_ms = call.surroundings.clock.wall_ms()
+    return transaction_metadata(coordinator, transaction, now_ms, _in_topics(call, transaction.id))
+
+
+def _in_topics(call: Call, txn_id: TxnId) -> Callable[[str], dict[str, Any]]:
+    """Says what a topic that is loaded knows of a transaction; others are not loaded for that."""
+
+    def in_topic(name: str) -> dict[str, Any]:
+        topic = call.broker.loaded.persistent.get(name)
+        buffer = None if topic is None else topic.transactions.buffer
+        return transaction_in_buffer(buffer, txn_id)
+
+    return in_topic
+
+
+async def list_slow_transactions(call: Call) -> Response:
+    """Those that have been open, or on their way to their end, for at least so many milliseconds, the oldest first."""
+    call.require_superuser()
+    require_enabled(call)
+    least_ms = call.integer("milliseconds")
+    asked = _asked_coordinators(call)
+    now_ms = call.surroundings.clock.wall_ms()
+    found: list[tuple[int, Coordinator, Transaction]] = []
+    if not isinstance(asked, list):
+        await asked.ready()
+    for coordinator in asked if isinstance(asked, list) else [asked]:  # one that reads its log has nothing to show yet
+        for index, transaction in enumerate(list(coordinator.state.transactions())):
+            if index % LOOKED_AT_A_TURN == LOOKED_AT_A_TURN - 1:
+                await asyncio.sleep(0)
+            if now_ms - transaction.opened_ms >= least_ms:
+                found.append((transaction.opened_ms, coordinator, transaction))
+            else:
+                break  # they stand in the order in which they were opened
+    found.sort(key=lambda each: (each[0], each[2].id))
+    shown: dict[str, Any] = {}
+    room = MAX_SLOW_PARTICIPANTS
+    for _, coordinator, transaction in found[:MAX_SLOW]:
+        shown[str(transaction.id)] = _shown(call, coordinator, transaction)
+        room -= transaction.participants
+        if room <= 0:
+            break
+    return json_response(shown)
+
+
+async def grow_coordinators(call: Call) -> Response:
+    """More coordinators. 406: not more than there are now."""
+    call.require_superuser()
+    require_enabled(call)
+    await call.broker.transactions.grow(await call.json(int))
+    return no_content()
+
+
+async def abort_transaction(call: Call) -> Response:
+    """Abort a transaction, as its owner would. 404: there is none; 409: it is being committed."""
+    coordinator, transaction = await _transaction(call)
+    try:
+        async with asyncio.timeout(ABORT_WAIT_S):
+            await coordinator.end(transaction, TxnAction.ABORT)
+    except TimeoutError:
+        return Response(status_code=202)
+    return no_content()

@@ -1,0 +1,157 @@
+"""What REST shows of coordinators and transactions; the members are Pulsar's, and those of `pybroker` our own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pybroker.admin.time_text import iso_text
+from pybroker.transactions.transaction_log import CURSOR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pybroker.broker.topic.topic import Topic
+    from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
+    from pybroker.managed_ledger.ledger_list import LedgerRow
+    from pybroker.model.transactions import TxnId
+    from pybroker.transactions.coordinator import Coordinator
+    from pybroker.transactions.coordinator_state import Transaction
+    from pybroker.transactions.transaction_log import TransactionLog
+
+SHOWN_PARTICIPANTS = 100
+_LATEST_MS = (1 << 63) - 1
+
+
+def coordinator_stats(coordinator: Coordinator) -> dict[str, Any]:
+    """`coordinatorStats` of one."""
+    state = coordinator.state
+    shown: dict[str, Any] = {
+        "state": str(coordinator.phase),
+        "leastSigBits": state.last_least,
+        "lowWaterMark": state.low_water_mark,
+        "ongoingTxnSize": len(state),
+        "recoverStartTime": coordinator.recover_started_ms,
+        "recoverEndTime": coordinator.recover_ended_ms,
+    }
+    if coordinator.last_error:
+        shown["pybroker"] = {"lastError": coordinator.last_error}
+    return shown
+
+
+def transaction_metadata(
+    coordinator: Coordinator, transaction: Transaction, now_ms: int, in_topic: Callable[[str], dict[str, Any]]
+) -> dict[str, Any]:
+    """`transactionMetadata` of one; `in_topic` says what its buffer knows of it."""
+    acked: dict[str, dict[str, Any]] = {}
+    for topic, subscription in transaction.subscriptions:
+        acked.setdefault(topic, {})[subscription] = {}
+    shown: dict[str, Any] = {
+        "txnId": str(transaction.id),
+        "status": str(transaction.status),
+        "openTimestamp": transaction.opened_ms,
+        "timeoutAt": min(_LATEST_MS, transaction.opened_ms + transaction.timeout_ms),
+        "producedPartitions": {topic: in_topic(topic) for topic in transaction.partitions},
+        "ackedPartitions": acked,
+    }
+    if transaction.owner is not None:
+        shown["owner"] = transaction.owner
+    own: dict[str, Any] = {"ageMillis": max(0, now_ms - transaction.opened_ms)}
+    ending = coordinator.endings.find(transaction.id)
+    if ending is not None:
+        waits_for = [
+            each.topic if each.subscription is None else f"{each.topic} {each.subscription}"
+            for each in ending.remaining[:SHOWN_PARTICIPANTS]
+        ]
+        own |= {"attempts": ending.attempts, "waitsForCount": len(ending.remaining), "waitsFor": waits_for}
+        if ending.last_error:
+            own["lastError"] = ending.last_error
+    shown["pybroker"] = own
+    return shown
+
+
+def transaction_in_buffer(buffer: TransactionBuffer | None, txn_id: TxnId) -> dict[str, Any]:
+    """`transactionInBufferStats`: of one that has ended a topic does not keep how."""
+    found = None if buffer is None else buffer.open.get(txn_id)
+    return {"aborted": False} if found is None else {"startPosition": str(found.first), "aborted": False}
+
+
+def buffer_stats(topic: Topic, *, with_low_water_marks: bool) -> dict[str, Any]:
+    """`transactionBufferStats`; a topic that never had a transaction has no buffer."""
+    buffer, ledgers = topic.transactions.buffer, topic.ledger.ledgers
+    limit = None if buffer is None else buffer.limit
+    last = ledgers.last_position if limit is None else ledgers.previous_position(limit)
+    shown: dict[str, Any] = {
+        "state": "NoSnapshot" if buffer is None or not topic.transactions.last_snapshot_ms else "Ready",
+        "maxReadPosition": str(last),
+        "lastSnapshotTimestamps": topic.transactions.last_snapshot_ms,
+        "ongoingTxnSize": 0 if buffer is None else len(buffer.open),
+        "recoverStartTime": topic.loaded_ms,
+        "recoverEndTime": topic.loaded_ms,
+        "totalAbortedTransactions": 0 if buffer is None else buffer.aborted_total,
+        "snapshotType": "Single",
+    }
+    if with_low_water_marks and buffer is not None:
+        shown["lowWaterMarks"] = {str(id_): mark for id_, mark in sorted(buffer.low_water_marks.items())}
+    return shown
+
+
+def log_stats(coordinator: Coordinator, log: TransactionLog, *, with_metadata: bool) -> dict[str, Any]:
+    """`coordinatorInternalStats`: what the log's managed ledger looks like from inside."""
+    managed, cursor = log.managed, log.cursor
+    rows = list(managed.ledgers.rows())
+    current = managed.ledgers.row_of(managed.current_ledger_id)
+    mark_delete = cursor.mark_delete_position
+    closed_ms = max((row.closed_ms for row in rows if row.is_sealed), default=0)
+    return {
+        "managedLedgerName": f"pulsar/system/persistent/__transaction_log_{coordinator.id}",
+        "managedLedgerInternalStats": {
+            "entriesAddedCounter": managed.entries_added_total,
+            "numberOfEntries": managed.ledgers.entry_count,
+            "totalSize": managed.ledgers.size_bytes,
+            "currentLedgerEntries": 0 if current is None else current.entry_count,
+            "currentLedgerSize": 0 if current is None else current.size_bytes,
+            "lastLedgerCreatedTimestamp": iso_text(max(closed_ms, coordinator.recover_started_ms)),
+            "waitingCursorsCount": 0,
+            "pendingAddEntriesCount": managed.pending_entries,
+            "lastConfirmedEntry": str(managed.last_confirmed),
+            "state": "WriteFailed" if managed.is_write_failed else "LedgerOpened",
+            "ledgers": [_ledger(row, with_metadata) for row in rows],
+            "cursors": {
+                CURSOR: {
+                    "markDeletePosition": str(mark_delete),
+                    "readPosition": str(cursor.read_position),
+                    "waitingReadOp": False,
+                    "pendingReadOps": 0,
+                    "messagesConsumedCounter": managed.entries_added_total - managed.ledgers.entries_after(mark_delete),
+                    "cursorLedger": -1,
+                    "cursorLedgerLastEntry": -1,
+                    "individuallyDeletedMessages": cursor.state.individually_deleted_text(),
+                    "lastLedgerSwitchTimestamp": iso_text(coordinator.recover_ended_ms),
+                    "state": "Open",
+                    "active": True,
+                    "numberOfEntriesSinceFirstNotAckedMessage": cursor.backlog_entries,
+                    "totalNonContiguousDeletedMessagesRange": cursor.state.deleted_range_count,
+                    "subscriptionHavePendingRead": False,
+                    "subscriptionHavePendingReplayRead": False,
+                    "properties": {},
+                }
+            },
+            "properties": dict(managed.properties),
+            "schemaLedgers": [],
+        },
+    }
+
+
+def _ledger(row: LedgerRow, with_metadata: bool) -> dict[str, Any]:
+    """An open one shows nothing yet, as in Pulsar."""
+    shown: dict[str, Any] = {
+        "ledgerId": row.ledger_id,
+        "entries": row.entry_count if row.is_sealed else 0,
+        "size": row.size_bytes if row.is_sealed else 0,
+        "offloaded": False,
+        "underReplicated": False,
+    }
+    if with_metadata:
+        state = f"CLOSED, lastEntryId={row.entry_count - 1}, length={row.size_bytes}" if row.is_sealed else "OPEN"
+        shown["metadata"] = f"LedgerMetadata{{state={state}, digestType=CRC32C}}"
+    return shown

@@ -1,0 +1,204 @@
+"""`/admin/v3/transactions`: coordinators, their transactions, and an administrator's abort; and their metrics."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.protocol.test_transactions import TOPIC, Told, ask, ids
+from tests.support.async_client import AsyncClient, binary_port
+from tests.support.memory_broker import START_MS, MemoryBroker, memory_broker
+from tests.support.rest import Answer, call
+from tests.support.transactions import send
+
+from pybroker.errors import PersistenceError
+from pybroker.model.transactions import TxnAction, TxnId
+from pybroker.transactions.coordinators import MAX_COORDINATORS
+from pybroker.transactions.endings import Participant
+from pybroker.wire import pulsar_api_pb2 as pb
+
+B = pb.BaseCommand
+
+
+@pytest.fixture
+def told(broker: MemoryBroker) -> Told:
+    return Told(broker)
+
+
+@pytest.fixture
+async def client(broker: MemoryBroker, told: Told) -> AsyncIterator[AsyncClient]:
+    async with binary_port(broker) as port:
+        yield await port.connect()
+
+
+async def rest(broker: MemoryBroker, path: str, method: str = "GET", body: object = None) -> Answer:
+    url = f"http://127.0.0.1:{broker.port}/admin/v3/transactions/{path}"
+    return await asyncio.to_thread(call, url, method, body=body)
+
+
+async def opened(client: AsyncClient, *topics: str) -> TxnId:
+    await ask(client, B.TC_CLIENT_CONNECT_REQUEST, tc_id=0)
+    answer = await ask(client, B.NEW_TXN, tc_id=0, txn_ttl_seconds=60_000)
+    txn = TxnId(0, int(answer["txnid_least_bits"]))
+    if topics:
+        await ask(client, B.ADD_PARTITION_TO_TXN, **ids(txn), partitions=list(topics))
+    return txn
+
+
+async def test_coordinators_are_listed_before_anybody_has_used_one(broker: MemoryBroker) -> None:
+    listed = (await rest(broker, "coordinators")).json
+    assert [each["id"] for each in listed] == list(range(16))
+    assert (await rest(broker, "coordinatorStats")).json == {}
+    for path in (
+        "coordinatorStats?coordinatorId=0",
+        "coordinatorInternalStats/0",
+        "slowTransactions/0?coordinatorId=0",
+    ):
+        answer = await rest(broker, path)
+        assert answer.status == 404
+        assert answer.json == {"reason": "Transaction coordinator not found! coordinator id : 0"}
+
+
+async def test_stats_of_a_coordinator(broker: MemoryBroker, client: AsyncClient) -> None:
+    await opened(client)
+    await opened(client)
+    stats = (await rest(broker, "coordinatorStats?coordinatorId=0")).json
+    assert stats == {
+        "state": "Ready",
+        "leastSigBits": 2,
+        "lowWaterMark": 0,
+        "ongoingTxnSize": 2,
+        "recoverStartTime": START_MS,
+        "recoverEndTime": START_MS,
+    }
+    assert (await rest(broker, "coordinatorStats")).json == {"0": stats}
+    log = (await rest(broker, "coordinatorInternalStats/0?metadata=true")).json["transactionLogStats"]
+    assert log["managedLedgerName"] == "pulsar/system/persistent/__transaction_log_0"
+    assert log["managedLedgerInternalStats"]["numberOfEntries"] == 2
+    assert list(log["managedLedgerInternalStats"]["cursors"]) == ["transaction.subscription"]
+
+
+async def test_metadata_of_a_transaction_say_what_takes_part(broker: MemoryBroker, client: AsyncClient) -> None:
+    txn = await opened(client, TOPIC)
+    pair = pb.Subscription(topic=TOPIC, subscription="s")
+    await ask(client, B.ADD_SUBSCRIPTION_TO_TXN, **ids(txn), subscription=[pair])
+    broker.clock.now_ms += 5000
+    found = (await rest(broker, "transactionMetadata/0/1")).json
+    assert found == {
+        "txnId": "(0,1)",
+        "status": "OPEN",
+        "openTimestamp": START_MS,
+        "timeoutAt": START_MS + 60_000,
+        "producedPartitions": {TOPIC: {"aborted": False}},
+        "ackedPartitions": {TOPIC: {"s": {}}},
+        "pybroker": {"ageMillis": 5000},
+    }
+    assert (await rest(broker, "transactionMetadata/0/2")).status == 404
+    assert (await rest(broker, "transactionMetadata/9/1")).status == 404
+
+
+async def test_a_stuck_transaction_says_whom_it_waits_for_and_why(
+    broker: MemoryBroker, client: AsyncClient, told: Told
+) -> None:
+    told.refuse[TOPIC] = PersistenceError("no disk")
+    txn = await opened(client, TOPIC, "persistent://public/default/u")
+    await opened(client)
+    client.ask(B.END_TXN, **ids(txn), txn_action=pb.COMMIT)
+    endings = broker.service.transactions.find(0).endings
+    await broker.until(lambda: (ending := endings.find(txn)) is not None and bool(ending.last_error))
+    broker.clock.now_ms += 10_000
+    slow = (await rest(broker, "slowTransactions/10000")).json
+    assert list(slow) == ["(0,1)", "(0,2)"]
+    own = slow["(0,1)"]["pybroker"]
+    assert (own["waitsFor"], own["waitsForCount"], own["lastError"]) == ([TOPIC], 1, f"{TOPIC}: no disk")
+    assert slow["(0,1)"]["status"] == "COMMITTING"
+    assert (await rest(broker, "slowTransactions/10001?coordinatorId=0")).json == {}
+    refused = await rest(broker, "abortTransaction/0/1", "POST")
+    assert refused.status == 409
+    assert "COMMITTING" in refused.json["reason"]
+
+
+async def test_an_administrator_aborts_a_transaction(broker: MemoryBroker, client: AsyncClient, told: Told) -> None:
+    txn = await opened(client, TOPIC)
+    assert (await rest(broker, "abortTransaction/0/1", "POST")).status == 204
+    assert told.of(txn) == [(Participant(TOPIC), TxnAction.ABORT)]
+    for path in ("abortTransaction/0/1", "abortTransaction/0/77", "abortTransaction/9/1"):
+        assert (await rest(broker, path, "POST")).status == 404
+
+
+async def test_coordinators_can_only_grow(broker: MemoryBroker, client: AsyncClient) -> None:
+    path = "transactionCoordinator/replicas"
+    for count in (-1, 0, 16):
+        answer = await rest(broker, path, "POST", count)
+        assert answer.status == 406
+        assert answer.json["reason"].startswith("Number of transaction coordinators should be more than")
+    assert (await rest(broker, path, "POST", MAX_COORDINATORS + 1)).status == 412
+    assert (await rest(broker, path, "POST", "many")).status == 400
+    assert (await rest(broker, path, "POST", 20)).status == 204
+    assert len((await rest(broker, "coordinators")).json) == 20
+    assert "error" not in await ask(client, B.TC_CLIENT_CONNECT_REQUEST, tc_id=19)
+    assert (await rest(broker, path, "POST", 24)).status == 204
+    assert (await rest(broker, path, "POST", 24)).status == 406
+    name = "persistent://pulsar/system/transaction_coordinator_assign"
+    assert (await ask(client, B.PARTITIONED_METADATA, topic=name))["partitions"] == 24
+
+
+async def test_all_of_it_is_503_without_transactions() -> None:
+    async with memory_broker(transaction_coordinator_enabled=False) as broker:
+        for method, path in (
+            ("GET", "coordinators"),
+            ("GET", "coordinatorStats"),
+            ("GET", "coordinatorInternalStats/0"),
+            ("GET", "transactionMetadata/0/1"),
+            ("GET", "slowTransactions/1"),
+            ("POST", "abortTransaction/0/1"),
+            ("POST", "transactionCoordinator/replicas"),
+        ):
+            answer = await rest(broker, path, method, 20 if method == "POST" else None)
+            assert answer.status == 503
+            assert answer.json["reason"].startswith("This Broker is not configured with")
+
+
+async def test_the_metrics_count_what_coordinators_do(broker: MemoryBroker, client: AsyncClient) -> None:
+    for action in (pb.COMMIT, pb.ABORT, None):
+        txn = await opened(client)
+        if action is not None:
+            await ask(client, B.END_TXN, **ids(txn), txn_action=action)
+    broker.service.transactions.find(0)._timeouts.add(3, 0.0)
+    broker.service.transactions.find(0).check_timeouts()
+    await broker.until(lambda: not len(broker.service.transactions.find(0).state))
+    answer = await asyncio.to_thread(call, f"http://127.0.0.1:{broker.port}/metrics/", "GET")
+    lines: dict[str, Any] = dict(
+        line.rsplit(" ", 1) for line in answer.text.splitlines() if line.startswith("pulsar_txn")
+    )
+    labels = '{cluster="standalone",coordinator_id="0"}'
+    values = {name: int(lines[f"pulsar_txn_{name}{labels}"]) for name in ("active_count", "created_total")}
+    assert values == {"active_count": 0, "created_total": 3}
+    assert lines[f"pulsar_txn_committed_total{labels}"] == "1"
+    assert lines[f"pulsar_txn_timeout_total{labels}"] == "1"
+    assert lines[f"pulsar_txn_append_log_total{labels}"] == "9"
+    assert lines[f"pulsar_txn_execution_latency_le_10{labels}"] == lines[f"pulsar_txn_execution_latency_count{labels}"]
+
+
+async def test_a_topic_says_which_transactions_hold_its_readers_back(broker: MemoryBroker) -> None:
+    async with binary_port(broker) as port:
+        client = await port.connect()
+        topic = await broker.topic(TOPIC)
+        name = "public/default/t"
+        fresh = (await rest(broker, f"transactionBufferStats/{name}")).json
+        assert (fresh["state"], fresh["ongoingTxnSize"], fresh["snapshotType"]) == ("NoSnapshot", 0, "Single")
+        txn = await opened(client, TOPIC)
+        [before] = await send(broker, topic, None)
+        [first] = await send(broker, topic, txn)
+        stats = (await rest(broker, f"transactionBufferStats/{name}?lowWaterMarks=true")).json
+        assert (stats["ongoingTxnSize"], stats["maxReadPosition"]) == (1, str(before))
+        start = (await rest(broker, f"transactionInBufferStats/{name}/0/1")).json["startPosition"]
+        assert start == str(first)
+        shown = (await rest(broker, "transactionMetadata/0/1")).json
+        assert shown["producedPartitions"] == {TOPIC: {"startPosition": start, "aborted": False}}
+        assert "error" not in await ask(client, B.END_TXN, **ids(txn), txn_action=pb.COMMIT)
+        stats = (await rest(broker, f"transactionBufferStats/{name}")).json
+        assert stats["ongoingTxnSize"] == 0
+        assert (await rest(broker, f"transactionInBufferStats/{name}/0/1")).json == {"aborted": False}
+        assert (await rest(broker, f"transactionBufferInternalStats/{name}")).json == {"snapshotType": "Single"}
+        assert (await rest(broker, "transactionBufferStats/public/default/missing")).status == 404
