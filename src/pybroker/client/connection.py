@@ -15,7 +15,7 @@ from typing import cast
 from pybroker import logs
 from pybroker.client.access import Access
 from pybroker.client.addresses import Address
-from pybroker.client.failures import ConnectionLost, RequestTimedOut, refusal
+from pybroker.client.failures import ConnectionLost, NotTrusted, RequestTimedOut, refusal
 from pybroker.client.frames import DEFAULT_MAX_MESSAGE_BYTES, FrameReader, ReceivedEntry
 from pybroker.client.tls import tls_context
 from pybroker.errors import AuthenticationError, ProtocolViolation
@@ -81,7 +81,7 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, address: Address, access: Access, *, behind_proxy: Address | None = None) -> Connection:
-        """A connection that the broker has greeted. Raises ConnectionLost, AuthenticationError, AccessRefused."""
+        """A connection that the broker has greeted. Raises ConnectionLost, NotTrusted, AuthenticationError, AccessRefused."""
         loop = asyncio.get_running_loop()
         context = await asyncio.to_thread(tls_context, access) if address.is_tls else None
         connection = cls(address, access)
@@ -97,6 +97,9 @@ class Connection(asyncio.Protocol):
             raise ConnectionLost(
                 f"{address} did not answer within {access.connection_timeout_s:g} s; is it running, and is this its binary port?"
             ) from None
+        except ssl.SSLCertVerificationError as error:
+            connection.abort(str(error))
+            raise NotTrusted(str(address), error.verify_message) from error
         except (OSError, ssl.SSLError) as error:
             connection.abort(str(error))
             raise ConnectionLost(f"{address} cannot be reached: {error}") from error

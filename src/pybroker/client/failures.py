@@ -21,6 +21,16 @@ class ConnectionLost(ClientError):
     """The broker could not be reached, or the connection ended: what was under way may or may not have happened."""
 
 
+class NotTrusted(ClientError):
+    """The broker's certificate does not verify. Trying again changes nothing: what is trusted must be changed, or the broker."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(
+            f"the certificate of {where} is not trusted: {reason}; name the authority that signed it, and the broker by a host "
+            "that its certificate has"
+        )
+
+
 class RequestTimedOut(ClientError):
     """The broker did not answer in time."""
 

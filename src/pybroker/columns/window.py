@@ -35,6 +35,7 @@ WANTED_BY = {
 FIRST_TIME_MS = -62_135_596_800_000
 """0001-01-01: times that were sent as earlier ones, or as later ones than the last, are shown as these."""
 LAST_TIME_MS = 253_402_300_799_999
+_NO_TEXTS = pa.Array.from_buffers(pa.string(), 0, [None, pa.py_buffer(bytes(4)), pa.py_buffer(b"")])
 _UNREADABLE = (
     ScanError.METADATA_TOO_LONG,
     ScanError.MALFORMED_METADATA,
@@ -110,8 +111,10 @@ class ColumnBuilder:
         np.cumsum(counts, out=offsets[1:])
         records = self._window.properties
         sources = np.repeat(self._rows["metadata_source"], counts)
-        names = as_text(self._gathered(sources, records["key_at"], records["key_bytes"]))
-        values = as_text(self._gathered(sources, records["value_at"], records["value_bytes"]))
+        names = values = _NO_TEXTS
+        if len(records):
+            names = as_text(self._gathered(sources, records["key_at"], records["key_bytes"]))
+            values = as_text(self._gathered(sources, records["value_at"], records["value_bytes"]))
         array = pa.MapArray.from_arrays(_numbers(offsets, pa.int32()), names, values)
         if (self._rows["flags"] & int(Flag.REPEATED_PROPERTIES)).any():
             # As in the clients, the last of a name counts.

@@ -123,8 +123,11 @@ _LEAST = {
 }
 
 
-def load_settings(file: Path | None, overrides: Mapping[str, Any]) -> LakeSettings:
-    """From a TOML file and what was said on the command line (None: not said). Raises SettingsRefused."""
+def load_settings(file: Path | None, overrides: Mapping[str, Any], *, needs_topics: bool = True) -> LakeSettings:
+    """From a TOML file and what was said on the command line (None: not said). Raises SettingsRefused.
+
+    Without `needs_topics` none has to be named: nothing is read then.
+    """
     problems: list[str] = []
     values: dict[str, Any] = {}
     known = {f.name: f for f in fields(LakeSettings)}
@@ -149,7 +152,7 @@ def load_settings(file: Path | None, overrides: Mapping[str, Any]) -> LakeSettin
             problems.append(str(error))
             del values[name]
     settings = LakeSettings(**values)
-    problems += _contradictions(settings)
+    problems += _contradictions(settings, needs_topics)
     if problems:
         raise SettingsRefused(problems)
     return settings
@@ -187,9 +190,10 @@ def _typed(name: str, value: Any, kind: type) -> Any:
     return value
 
 
-def _contradictions(settings: LakeSettings) -> list[str]:
+def _contradictions(settings: LakeSettings, needs_topics: bool) -> list[str]:
     problems = []
-    if bool(settings.topics) == bool(settings.topics_pattern):
+    is_named = bool(settings.topics) or bool(settings.topics_pattern)
+    if (settings.topics and settings.topics_pattern) or (needs_topics and not is_named):
         problems.append("either --topic (once or more) or --topics-pattern is needed")
     if not settings.table:
         problems.append("--table is needed: namespace.name for Iceberg, else a path below --target")

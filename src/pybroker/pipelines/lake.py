@@ -142,7 +142,7 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     for name in ("catalog", "storage"):
         overrides[name] = dict(overrides[name]) if overrides[name] else None
     try:
-        settings = load_settings(options.config, overrides)
+        settings = load_settings(options.config, overrides, needs_topics=not options.maintain)
         return _run(settings, options)
     except SettingsRefused as error:
         for problem in error.problems:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pybroker.client.access import AccessRefused
-from pybroker.client.failures import ClientError
+from pybroker.client.failures import ClientError, NotTrusted
 from pybroker.client.tls import tls_context
 from pybroker.reading.entry_source import ReadingFailed
 
@@ -135,7 +135,11 @@ class RestClient:
             connection = http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=self._tls())
         else:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
-        connection.connect()
+        try:
+            connection.connect()
+        except ssl.SSLCertVerificationError as error:
+            connection.close()
+            raise ReadingFailed(str(NotTrusted(self.where, error.verify_message))) from error  # final, as a refusal is
         connection.sock.settimeout(self._access.operation_timeout_s)
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection

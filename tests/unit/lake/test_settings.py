@@ -45,6 +45,13 @@ def test_what_is_wrong_is_told_with_what_is_right(change: dict[str, Any], text: 
         load_settings(None, {**NEEDED, **change})
 
 
+def test_who_reads_nothing_names_no_topic_but_not_two_choices_of_them_either() -> None:
+    without_topics = {**NEEDED, "topics": None}
+    assert load_settings(None, without_topics, needs_topics=False).topics == ()
+    with pytest.raises(SettingsRefused, match="--topic"):
+        load_settings(None, {**NEEDED, "topics_pattern": "persistent://a/b/.*"}, needs_topics=False)
+
+
 def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(SettingsRefused) as refusal:
         load_settings(None, {"format": "x", "workers": 0})

@@ -1,0 +1,81 @@
+"""A certificate that does not verify is told at the first attempt, whatever patience there is: no later one goes otherwise."""
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.credentials import CertificateAuthority
+
+from pybroker.client.access import Access
+from pybroker.reading.entry_source import ReadingFailed
+from pybroker.reading.options import SourceOptions
+from pybroker.reading.places import EntryRange
+from pybroker.reading.sources import open_source
+
+TOPIC = "persistent://public/default/t"
+LONGER_THAN_ANY_TEST_S = 3600.0
+
+
+class Stranger:
+    """Speaks TLS with a certificate of its own, and counts who comes."""
+
+    def __init__(self, directory: Path) -> None:
+        files = CertificateAuthority(directory, "stranger").server()
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(files.certificate, files.key)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.connections = 0
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            connection.settimeout(10)
+            try:
+                self._context.wrap_socket(connection, server_side=True).close()
+            except OSError:  # the other side has seen the certificate and gone
+                connection.close()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Iterator[Stranger]:
+    server = Stranger(tmp_path)
+    yield server
+    server.close()
+
+
+def access(stranger: Stranger, directory: Path) -> Access:
+    trusted = CertificateAuthority(directory, "trusted").certificate_path
+    return Access(
+        f"pulsar+ssl://localhost:{stranger.port}",
+        f"https://localhost:{stranger.port}",
+        tls_trust_certs_file=str(trusted),
+        operation_timeout_s=LONGER_THAN_ANY_TEST_S,
+    )
+
+
+@pytest.mark.parametrize("mode", ["binary", "bulk"])
+def test_a_certificate_that_is_not_trusted_ends_reading_at_once(stranger: Stranger, tmp_path: Path, mode: str) -> None:
+    options = SourceOptions(access(stranger, tmp_path), mode, patience_s=LONGER_THAN_ANY_TEST_S)
+
+    def read() -> None:
+        for _ in open_source(options).read(EntryRange(TOPIC, 1, 0, 1)):
+            pytest.fail("a stranger's entries")
+
+    with pytest.raises(ReadingFailed, match=r"is not trusted: .*certificate.*; name the authority"):
+        read()
+    assert stranger.connections == 1
