@@ -89,7 +89,7 @@ def test_a_broker_lives_dies_and_comes_back_within_a_world() -> None:
     for seed in range(20):
         world = World.run(seed, lives)
         assert not world.bugs
-        assert world.crashes == 2
+        assert world.crashes >= 2
 
 
 def test_what_clients_and_a_broker_leave_behind_is_found() -> None:

@@ -43,6 +43,8 @@ Scenario = Callable[["World"], Awaitable[Any]]
 
 DISK_BYTES = 64 << 20
 LONGEST_S = 24 * 3600.0
+LONGEST_WAIT_FOR_DISK_S = 0.3
+"""For an operation of the disk to crash in."""
 DOWN_S = 0.5
 """After which a process that ended by itself is started again, as a supervisor would."""
 _SURE_BUGS = frozenset({"append.completion_failed", "task.failed", "cursor.snapshot_failed"})
@@ -106,6 +108,7 @@ class World:
         self.lives: list[Life] = []
         self._disk = FaultDisk(capacity_bytes=DISK_BYTES)
         self._disk_chance = self.chance("disk")
+        self._crash_chance = self.chance("crashes")
         self._is_disk_full = False
         self._lost_power = False
         self._wires = 0
@@ -215,12 +218,17 @@ class World:
                 self._fatal,
             )
             self.lives.append(life)
+            if self.crashes and self._crash_chance.random() < 0.15:
+                self._crash_after(
+                    life, self._crash_chance.randrange(80), is_power_loss=self._crash_chance.random() < 0.5
+                )
             try:
                 await life.ask(life.start())
             except Gone:
                 if self.life is not life or not life.is_over:
                     raise
                 continue
+            life.disk.plan = None
             self.note("world", "started", number=self.starts)
             return
 
@@ -233,13 +241,13 @@ class World:
         self.network.ports.clear()
         self.life = None
 
-    async def kill(self, after_operations: int | None = None) -> None:
-        """kill -9, now or in the middle of an operation of the disk; `start` comes next."""
-        await self._crash(after_operations, is_power_loss=False)
+    async def kill(self) -> None:
+        """kill -9, between two callbacks or, as often, in the middle of an operation of the disk; `start` comes next."""
+        await self._crash(is_power_loss=False)
 
-    async def power_cut(self, after_operations: int | None = None) -> None:
-        """The machine goes off: what was not synced may be lost."""
-        await self._crash(after_operations, is_power_loss=True)
+    async def power_cut(self) -> None:
+        """The machine goes off, at such a moment: what was not synced may be lost."""
+        await self._crash(is_power_loss=True)
 
     def fill_disk(self, is_full: bool) -> None:
         """No file can grow any more, or all can again."""
@@ -249,19 +257,19 @@ class World:
 
     # --- crashes -----------------------------------------------------------------------------------------------------
 
-    async def _crash(self, after_operations: int | None, *, is_power_loss: bool) -> None:
+    async def _crash(self, *, is_power_loss: bool) -> None:
         life = self.life
         if life is None or life.is_over:
             return
-        if after_operations is not None:
-            self._crash_after(life, after_operations, is_power_loss=is_power_loss)
-            for _ in range(50):
-                if life.is_over:
-                    return
-                await asyncio.sleep(0.02)
+        if self._crash_chance.random() < 0.5:
+            self._crash_after(life, self._crash_chance.choice((0, 1, 2, 5, 20)), is_power_loss=is_power_loss)
+            ends_s = self.now_s + LONGEST_WAIT_FOR_DISK_S
+            while not life.is_over and self.now_s < ends_s:
+                await asyncio.sleep(0.002)
         self._end(life, is_power_loss=is_power_loss)
 
     def _crash_after(self, life: Life, operations: int, *, is_power_loss: bool) -> None:
+        """In the middle of the operation that comes after so many."""
         left = operations
 
         def plan(_operation: str, _name: str) -> None:
