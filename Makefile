@@ -38,7 +38,7 @@ PULSAR_BASELINE_HOME ?= $(HOME)/.cache/pulsar-baseline
 JAVA_JARS = $(PULSAR_BASELINE_HOME)/tools/cp.txt
 # Tests without processes, and tests that start brokers. Those of the load generator and the comparison need no Java.
 UNIT_TESTS = $(wildcard tests/unit benchmarks tests/differential tests/churn tests/storm tests/fuzz_server tests/pipelines)
-TEST_DIRECTORIES = $(wildcard $(UNIT_TESTS) tests/protocol tests/clients tests/crash tests/fuzz tests/embedding tests/examples tests/tables tests/spark)
+TEST_DIRECTORIES = $(wildcard $(UNIT_TESTS) tests/protocol tests/clients tests/crash tests/fuzz tests/simulate tests/embedding tests/examples tests/tables tests/spark)
 TYPED_DIRECTORIES = $(wildcard src tools benchmarks)
 
 .PHONY: help
@@ -56,6 +56,7 @@ help:
 	@echo 'make bench ARGS=...        benchmarks; those of restarts and worst inputs only when named: ARGS="--only recovery*,hostile*"'
 	@echo 'make churn ARGS=...        consumers that join, leave, stall and are killed, a minute of each type; what they saw is judged'
 	@echo 'make storm ARGS=...        official clients do everything at once; ARGS="--reference" beside the reference broker'
+	@echo 'make simulate SEEDS=n      a whole broker, its clients and its crashes in one process, n times from SEED on; what failed is made small'
 	@echo 'make pipelines ARGS=...    a query of Spark and lakes are killed at random; what they wrote is judged; ARGS="--seconds 600"'
 	@echo 'make fuzz-server ARGS=...  hostile frames and HTTP requests against a running broker'
 	@echo 'make differential ARGS=... compare with the reference broker'
@@ -160,6 +161,11 @@ churn: $(STAMP)
 .PHONY: storm
 storm: $(STAMP)
 	$(BIN)/python -m tests.storm.run --seed $(SEED) $(ARGS)
+
+SEEDS ?= 200
+.PHONY: simulate
+simulate: $(STAMP)
+	$(BIN)/python -m tests.simulate --seed $(SEED) --seeds $(SEEDS) $(ARGS)
 
 .PHONY: pipelines
 pipelines: $(SPARK_STAMP)

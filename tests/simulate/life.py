@@ -76,6 +76,7 @@ class Life(Process):
         self.context_of_server: ServerContext | None = None
         self.http: DirectHttp | None = None
         self._listener: Listener | None = None
+        self.over = asyncio.Event()
         self._asked: dict[asyncio.Future[Any], None] = {}
 
     # --- from outside ------------------------------------------------------------------------------------------------
@@ -99,6 +100,7 @@ class Life(Process):
         if self.is_over:
             return
         self.loop.end(self)
+        self.over.set()
         for answer in list(self._asked):
             if not answer.done():
                 answer.set_exception(Gone())

@@ -20,7 +20,7 @@ import asyncio
 import gc
 import hashlib
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -263,9 +263,9 @@ class World:
             return
         if self._crash_chance.random() < 0.5:
             self._crash_after(life, self._crash_chance.choice((0, 1, 2, 5, 20)), is_power_loss=is_power_loss)
-            ends_s = self.now_s + LONGEST_WAIT_FOR_DISK_S
-            while not life.is_over and self.now_s < ends_s:
-                await asyncio.sleep(0.002)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LONGEST_WAIT_FOR_DISK_S):
+                    await life.over.wait()
         self._end(life, is_power_loss=is_power_loss)
 
     def _crash_after(self, life: Life, operations: int, *, is_power_loss: bool) -> None:
