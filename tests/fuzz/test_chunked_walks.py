@@ -67,7 +67,9 @@ class Walk:
         chance = self.chance
         options = KeySharedOptions(None, kind == "out of order")
         if kind == "Shared":
-            return SharedDispatcher(RedeliveryCounts(), MAX_READ_ENTRIES, 1 << 20, 3, 0), options
+            # With room for none but the first ones, for some, for all.
+            look_ahead_bytes = chance.choice((0, 1, 500, 1300, 1 << 20))
+            return SharedDispatcher(RedeliveryCounts(), MAX_READ_ENTRIES, 1 << 20, 3, 0, look_ahead_bytes), options
         settings = KeySharedSettings(chance.choice((0, 10)), chance.choice((0, 3)), chance.choice((0, 8)))
         return KeySharedDispatcher(RedeliveryCounts(), MAX_READ_ENTRIES, 1 << 20, 0, settings), options
 
@@ -121,17 +123,26 @@ class Walk:
             assert plan.replay, "a plan to read nothing again"
             self.read = plan, [position.entry_id for position in plan.replay]
             return True
-        end = min(len(self.entries), self.read_position + plan.max_entries)
-        entries = list(range(self.read_position, end))
-        self.read_position = end
-        self.read = (plan, entries) if entries else None
-        return bool(entries)
+        if plan.scan is None:
+            end = min(len(self.entries), self.read_position + plan.max_entries)
+            entries = list(range(self.read_position, end))
+            self.read_position = end
+            if entries:
+                self.read = plan, entries
+                return True
+            plan = self.dispatcher.next_scan()
+            if plan is None:
+                return False
+        assert plan.scan is not None
+        first = plan.scan.entry_id
+        self.read = plan, list(range(first, min(self.read_position, first + plan.max_entries)))
+        return True
 
     def end_read(self) -> None:
         if self.read is None:
             return
         (plan, entries), self.read = self.read, None
-        entries = [entry for entry in entries if entry not in self.acked]
+        read, entries = entries, [entry for entry in entries if entry not in self.acked]
         if self.dispatcher.is_void(plan):
             self.rewind()
         elif entries:
@@ -143,6 +154,9 @@ class Walk:
             )
             for delivery in self.dispatcher.assign(plan, run):
                 self.deliver(delivery)
+        if plan.scan is not None and not self.dispatcher.is_void(plan):
+            end = read[-1] + 1 if read else plan.scan.entry_id
+            self.dispatcher.scanned(plan, Position(LEDGER, end), is_at_end=end >= self.read_position)
         self.dispatcher.check_invariants()
 
     def deliver(self, delivery: Delivery) -> None:

@@ -1,6 +1,7 @@
 """Entries of a Shared subscription that wait to be sent: to anybody, or, chunks of a message, to the one that has the others.
 
 What is bound to a consumer is not taken out while that cannot take anything: nobody reads it again and again meanwhile.
+A position in a bitmap takes at most ENTRY_BYTES.
 
 Invariant: an entry that is bound is bound to one consumer, and is not among the free ones.
 """
@@ -12,6 +13,10 @@ from collections.abc import Iterable
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.replay import ReplaySet, Waiting
 from pybroker.model.position import Position
+
+ENTRY_BYTES = 4
+CONSUMER_BYTES = 400
+"""What the set of a consumer costs, for each ledger."""
 
 
 class BoundReplay(Waiting):
@@ -32,6 +37,25 @@ class BoundReplay(Waiting):
     def __contains__(self, position: Position) -> bool:
         return position in self._free or any(position in bound for bound in self._bound.values())
 
+    @property
+    def has_free(self) -> bool:
+        """Whether something waits for anybody."""
+        return bool(self._free)
+
+    def bound_bytes(self) -> int:
+        """About how much memory that takes which waits for one consumer each."""
+        return sum(map(_size_bytes, self._bound.values()))
+
+    def bound_bytes_of(self, consumer: ConsumerState) -> int:
+        """What of it waits for that consumer."""
+        bound = self._bound.get(consumer)
+        return 0 if bound is None else _size_bytes(bound)
+
+    def unbind_able(self) -> None:
+        """What waits for those who can take it waits for anybody."""
+        for consumer in [consumer for consumer in self._bound if consumer.can_take()]:
+            self.unbind(consumer)
+
     def add(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
         """These wait for anybody."""
         self._free.add(ledger_id, entry_ids)
@@ -48,8 +72,7 @@ class BoundReplay(Waiting):
     def take(self, max_entries: int) -> list[Position]:
         """Remove and return the lowest positions that somebody may take, rising."""
         if self._bound:
-            for consumer in [consumer for consumer in self._bound if consumer.can_take()]:
-                self.unbind(consumer)
+            self.unbind_able()
         return self._free.take(max_entries)
 
     def unbind(self, consumer: ConsumerState) -> None:
@@ -57,6 +80,11 @@ class BoundReplay(Waiting):
         bound = self._bound.pop(consumer, None)
         if bound is not None:
             self._free.add_all(bound)
+
+    def discard_bound_from(self, consumer: ConsumerState, position: Position) -> None:
+        """What stands there and behind it does not wait for `consumer` any more: it is set aside."""
+        for each in [each for each in self._bound.get(consumer, ()) if each >= position]:
+            self.discard(each.ledger_id, (each.entry_id,))
 
     def discard(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
         self._free.discard(ledger_id, entry_ids)
@@ -82,3 +110,7 @@ class BoundReplay(Waiting):
             assert bound
             assert not any(position in self._free for position in bound)
         assert sum(map(len, self._bound.values())) == len({each for bound in self._bound.values() for each in bound})
+
+
+def _size_bytes(bound: ReplaySet) -> int:
+    return ENTRY_BYTES * len(bound) + CONSUMER_BYTES * bound.part_count

@@ -8,7 +8,9 @@ full outbound buffer.
 What was read and found no taker waits in the replay set, which goes before new reads.
 
 All chunks of a large message go to the consumer that got the first of them, which alone can put it together, also when
-it has to wait for it; when that leaves, all of them to one other.
+it has to wait for it; when that leaves, all of them to one other. What waits for it is listed within `look_ahead_bytes`, while
+what waits for one consumer costs less than what is free; the rest is set aside and read once more when it can take it
+(`chunks_aside.py`), in turns with what others get. When it leaves, everything is read again from the beginning.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pybroker.dispatch.bound_replay import BoundReplay
+from pybroker.dispatch.chunks_aside import ChunksAside
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, ReadPlan, Redelivery
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
@@ -38,13 +41,27 @@ class SharedDispatcher(MultiConsumerDispatcher):
         max_read_size_bytes: int,
         max_round_robin_entries: int,
         max_unacked_messages: int,
+        look_ahead_bytes: int = 0,
     ) -> None:
-        """`max_unacked_messages` is the limit of the whole subscription, 0 for none."""
+        """`max_unacked_messages` is the limit of the whole subscription; it and `look_ahead_bytes`: 0 for none."""
         super().__init__(
             redelivery_counts, max_read_batch_entries, max_read_size_bytes, max_unacked_messages, BoundReplay()
         )
         self._max_round_robin_entries = max_round_robin_entries
         self._levels = PriorityLevels()
+        self._look_ahead_bytes = look_ahead_bytes
+        self._aside = ChunksAside()
+        self._is_scans_turn = False
+
+    @property
+    def aside(self) -> ChunksAside:
+        """What waits for one consumer and is not listed, to look at."""
+        return self._aside
+
+    @property
+    def look_ahead_size_bytes(self) -> int:
+        """About how much memory takes what waits for one consumer each."""
+        return self._replay.bound_bytes()
 
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:
         assert consumer not in self.consumers, "consumer attached twice"
@@ -63,6 +80,12 @@ class SharedDispatcher(MultiConsumerDispatcher):
         self._replay.unbind(consumer)
         self.consumers.remove(consumer)
         self._levels.remove(consumer)
+        if self.consumers and self._aside.forget(consumer):
+            # Where chunks of its messages are is not known, and they go to others now, in order: the cursor finds them, and
+            # with them what is set aside for others.
+            self._aside.clear()
+            self._epoch = object()
+            return Redelivery(rewind=True, wake=self._can_move())
         if self.consumers:
             return Redelivery(rewind=False, wake=self._can_move())
         self._forget_deliveries()
@@ -80,7 +103,37 @@ class SharedDispatcher(MultiConsumerDispatcher):
                     break
         if not max_entries:
             return None
+        if self._aside:
+            self._is_scans_turn = not self._is_scans_turn
+            scan = self._scan() if self._is_scans_turn else None
+            if scan is not None:
+                return scan
         return self._plan(max_entries, self._replay.take(max_entries) or None if self._replay else None)
+
+    def next_scan(self) -> ReadPlan | None:
+        if self.blocked or not self._aside:
+            return None
+        self._is_scans_turn = True
+        return self._scan()
+
+    def _scan(self) -> ReadPlan | None:
+        """Look again for what is set aside for those who can take it, behind what is listed for them."""
+        self._replay.unbind_able()
+        able = [consumer for consumer in self._aside if consumer.can_take()]
+        if not able or self._replay.has_free:
+            return None
+        position = self._aside.position
+        if position is None:
+            position = self._aside.begin_scan(able)
+        return self._plan(self._max_read_batch_entries, None, position)
+
+    def scanned(self, plan: ReadPlan, up_to: Position, *, is_at_end: bool) -> None:
+        aside = self._aside
+        if self.is_void(plan) or aside.position is None:
+            return
+        aside.advance_scan(max(up_to, aside.position))
+        if is_at_end:
+            aside.finish_scan()
 
     def give_back(self, plan: ReadPlan) -> None:
         if self.is_void(plan) or plan.replay is None:
@@ -92,8 +145,11 @@ class SharedDispatcher(MultiConsumerDispatcher):
     def assign(self, plan: ReadPlan, run: AssignInput) -> list[Delivery]:
         if self.is_void(plan):
             return []
+        end = Position(run.ledger_id, run.entry_ids[-1] + 1)
         run = self._without_pending(run)
-        if self._replay:
+        if plan.scan is not None:
+            run = self._set_aside_rows(run)
+        elif self._replay:
             self._replay.discard(run.ledger_id, run.entry_ids)
         unacked_counts = run.unacked_counts()
         deliveries: list[Delivery] = []
@@ -102,10 +158,23 @@ class SharedDispatcher(MultiConsumerDispatcher):
             for index, chunk in enumerate(run.chunks):
                 if chunk is not None:
                     self._assign_rows(run, unacked_counts, start, index, deliveries)
-                    self._assign_chunk(run, unacked_counts, index, chunk, deliveries)
+                    self._assign_chunk(plan, run, unacked_counts, index, chunk, deliveries)
                     start = index + 1
         self._assign_rows(run, unacked_counts, start, len(run.entry_ids), deliveries)
+        if plan.scan is not None and self._aside.position is not None:
+            self._aside.advance_scan(end)
         return deliveries
+
+    def _set_aside_rows(self, run: AssignInput) -> AssignInput:
+        """What a scan looks for: chunks that wait nowhere. All else that it comes by is listed, or on its way."""
+        chunks = run.chunks or ()
+        return run.rows(
+            [
+                index
+                for index, chunk in enumerate(chunks)
+                if chunk is not None and Position(run.ledger_id, run.entry_ids[index]) not in self._replay
+            ]
+        )
 
     def _assign_rows(
         self, run: AssignInput, unacked_counts: list[int], start: int, end: int, deliveries: list[Delivery]
@@ -122,7 +191,13 @@ class SharedDispatcher(MultiConsumerDispatcher):
             start = turn_end
 
     def _assign_chunk(
-        self, run: AssignInput, unacked_counts: list[int], index: int, chunk: Chunk, deliveries: list[Delivery]
+        self,
+        plan: ReadPlan,
+        run: AssignInput,
+        unacked_counts: list[int],
+        index: int,
+        chunk: Chunk,
+        deliveries: list[Delivery],
     ) -> None:
         """To the one that has other chunks of the message, in their order; the first one to anybody."""
         consumer = self._chunked.holder(chunk.uuid)
@@ -130,14 +205,35 @@ class SharedDispatcher(MultiConsumerDispatcher):
             self._assign_rows(run, unacked_counts, index, index + 1, deliveries)
             return
         position = Position(run.ledger_id, run.entry_ids[index])
+        is_scanned = plan.scan is not None and self._aside.is_scanned(consumer)
+        if plan.replay is None and not is_scanned and self._aside.covers(consumer, position):
+            return  # Others of it stand in front of it, which a scan will find with it.
         if self.blocked or not consumer.can_take() or self._replay.is_behind_bound(consumer, position):
-            self._replay.bind(consumer, position)
+            if plan.replay is not None or self._has_room(consumer):
+                self._replay.bind(consumer, position)
+            elif is_scanned:
+                self._aside.leave_scan(consumer, position)
+            else:
+                self._replay.discard_bound_from(consumer, position)
+                self._aside.add(consumer, position)
         else:
             deliveries.append(self._deliver(consumer, _part(run, index, index + 1), unacked_counts[index : index + 1]))
+
+    def _has_room(self, consumer: ConsumerState) -> bool:
+        """Whether one more chunk may be listed for that consumer."""
+        if not self._look_ahead_bytes:
+            return True
+        return self._replay.bound_bytes_of(consumer) < self._look_ahead_bytes - self._replay.bound_bytes()
+
+    def _forget_deliveries(self) -> None:
+        self._aside.clear()
+        super()._forget_deliveries()
 
     def check_invariants(self) -> None:
         super().check_invariants()
         self._replay.check_invariants()
+        self._aside.check_invariants()
+        assert all(consumer in self.consumers for consumer in self._aside), "set aside for one that left"
         self._levels.check_invariants(self.consumers)
 
     def _add_to_replay(self, ledger_id: int, entry_ids: Sequence[int], sticky_hashes: Sequence[int]) -> None:

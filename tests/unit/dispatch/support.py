@@ -11,6 +11,7 @@ from pybroker.dispatch.key_shared_classic import ClassicKeySharedDispatcher
 from pybroker.dispatch.replay import RedeliveryCounts
 from pybroker.dispatch.shared import SharedDispatcher
 from pybroker.dispatch.single_active import ExclusiveDispatcher
+from pybroker.model.chunk import Chunk
 from pybroker.model.position import Position
 
 LEDGER = 5
@@ -30,6 +31,7 @@ def shared(
     max_read_batch_entries: int = 100,
     max_round_robin_entries: int = 20,
     max_unacked_messages: int = 0,
+    look_ahead_bytes: int = 0,
 ) -> SharedDispatcher:
     return SharedDispatcher(
         RedeliveryCounts() if counts is None else counts,
@@ -37,6 +39,7 @@ def shared(
         1 << 20,
         max_round_robin_entries,
         max_unacked_messages,
+        look_ahead_bytes,
     )
 
 
@@ -88,9 +91,15 @@ class Feed:
     """What a dispatcher needs of a subscription: a read position over entries of one ledger, all there already."""
 
     def __init__(
-        self, dispatcher: Dispatcher, entry_count: int, messages_each: int = 1, key_hashes: Sequence[int] = (0,)
+        self,
+        dispatcher: Dispatcher,
+        entry_count: int,
+        messages_each: int = 1,
+        key_hashes: Sequence[int] = (0,),
+        chunks: Sequence[Chunk | None] = (None,),
     ) -> None:
-        """The entries have these keys in turn."""
+        """The entries have these keys, and are these parts of larger messages, in turn."""
+        self.chunks = chunks
         self.dispatcher = dispatcher
         self.key_hashes = key_hashes
         self.entry_count = entry_count
@@ -119,7 +128,10 @@ class Feed:
                 entry_ids = self._scanned_by(plan)
             keys = [self.key_hashes[entry_id % len(self.key_hashes)] for entry_id in entry_ids]
             if entry_ids:
-                deliveries += self.dispatcher.assign(plan, run_of(entry_ids, self.messages_each, None, keys))
+                run = run_of(entry_ids, self.messages_each, None, keys)
+                chunks = [self.chunks[entry_id % len(self.chunks)] for entry_id in entry_ids]
+                run.chunks = chunks if any(chunks) else None
+                deliveries += self.dispatcher.assign(plan, run)
             if plan.scan is not None:
                 end = plan.scan.entry_id + len(entry_ids)
                 self.dispatcher.scanned(plan, Position(LEDGER, end), is_at_end=end >= self.read_position)

@@ -43,6 +43,7 @@ def new_dispatcher(
             max_bytes,
             config.dispatcher_max_round_robin_batch_size,
             max_unacked_messages,
+            config.key_shared_look_ahead_max_bytes_per_subscription,
         )
     assert kind == KeySharedDispatcher.kind, kind
     is_classic = config.subscription_key_shared_use_classic_persistent_implementation
