@@ -32,6 +32,8 @@ class Window:
     how: str
     begin: int
     end: int = NEVER
+    is_done: bool = False
+    """Whether it was answered that it is done."""
 
     def concerns(self, topic: str, subscription: str) -> bool:
         if self.topic not in (None, topic):
@@ -121,4 +123,5 @@ def _windows(what: tape.Tape) -> list[Window]:
             by_token[facts["token"]] = Window(facts["topic"], facts["subscription"], facts["how"], event.index)
         else:
             by_token[facts["token"]].end = event.index
+            by_token[facts["token"]].is_done = facts["is_done"]
     return list(by_token.values())

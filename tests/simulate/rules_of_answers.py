@@ -52,6 +52,18 @@ def nobody_is_told_of_a_bug(case: Case) -> Iterator[Finding]:
             yield Finding("answers", f"{event}", event.index)
 
 
+def nobody_is_told_to_wait(case: Case) -> Iterator[Finding]:
+    """What waiting settles, the broker waits for itself. Only one who is told already that it waits may be sent away."""
+    asked: dict[tuple[str, int], str] = {}
+    for event in case.tape.of(tape.ASKED, tape.ANSWERED):
+        key = (event.facts["link"], event.facts["request_id"])
+        if event.what == tape.ASKED:
+            asked[key] = event.facts["command"]
+        elif event.facts["error"] == "ServiceNotReady" and asked.get(key) != "PRODUCER":
+            text = event.facts.get("message")
+            yield Finding("answers", f"{event.actor} was told to wait at {asked.get(key)}: {text}", event.index)
+
+
 def connections_end_for_a_reason(case: Case) -> Iterator[Finding]:
     """The broker ends one only when it stops, or when a client broke the protocol, which none does here."""
     down: list[tuple[float, float]] = []
@@ -98,4 +110,10 @@ def busy_only_with_somebody(case: Case) -> Iterator[Finding]:
             )
 
 
-OF_ANSWERS = (every_request_is_answered, nobody_is_told_of_a_bug, connections_end_for_a_reason, busy_only_with_somebody)
+OF_ANSWERS = (
+    every_request_is_answered,
+    nobody_is_told_of_a_bug,
+    nobody_is_told_to_wait,
+    connections_end_for_a_reason,
+    busy_only_with_somebody,
+)

@@ -11,6 +11,8 @@ from tests.simulate.running import KEEPER
 
 GRACE_S = 5.0
 """Who is said to hold a message must be attached for so long afterwards: its client may not know yet that it is closed."""
+EARLY_S = 1.01
+"""A tick (`delayedDeliveryTickTimeMillis`), by which brokers may be early, and a little."""
 
 
 def acknowledged_stays_acknowledged(case: Case) -> Iterator[Finding]:
@@ -63,7 +65,7 @@ def _is_durable(case: Case, consumer: str) -> bool:
 
 
 def everything_is_delivered(case: Case) -> Iterator[Finding]:
-    """What was receipted after a subscription was there comes to one of its consumers."""
+    """What was receipted after a subscription was there comes to its consumers until one of them has acknowledged it."""
     first: dict[Key, int] = {}
     compacted: set[Key] = set()
     for event in case.attached.values():
@@ -77,16 +79,68 @@ def everything_is_delivered(case: Case) -> Iterator[Finding]:
             key = (topic, name)
             if name == KEEPER or key in compacted or key not in first or not facts.get("isDurable", True):
                 continue
-            values = {value for event in case.got[key] for value in event.facts["values"]}
+            got = {value for event in case.got[key] for value in event.facts["values"]}
+            done = _acknowledged(case, key)
             for event in case.tape.of(tape.RECEIPTED):
                 sent = case.sent[event.facts["values"][0]]
-                if event.facts["topic"] != topic or sent.index < first[key]:
+                if event.facts["topic"] != topic or sent.index < first[key] or case.is_disturbed(*key, sent.index):
                     continue
-                missing = [value for value in event.facts["values"] if value not in values]
-                if missing and not case.is_disturbed(*key, sent.index):
-                    yield Finding(
-                        "delivery", f"{missing} at {event.facts['position']} never came to {key}", event.index
-                    )
+                for value in event.facts["values"]:
+                    where = f"{value} at {event.facts['position']}"
+                    if value not in got:
+                        yield Finding("delivery", f"{where} never came to {key}", event.index)
+                    elif value not in done:
+                        yield Finding("delivery", f"{where}, unacknowledged, did not come again to {key}", event.index)
+
+
+def _acknowledged(case: Case, key: Key) -> set[str]:
+    """All messages of which some consumer has said that it is done with them, with or without a receipt."""
+    values_at: dict[tuple[int, int], set[str]] = defaultdict(set)
+    for event in case.got[key]:
+        values_at[event.facts["position"]].update(event.facts["values"])
+    done: set[str] = set()
+    for event in case.tape.of(tape.ACKED):
+        facts = event.facts
+        if (facts["topic"], facts["subscription"]) != key:
+            continue
+        done.update(facts.get("values", ()))
+        for position in facts.get("positions", ()):
+            done |= values_at[position]
+        if "up_to" in facts:
+            done.update(*(values for position, values in values_at.items() if position <= facts["up_to"]))
+    return done
+
+
+def nothing_comes_early(case: Case) -> Iterator[Finding]:
+    """A delayed message comes to Shared and Key_Shared consumers when it is time."""
+    for event in case.tape.of(tape.GOT):
+        attached = case.attached.get(event.facts["consumer"])
+        sent = case.sent.get(event.facts["values"][0])
+        if attached is None or sent is None or attached.facts["kind"] not in ("Shared", "Key_Shared"):
+            continue
+        early_s = sent.facts["deliver_at_s"] - event.at_s
+        if early_s > EARLY_S:
+            yield Finding("delays", f"{event.facts['values']} came {early_s:.3f} s early", event.index)
+
+
+def what_is_deleted_stays_away(case: Case) -> Iterator[Finding]:
+    """Nobody gets what was receipted before a topic was deleted, once that has been answered."""
+    for window in case.windows:
+        if window.how != "delete topic" or not window.is_done:
+            continue
+        gone = {
+            value
+            for event in case.tape.of(tape.RECEIPTED)
+            if event.index < window.begin and event.facts["topic"] == window.topic
+            for value in event.facts["values"]
+        }
+        for event in case.tape.of(tape.GOT):
+            attached = case.attached.get(event.facts["consumer"])
+            is_new = attached is not None and attached.facts["begun"] > window.end
+            if is_new and event.facts["topic"] == window.topic and gone & set(event.facts["values"]):
+                yield Finding(
+                    "deleted", f"{event.facts['values']} came from {window.topic}, deleted before", event.index
+                )
 
 
 def nobody_gets_a_message_twice(case: Case) -> Iterator[Finding]:
@@ -185,6 +239,8 @@ def _stays(case: Case, consumer: str, since: tape.Event) -> bool:
 OF_DELIVERY = (
     acknowledged_stays_acknowledged,
     everything_is_delivered,
+    nothing_comes_early,
+    what_is_deleted_stays_away,
     nobody_gets_a_message_twice,
     in_order_for_one,
     one_holder_of_a_key,

@@ -119,6 +119,40 @@ def deduplication_is_exact(case: Case) -> Iterator[Finding]:
                         yield Finding("deduplication", f"{value} was called a duplicate and is not there", event.index)
 
 
+def only_what_was_cut_off_is_stored_twice(case: Case) -> Iterator[Finding]:
+    """A broker that closes a producer answers first what it has taken: so what is sent again then is stored once."""
+    why: dict[str, str] = {}
+    for event in case.tape.of(tape.DETACHED):
+        if "session" in event.facts:
+            why[event.facts["session"]] = event.facts["why"]
+    sessions: dict[str, set[str]] = defaultdict(set)
+    for event in case.tape.of(tape.SENT):
+        for value in event.facts["values"]:
+            sessions[value].add(event.facts["session"])
+    for topic in _topics(case):
+        seen: dict[str, tuple[int, int]] = {}
+        for event in case.kept(topic) or ():
+            for value in event.facts["values"]:
+                before = seen.setdefault(value, event.facts["position"])
+                is_told = all(why.get(session) in ("broker", "closed", None) for session in sessions[value])
+                if before != event.facts["position"] and is_told and not case.has_crash():
+                    yield Finding("twice", f"{value} is stored at {before} and {event.facts['position']}", event.index)
+
+
+def nothing_follows_the_end(case: Case) -> Iterator[Finding]:
+    """What is sent after a topic was said to be terminated is not receipted."""
+    ends: dict[str, tape.Event] = {}
+    for event in case.tape.of(tape.HTTP):
+        if event.facts["path"].endswith("/terminate") and event.facts.get("status") in (200, 204):
+            topic = "persistent://" + event.facts["path"].removeprefix("/persistent/").removesuffix("/terminate")
+            ends.setdefault(topic, event)
+    for event in case.tape.of(tape.RECEIPTED):
+        end = ends.get(event.facts["topic"])
+        sent = case.sent[event.facts["values"][0]]
+        if end is not None and sent.index > end.index and not case.is_topic_ended(event.facts["topic"], 0):
+            yield Finding("terminated", f"{event.facts['values']} was receipted behind the end", event.index)
+
+
 def one_exclusive_producer(case: Case) -> Iterator[Finding]:
     """Nothing of another producer is stored between what an exclusive one sends while it is attached and not fenced."""
     holder: dict[str, tape.Event] = {}
@@ -168,5 +202,7 @@ OF_PUBLISHING = (
     receipted_messages_are_kept,
     kept_messages_are_in_order,
     deduplication_is_exact,
+    only_what_was_cut_off_is_stored_twice,
+    nothing_follows_the_end,
     one_exclusive_producer,
 )

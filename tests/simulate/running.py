@@ -130,6 +130,10 @@ class _Running:
             if facts.get("keeper"):
                 await self.judge.call("PUT", f"{path}/subscription/{KEEPER}", "earliest")
 
+        steps = [step for actor in self.script.actors for step in actor.steps]
+        for topic in sorted({step.facts["topic"] for step in steps if step.do == "put_schema"}):
+            await self.judge.call("PUT", f"/persistent/public/default/{topic}")
+
     async def _nature(self, actor: ActorScript) -> None:
         for step in actor.steps:
             facts = step.facts

@@ -78,7 +78,7 @@ class Admin:
         self._tape.note(self.name, tape.DISTURBING, token=token, topic=full, subscription=subscription, how=how)
         status, _ = await self.call(method, path, body, **query)
         if status:
-            self._tape.note(self.name, tape.DISTURBED, token=token)
+            self._tape.note(self.name, tape.DISTURBED, token=token, is_done=status < 300)
 
     # --- steps -------------------------------------------------------------------------------------------------------
 

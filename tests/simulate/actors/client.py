@@ -15,6 +15,7 @@ from tests.simulate import tape
 from tests.simulate.actors.link import Command, Link, LinkLost, Refused, Type
 from tests.simulate.actors.messages import Outgoing, chunk_of, entry_of
 from tests.simulate.actors.slots import ConsumerSlot, ProducerSlot, Slot
+from tests.simulate.loop import WALL_START_MS
 from tests.simulate.script import Step
 from tests.simulate.tape import Tape
 
@@ -293,7 +294,8 @@ class Client:
             entry = entry_of(
                 found.name, sequence_id, values, key, now_ms, deliver_at_ms=deliver_at_ms, is_batch=bool(batch)
             )
-            found.send(Outgoing(sequence_id, values, key, entry, len(values)))
+            deliver_at_s = (deliver_at_ms - WALL_START_MS) / 1000 if delay_s else 0
+            found.send(Outgoing(sequence_id, values, key, entry, len(values), deliver_at_s=deliver_at_s))
 
     async def _do_subscribe(self, slot: str, topic: str, **facts: Any) -> None:
         name = self.topic(topic, facts["subscription"])
@@ -348,8 +350,8 @@ class Client:
         self.tape.note(self.name, tape.DISTURBING, token=token, topic=topic, subscription=subscription, how=how)
         return token
 
-    def disturbed(self, token: str) -> None:
-        self.tape.note(self.name, tape.DISTURBED, token=token)
+    def disturbed(self, token: str, *, is_done: bool) -> None:
+        self.tape.note(self.name, tape.DISTURBED, token=token, is_done=is_done)
 
     async def _do_seek(self, slot: str, to: str) -> None:
         found = self._consumer(slot)
@@ -385,11 +387,11 @@ class Client:
         try:
             await self.link.ask(command, **fields)
         except Refused:
-            self.disturbed(token)
+            self.disturbed(token, is_done=False)
             return False
         except LinkLost:
             return False
-        self.disturbed(token)
+        self.disturbed(token, is_done=True)
         return True
 
     async def _do_last_id(self, slot: str) -> None:

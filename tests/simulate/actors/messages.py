@@ -21,6 +21,7 @@ class Outgoing:
     entry: bytes
     message_count: int
     chunk_id: int = -1
+    deliver_at_s: float = 0
 
 
 def entry_of(

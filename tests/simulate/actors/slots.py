@@ -168,6 +168,7 @@ class ProducerSlot(Slot):
             "values": outgoing.values,
             "key": outgoing.key,
             "chunk": outgoing.chunk_id,
+            "deliver_at_s": outgoing.deliver_at_s,
         }
 
     def receipt(self, receipt: pb.CommandSendReceipt) -> None:
