@@ -1,0 +1,105 @@
+"""All planted bugs: what each puts back, and whether it takes two at the same time to meet it.
+
+Many are planted for the models of parts as well (`tests/fuzz`): the simulator has to find them from outside, by what clients see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+from tests.fuzz import test_dispatch_bugs as dispatch
+from tests.fuzz import test_managed_ledger_bugs as ledgers
+from tests.simulate.planted import at_once, plain
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+class Planted(NamedTuple):
+    """One bug; `seeds` is how many are tried at most."""
+
+    plant: Plant
+    is_race: bool
+    seeds: int
+
+    @property
+    def name(self) -> str:
+        return self.plant.__name__
+
+
+def _race(plant: Plant, seeds: int = 400) -> Planted:
+    return Planted(plant, is_race=True, seeds=seeds)
+
+
+def _plain(plant: Plant, seeds: int = 200) -> Planted:
+    return Planted(plant, is_race=False, seeds=seeds)
+
+
+PLANTED = (
+    _race(at_once.subscriptions_have_no_turns),
+    _race(at_once.a_turn_is_never_passed_on),
+    _race(at_once.a_reader_takes_the_place_of_a_subscription_in_the_making),
+    _race(at_once.a_topic_that_is_closed_refuses),
+    _race(at_once.a_topic_is_loaded_while_it_is_being_closed),
+    _race(at_once.a_close_does_not_wait_for_what_was_sent),
+    _race(at_once.a_close_forgets_what_is_in_flight_at_cursors),
+    _race(at_once.a_seek_leaves_consumers_where_they_are),
+    _race(at_once.a_seek_keeps_what_is_unacknowledged),
+    _race(at_once.a_wake_during_a_read_is_lost),
+    _race(at_once.who_publishes_wakes_only_who_stands_at_the_end),
+    _race(at_once.a_key_goes_on_elsewhere_while_it_is_held),
+    _race(at_once.a_drained_key_tells_nobody),
+    _race(at_once.who_leaves_takes_its_keys_along),
+    _race(at_once.dead_consumers_are_not_asked_whether_they_live),
+    _race(at_once.dead_producers_are_not_asked_whether_they_live),
+    _race(at_once.who_waits_for_exclusive_access_is_forgotten),
+    _race(at_once.exclusive_access_is_given_twice),
+    _race(at_once.what_is_being_stored_is_called_a_duplicate),
+    _race(at_once.sequence_ids_are_not_read_again),
+    _race(at_once.publishing_goes_on_while_sequence_ids_are_read_again),
+    _race(at_once.a_set_up_that_was_closed_stays),
+    _race(at_once.who_is_gone_while_it_attaches_stays),
+    _race(at_once.a_connection_keeps_its_places),
+    _race(at_once.entries_read_twice_are_sent_twice),
+    _race(at_once.a_redelivery_takes_what_others_hold),
+    _race(at_once.a_deletion_leaves_the_subscription_attached),
+    _race(at_once.acks_during_a_write_are_answered_with_it),
+    _race(at_once.a_failed_cursor_write_loses_its_changes),
+    _race(ledgers.receipts_come_before_the_sync),
+    _race(ledgers.refused_batches_get_receipts),
+    _race(ledgers.ack_receipts_do_not_wait),
+    _race(ledgers.readers_see_what_is_not_durable_yet),
+    _race(ledgers.a_checkpoint_forgets_a_delta),
+    _race(dispatch.a_read_under_way_survives_a_rewind),
+    _plain(plain.an_answer_to_an_ack_is_lost),
+    _plain(plain.an_ack_is_answered_twice),
+    _plain(plain.receipts_come_in_another_order),
+    _plain(plain.receipts_name_the_first_place_of_a_run),
+    _plain(plain.statistics_are_answered_with_a_success),
+    _plain(plain.a_backlog_counts_what_is_acknowledged),
+    _plain(plain.part_of_a_batch_acknowledges_all_of_it),
+    _plain(plain.an_ack_takes_the_next_entry_along),
+    _plain(plain.a_cumulative_ack_takes_the_next_entry_along),
+    _plain(plain.who_leaves_keeps_what_it_holds),
+    _plain(plain.a_limit_of_unacknowledged_messages_is_never_lifted),
+    _plain(plain.more_permits_wake_nobody),
+    _plain(plain.a_reader_leaves_its_subscription_behind),
+    _plain(plain.delayed_messages_are_not_delayed),
+    _plain(plain.nobody_rings_when_it_is_time),
+    _plain(plain.what_is_due_is_not_found),
+    _plain(plain.a_terminated_topic_takes_more),
+    _plain(plain.messages_are_sent_with_the_payload_of_their_neighbour),
+    _plain(plain.publishing_stores_in_another_order),
+    _plain(plain.documents_are_not_saved),
+    _plain(ledgers.a_torn_tail_is_not_cut),
+    _plain(ledgers.a_ledger_id_is_given_again_after_a_crash),
+    _plain(ledgers.recovery_counts_one_entry_less),
+    _plain(ledgers.an_ack_delta_is_lost),
+    _plain(ledgers.a_snapshot_misses_holes),
+    _plain(ledgers.a_snapshot_misses_batches),
+    _plain(ledgers.one_cursor_decides_for_all),
+    _plain(ledgers.publishing_does_not_resume),
+    _plain(dispatch.no_leftovers),
+    _plain(dispatch.acknowledgements_wake_nobody),
+)
