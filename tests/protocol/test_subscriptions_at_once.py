@@ -139,6 +139,17 @@ async def test_a_consumer_id_that_is_closed_and_used_again_while_it_is_set_up_ha
     assert not topic.subscriptions["s"].consumers
 
 
+async def test_a_consumer_that_is_closed_right_behind_its_subscribe_is_gone(
+    broker: MemoryBroker, topic: Topic, clients: list[AsyncClient]
+) -> None:
+    """Both commands come with one read of the socket: the first has not begun when the second is there."""
+    client, other = clients[:2]
+    client.subscribe(TOPIC)
+    assert (await client.request(Type.CLOSE_CONSUMER, consumer_id=1))["type"] == "SUCCESS"
+    assert (await other.answer(other.subscribe(TOPIC, sub_type="Exclusive")))["type"] == "SUCCESS"
+    assert len(topic.subscriptions["s"].consumers) == 1
+
+
 async def test_a_subscribe_that_is_repeated_while_it_is_set_up_is_answered_once_it_is(
     broker: MemoryBroker, topic: Topic, held: HeldSaves, clients: list[AsyncClient]
 ) -> None:

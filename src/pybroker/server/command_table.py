@@ -34,7 +34,7 @@ def command_table() -> CommandTable:
         Type.PRODUCER: Handler("producer", task=producer.create_producer),
         Type.CLOSE_PRODUCER: Handler("close_producer", task=producer.close_producer),
         Type.SUBSCRIBE: Handler("subscribe", task=consumer.subscribe),
-        Type.CLOSE_CONSUMER: Handler("close_consumer", inline=consumer.close_consumer),
+        Type.CLOSE_CONSUMER: Handler("close_consumer", task=consumer.close_consumer),
         Type.UNSUBSCRIBE: Handler("unsubscribe", task=consumer.unsubscribe),
         Type.REDELIVER_UNACKNOWLEDGED_MESSAGES: Handler(
             "redeliverUnacknowledgedMessages", inline=consumer.redeliver_unacknowledged

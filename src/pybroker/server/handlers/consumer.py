@@ -196,8 +196,11 @@ async def _subscription(connection: Connection, request: pb.CommandSubscribe, to
     )
 
 
-def close_consumer(connection: Connection, command: pb.BaseCommand) -> None:
-    """Detach a consumer; what it did not acknowledge is delivered again."""
+async def close_consumer(connection: Connection, command: pb.BaseCommand) -> None:
+    """Detach a consumer; what it did not acknowledge is delivered again.
+
+    A task, as SUBSCRIBE is: one that arrived in front of this has begun to set its consumer up, and finds it closed.
+    """
     request = command.close_consumer
     consumer = connection.consumers.pop(request.consumer_id, None)
     if consumer is not None:
