@@ -59,6 +59,7 @@ help:
 	@echo 'make simulate SEEDS=n      a whole broker, its clients and its crashes in one process, n times from SEED on; what failed is made small'
 	@echo 'make pipelines ARGS=...    a query of Spark and lakes are killed at random; what they wrote is judged; ARGS="--seconds 600"'
 	@echo 'make fuzz-server ARGS=...  hostile frames and HTTP requests against a running broker'
+	@echo 'make simulate-bugs         the simulator finds every bug that is planted for it; ARGS="--few 6" some of them, others each day'
 	@echo 'make differential ARGS=... compare with the reference broker'
 	@echo 'make clean                 remove environment, caches and build output'
 
@@ -174,6 +175,10 @@ pipelines: $(SPARK_STAMP)
 .PHONY: fuzz-server
 fuzz-server: $(STAMP)
 	$(BIN)/python -m tests.fuzz_server.run --seed $(SEED) $(ARGS)
+
+.PHONY: simulate-bugs
+simulate-bugs: $(STAMP)
+	$(BIN)/python -m tests.simulate.planted $(ARGS)
 
 .PHONY: differential
 differential: $(STAMP)

@@ -61,6 +61,8 @@ class _Drawing:
             "managed_ledger_min_ledger_rollover_time_minutes": 0,
             "acknowledgment_at_batch_index_level_enabled": chance.random() < 0.7,
             "active_consumer_failover_delay_time_millis": chance.choice((0, 1000)),
+            # Without one every entry is read from the store.
+            "managed_ledger_cache_size_mb": chance.choice((0, 1)),
             "max_unacked_messages_per_consumer": chance.choice((50000, 5)),
             "max_unacked_messages_per_subscription": chance.choice((200000, 8)),
         }
@@ -85,7 +87,7 @@ class _Drawing:
         steps = [self._open_producer("p")]
         for _ in range(chance.randint(3, 12)):
             do = chance.choices(
-                ("send", "batch", "delayed", "chunks", "wait", "cut", "close", "flush"), (12, 5, 1, 1, 4, 1, 1, 2)
+                ("send", "batch", "delayed", "chunks", "wait", "cut", "close", "flush"), self._weights()
             )[0]
             keys = chance.choice((0, 1, 3))
             if do == "send":
@@ -105,6 +107,10 @@ class _Drawing:
             else:
                 steps += [Step("close_producer", {"slot": "p"}), self._open_producer("p")]
         return tuple(steps)
+
+    def _weights(self) -> tuple[int, ...]:
+        """Of what a producer does. Who sends again what is stored already has been cut off in the middle."""
+        return (12, 5, 1, 1, 2, 6, 1, 1) if self.theme == "deduplication" else (12, 5, 1, 1, 4, 1, 1, 2)
 
     def _open_producer(self, slot: str) -> Step:
         chance = self.chance
