@@ -22,6 +22,9 @@ from tests.simulate.outcome import Outcome, play
 from tests.simulate.script import Script
 from tests.simulate.shrink import shrink
 
+from pybroker.server.command_table import command_table
+from pybroker.wire import pulsar_api_pb2 as pb
+
 DIRECTORY = Path(".simulate")
 SEEDS_AT_ONCE = 20
 SEEDS_OF_A_PROCESS = 600
@@ -57,6 +60,8 @@ class Totals:
     def report(self, *, shows_all_holes: bool) -> str:
         coverage = self.coverage
         lines = [f"{count:8d} {name}" for name, count in sorted(coverage.commands.items())]
+        known = {pb.BaseCommand.Type.Name(each) for each in command_table()} | {"SEND", "FLOW", "ACK"}
+        lines.append(f"commands that were never sent: {', '.join(sorted(known - set(coverage.commands))) or 'none'}")
         holes = coverage.holes()
         lines.append(f"{len(holes)} pairs never overlapped:")
         shown = holes if shows_all_holes else holes[:HOLES_SHOWN]
@@ -152,6 +157,7 @@ def main() -> int:
     if options.replay is not None:
         return replay(options.replay, shows_history=options.history)
     totals, told_s = Totals(), time.monotonic()
+    print(f"seeds from {options.seed} on", flush=True)
     for outcome in played(range(options.seed, options.seed + options.seeds), options.jobs):
         totals.add(outcome)
         if outcome.findings:

@@ -38,7 +38,6 @@ from pybroker.wire.broker_entry_metadata import entry_time_ms
 
 DIRECTORY = Path("/data")
 PORT = 6650
-SPACE_POLL_S = 1.0
 
 
 class StartRefused(AssertionError):

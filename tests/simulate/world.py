@@ -50,7 +50,11 @@ DOWN_S = 0.5
 _SURE_BUGS = frozenset({"append.completion_failed", "task.failed", "cursor.snapshot_failed"})
 OPTIONS = (
     LocalStoreOptions(
-        journal_file_bytes=64 << 10, max_batch_bytes=16 << 10, min_free_bytes=256 << 10, reserve_bytes=128 << 10
+        journal_file_bytes=64 << 10,
+        max_batch_bytes=16 << 10,
+        min_free_bytes=256 << 10,
+        reserve_bytes=128 << 10,
+        space_poll_s=1,  # most of a world's time nothing happens: looks that find nothing would be most of its work
     ),
     LocalStoreOptions(
         journal_file_bytes=32 << 10,
@@ -60,6 +64,7 @@ OPTIONS = (
         checkpoint_retry_s=0.05,
         min_free_bytes=256 << 10,
         reserve_bytes=128 << 10,
+        space_poll_s=1,
     ),
 )
 
