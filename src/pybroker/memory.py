@@ -132,8 +132,7 @@ class Holding:
     async def wait(self, group: Hashable, size_bytes: int) -> None:
         """Have `size_bytes` once it is the turn of `group`; asked once."""
         assert not self._taken_bytes, "who holds something waits for nothing more"
-        asked_bytes = min(size_bytes, max(1, self._part.floor_bytes))
-        self._taken_bytes = await self._memory.take(self._part, group, asked_bytes)
+        self._taken_bytes = await self._memory.take(self._part, group, self._part.safe_bytes(size_bytes))
         self.count(max(size_bytes, self._taken_bytes))
 
     def count(self, size_bytes: int) -> None:

@@ -114,7 +114,7 @@ class HttpServer:
         config = broker.surroundings.config
         page = MetricsPage(broker, self.rates, self._figures)
         self._page = SharedPage(page, self._tasks, broker.surroundings)
-        metrics, stats = MetricsRoutes(self._page, config), TopicStatsRoutes(self.rates)
+        metrics, stats = MetricsRoutes(self._page, config, broker.surroundings.memory), TopicStatsRoutes(self.rates)
         nouns = [route for noun in NOUNS for route in noun.routes()]
         broker_stats = BrokerStatsRoutes(self.rates)
         self.entries = EntryRoutes(broker)

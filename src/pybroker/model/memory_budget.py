@@ -211,6 +211,11 @@ class Part(Generic[T]):
         """What is taken by who asks for `size_bytes`, and has to be given back."""
         return max(1, min(size_bytes, self.most_bytes))
 
+    def safe_bytes(self, size_bytes: int) -> int:
+        """What of `size_bytes` somebody may wait for who keeps something of another part meanwhile: no more than the floor, which
+        is there sooner or later, whatever others keep. The rest has to be counted."""
+        return min(size_bytes, max(1, self.floor_bytes))
+
     def leave(self, waiter: T) -> Settled[T] | None:
         """Wait no longer; None when it did not: it has what it asked for."""
         group = self._group_of.pop(waiter, None)

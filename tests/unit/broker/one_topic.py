@@ -103,11 +103,13 @@ class OneTopic:
         self.topic.producer_places.add(producer)
         return producer
 
-    async def publish(self, count: int, keys: Sequence[str] = ("",), messages_each: int = 1) -> list[Position]:
+    async def publish(
+        self, count: int, keys: Sequence[str] = ("",), messages_each: int = 1, deliver_at_ms: int = 0
+    ) -> list[Position]:
         """So many entries, with one of `keys` after the other; where they are, once they are stored."""
         peer = RecordingPeer()
         producer = self.producer(peer, f"p{id(peer)}")
-        self.topic.publish(producer, run_of(count, keys, messages_each))
+        self.topic.publish(producer, run_of(count, keys, messages_each, deliver_at_ms))
         await producer.drained()
         producer.detach()
         assert not peer.errors
@@ -142,14 +144,14 @@ class OneTopic:
         await self.until(lambda: not len(self.commons.pumps) and not len(self.topic.tasks))
 
 
-def run_of(count: int, keys: Sequence[str] = ("",), messages_each: int = 1) -> SendRun:
+def run_of(count: int, keys: Sequence[str] = ("",), messages_each: int = 1, deliver_at_ms: int = 0) -> SendRun:
     """Messages of producer id 1 with rising sequence ids."""
     run = SendRun(1)
     for index in range(count):
         run.sequence_ids.append(index)
         run.highest_sequence_ids.append(0)
         run.message_counts.append(messages_each)
-        run.payloads.append(build_entry("p", index, 0, b"x", key=keys[index % len(keys)]))
+        run.payloads.append(build_entry("p", index, 0, b"x", key=keys[index % len(keys)], deliver_at_ms=deliver_at_ms))
     run.size_bytes = sum(map(len, run.payloads))
     return run
 

@@ -10,8 +10,10 @@ from pybroker.broker.delivery.acknowledgement import Acknowledged, PartOfBatch
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.peer import NO_MEMORY_WAITS, MemoryWaits
 from pybroker.dispatch.gates import Gate
+from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.errors import NotAllowedError
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
+from pybroker.memory import LEAST_DELAYED_BYTES, LEAST_LOOK_AHEAD_BYTES
 from pybroker.model.policies import DispatchRate, TopicPolicies
 from pybroker.storage.memory_store import MemoryLedgerStore
 
@@ -223,3 +225,51 @@ async def test_a_subscription_of_a_reader_ends_with_its_reader() -> None:
         consumer.detach()
         assert "r" not in one.topic.subscriptions
         assert reader.is_closed
+
+
+async def test_a_subscription_that_remembers_its_share_of_delayed_messages_reads_on_once_others_have_less() -> None:
+    async with one_topic() as one:
+        memory, peer = one.surroundings.memory, RecordingPeer()
+        memory.delayed.limit_to(LEAST_DELAYED_BYTES)
+        memory.follow(memory.delays.report("another subscription", LEAST_DELAYED_BYTES))
+        subscription = await one.subscription()
+        one.consumer(subscription, peer)
+        later_ms = one.surroundings.moved.now_ms + 60_000
+        await one.publish(600, deliver_at_ms=later_ms)  # they take more than one may always have
+        (behind,) = await one.publish(1)
+        await one.pumped()
+        standstill = subscription.standstill
+        assert standstill is not None
+        assert standstill.gate is Gate.MEMORY
+        assert peer.delivered == []
+        memory.follow(memory.delays.report("another subscription", 0))
+        memory.delayed.limit_to(0)
+        subscription.wake()
+        await one.pumped()
+        assert peer.delivered == [behind]
+        one.surroundings.move(70_000)
+        subscription.wake()
+        await one.pumped()
+        assert len(peer.delivered) == 601
+        assert memory.delayed.used_bytes == 0
+
+
+async def test_look_ahead_counts_and_shrinks_where_there_is_little_memory_and_nothing_stays_of_who_is_gone() -> None:
+    async with one_topic() as one:
+        memory, stuck = one.surroundings.memory, RecordingPeer()
+        memory.look_ahead.limit_to(40_000)
+        memory.follow(memory.look_aheads.report("another subscription", 30_000))
+        subscription = await one.subscription()
+        consumer = one.consumer(subscription, stuck, "Key_Shared", permits=1)
+        taking, peer = one.consumer(subscription, RecordingPeer(), "Key_Shared", permits=100_000), RecordingPeer()
+        assert taking is not peer
+        await one.publish(500, [f"k{number}" for number in range(100)])
+        await one.pumped()
+        dispatcher = subscription.dispatcher
+        assert isinstance(dispatcher, KeySharedDispatcher)
+        assert dispatcher.look_ahead_size_bytes > 0
+        assert abs(memory.look_ahead.used_bytes - 30_000 - dispatcher.look_ahead_size_bytes) < 1024
+        assert dispatcher.look_ahead(1).max_size_bytes == LEAST_LOOK_AHEAD_BYTES
+        consumer.detach()
+        taking.detach()
+        assert memory.look_ahead.used_bytes == 30_000

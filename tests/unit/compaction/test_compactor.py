@@ -8,8 +8,9 @@ from tests.unit.compaction.entries import Said, batch, read, single
 
 from pybroker.clock import Clock
 from pybroker.compaction.compactor import Compactor
+from pybroker.compaction.survivors import KEY_BYTES
 from pybroker.compaction.view import first_at, read_view
-from pybroker.errors import StoreError
+from pybroker.errors import NotAllowedError, StoreError
 from pybroker.managed_ledger.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.managed_ledger.info import CompactedInfo
@@ -204,6 +205,43 @@ async def test_positions_stay_and_what_follows_the_horizon_comes_from_the_topic(
     await world.compact()
     assert [place for place, _ in await world.seen()] == [places[1], places[3], *places[-3:]]
     assert await world.values() == TABLE
+
+
+async def test_keys_that_take_more_than_there_is_for_compaction_end_it_with_what_to_do_and_leave_the_old_view() -> None:
+    world = World()
+    await world.open()
+    await world.publish(*(single(Said(f"k{number}", b"v")) for number in range(30)))
+    memory = Memory.ample(Clock())
+    memory.compaction.limit_to(20 * KEY_BYTES)
+    compactor = Compactor(
+        world.ledger, world.store, Clock(), memory, keeps_messages_without_key=False, read_timeout_s=10
+    )
+    with pytest.raises(NotAllowedError, match=r"keys takes .* raise brokerMemoryLimitMB"):
+        await compactor.run(world.ledger.last_confirmed)
+    assert world.ledger.compacted is None
+    assert memory.compaction.used_bytes == memory.compaction.takers == 0
+    memory.compaction.limit_to(0)
+    await world.compact()
+    assert world.view.entries > 0
+
+
+async def test_a_compaction_waits_for_memory_before_it_begins() -> None:
+    world = World()
+    await world.open()
+    await world.publish(single(Said("k", b"v")))
+    memory = Memory.ample(Clock())
+    memory.compaction.limit_to(1000)
+    others_bytes = await memory.take(memory.compaction, "others", 1000)
+    compactor = Compactor(
+        world.ledger, world.store, Clock(), memory, keeps_messages_without_key=False, read_timeout_s=10
+    )
+    running = asyncio.ensure_future(compactor.run(world.ledger.last_confirmed))
+    await until(lambda: memory.compaction.waiting == 1)
+    assert compactor.progress.read_entries == 0
+    memory.give_back(memory.compaction, others_bytes)
+    await running
+    assert world.view.entries == 1
+    assert memory.budget.used_bytes == 0
 
 
 async def test_an_entry_of_the_view_is_found_by_its_position() -> None:

@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from pybroker.admin.calls.call import STREAMED_KEY, ClientGone
 from pybroker.admin.http.file_sending import FILE_SENDER_KEY
 from pybroker.errors import AdminError, StoreError
+from pybroker.memory import Holding
 from pybroker.model.position import Position
 from pybroker.model.token_bucket import TokenBucket
 from pybroker.permits import NoPermit, Permits
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pybroker.broker.topic.topic import Topic
     from pybroker.clock import Clock
     from pybroker.config import BrokerConfig
+    from pybroker.memory import Memory
     from pybroker.model.names import NamespaceName
     from pybroker.storage.disk import DiskFile
     from pybroker.storage.ledger_store import EntryRun, LedgerStore, StoredBlocks
@@ -51,8 +53,9 @@ MAX_IDLE_BUCKETS = 1000
 class BulkReads:
     """What all bulk reads of a broker share. Owned by the routes."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(self, config: BrokerConfig, clock: Clock, memory: Memory) -> None:
         self._config = config
+        self._memory = memory
         self._clock = clock
         self.places = Permits(config.max_concurrent_bulk_reads, config.max_pending_bulk_reads)
         self._buckets: dict[NamespaceName, TokenBucket] = {}
@@ -88,6 +91,27 @@ class BulkReads:
             raise AdminError(
                 429, f"The broker is busy with other bulk reads (maxConcurrentBulkReads): {error}", RETRY_AFTER_S
             ) from error
+
+    @asynccontextmanager
+    async def room_in_memory(self) -> AsyncIterator[None]:
+        """Memory for entries that no file has yet, and for the blocks that are made of them. Raises AdminError 503."""
+        room = Holding(self._memory, self._memory.views)
+        timeout_s = self._config.bulk_read_pending_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(timeout_s):
+                await room.wait(self, 2 * MEMORY_ANSWER_BYTES)
+        except TimeoutError as error:
+            self.refused += 1
+            raise AdminError(
+                503,
+                "The broker has no memory for more entries that are read in bulk now (httpMaxViewedMessageBytes,"
+                f" brokerMemoryLimitMB): waited for {timeout_s:g} s. Try again.",
+                RETRY_AFTER_S,
+            ) from error
+        try:
+            yield
+        finally:
+            room.close()
 
     async def pass_bytes(self, namespace: NamespaceName, size_bytes: int) -> None:
         """Wait until so many bytes of topics of the namespace may go out."""
@@ -137,13 +161,17 @@ class BlocksResponse(Response):
                     await self._send_stored(scope, send, stored)
                     self._reads.entries_sent += stored.end_entry_id - stored.first_entry_id
             else:
-                run = await self._entries_in_memory()
-                body = await asyncio.to_thread(blocks_of, run)
-                await self._reads.pass_bytes(self._topic.name.namespace, len(body))
-                await self._begin(send, len(body), run.first_entry_id + len(run.payloads))
-                await send({"type": "http.response.body", "body": body})
-                self._reads.bytes_sent += len(body)
-                self._reads.entries_sent += len(run.payloads)
+                async with self._reads.room_in_memory():
+                    await self._send_from_memory(send)
+
+    async def _send_from_memory(self, send: Send) -> None:
+        run = await self._entries_in_memory()
+        body = await asyncio.to_thread(blocks_of, run)
+        await self._reads.pass_bytes(self._topic.name.namespace, len(body))
+        await self._begin(send, len(body), run.first_entry_id + len(run.payloads))
+        await send({"type": "http.response.body", "body": body})
+        self._reads.bytes_sent += len(body)
+        self._reads.entries_sent += len(run.payloads)
 
     async def _begin(self, send: Send, size_bytes: int, next_entry_id: int) -> None:
         headers = [

@@ -40,7 +40,7 @@ class EntryRoutes:
     """Serves one broker."""
 
     def __init__(self, broker: BrokerService) -> None:
-        self.reads = BulkReads(broker.surroundings.config, broker.surroundings.clock)
+        self.reads = BulkReads(broker.surroundings.config, broker.surroundings.clock, broker.surroundings.memory)
 
     def routes(self) -> list[Route]:
         return [

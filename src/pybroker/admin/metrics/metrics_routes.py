@@ -16,10 +16,12 @@ from pybroker.admin.calls.routing import route
 from pybroker.admin.metrics.shared_page import PageNotWritten, SharedPage
 from pybroker.admin.metrics.text import CONTENT_TYPE
 from pybroker.errors import AdminError
+from pybroker.memory import Holding
 from pybroker.permits import NoPermit, Permits
 
 if TYPE_CHECKING:
     from pybroker.config import BrokerConfig
+    from pybroker.memory import Memory
 
 SEND_BYTES = 65536
 """What goes to the connection at once: less costs a turn of the loop more often."""
@@ -31,8 +33,9 @@ IMPATIENCE = 10
 class MetricsRoutes:
     """Serves one page object."""
 
-    def __init__(self, page: SharedPage, config: BrokerConfig) -> None:
+    def __init__(self, page: SharedPage, config: BrokerConfig, memory: Memory) -> None:
         self._page = page
+        self._memory = memory
         self._deadline_s = config.metrics_servlet_timeout_ms / 1000
         self._stall_s = config.http_write_timeout_ms / 1000
         self.places = Permits(config.metrics_max_concurrent_requests, config.metrics_max_pending_requests)
@@ -45,18 +48,25 @@ class MetricsRoutes:
 
     async def send(self, send: Send, start: Message, *, compress: bool) -> None:
         """Send the page when it is this reader's turn. Raises AdminError 503 when that does not come."""
+        room = Holding(self._memory, self._memory.answers)
         try:
             async with asyncio.timeout(self._deadline_s), self.places.held(1, self._deadline_s):
+                # A part of the page as text, and what opens it; the page itself is the same for all. It is counted and does not
+                # wait: when memory is short the figures that show it are wanted most, and places bound it.
+                room.count(2 * SEND_BYTES)
                 await send(start)
                 page = self._page.current()
-                async for part in page.compressed() if compress else page.plain():
-                    await self._send_part(send, {"type": "http.response.body", "body": part, "more_body": True})
-                await self._send_part(send, {"type": "http.response.body", "body": b"", "more_body": False})
+                with page.read():
+                    async for part in page.compressed() if compress else page.plain():
+                        await self._send_part(send, {"type": "http.response.body", "body": part, "more_body": True})
+                    await self._send_part(send, {"type": "http.response.body", "body": b"", "more_body": False})
         except NoPermit as error:
             raise AdminError(503, f"Too many are being sent the metrics: {error}", RETRY_AFTER_S) from error
         except (TimeoutError, PageNotWritten) as error:
             # Whoever reads must see that the page is not whole.
             raise ClientGone from error
+        finally:
+            room.close()
 
     async def _send_part(self, send: Send, part: Message) -> None:
         step_s = self._stall_s / IMPATIENCE

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pybroker import logs
+from pybroker.memory import Holding
 
 if TYPE_CHECKING:
     from pybroker.admin.metrics.page import MetricsPage
@@ -33,11 +35,14 @@ class PageNotWritten(Exception):
 class WrittenPage:
     """A page that is being written, or whole; readers follow the writer."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: Holding) -> None:
+        """What it holds is counted in `room`, until it is neither kept nor read."""
         self.is_whole = False
         self.has_failed = False
         self._parts: list[bytes] = []
         self._grown = asyncio.Event()
+        self._room = room
+        self._users = 1  # who keeps it, and its readers
 
     @property
     def size_bytes(self) -> int:
@@ -50,7 +55,23 @@ class WrittenPage:
 
     def add(self, part: bytes) -> None:
         self._parts.append(part)
+        self._room.count(self.size_bytes)
         self._tell()
+
+    @contextmanager
+    def read(self) -> Iterator[None]:
+        """It is being sent to somebody until the context ends."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Who kept it, or read it, does not any more."""
+        self._users -= 1
+        if not self._users:
+            self._room.close()
 
     def end(self, *, is_whole: bool) -> None:
         self.is_whole, self.has_failed = is_whole, not is_whole
@@ -105,10 +126,12 @@ class SharedPage:
 
     def current(self) -> WrittenPage:
         """The page to show now; begins a new one when the last one is whole and too old."""
-        now_s = self._now_s()
+        now_s, memory = self._now_s(), self._surroundings.memory
         current = self._current
         if current is None or current.has_failed or (current.is_whole and now_s >= self._fresh_until_s):
-            current = self._current = WrittenPage()
+            if current is not None:
+                current.let_go()
+            current = self._current = WrittenPage(Holding(memory, memory.answers))
             self._fresh_until_s = now_s + self._interval_s
             self._tasks.start(self._write(current), "metrics page")
         return current
@@ -144,3 +167,4 @@ class SharedPage:
         """Whoever is being sent it holds it still."""
         if self._current is written:
             self._current = None
+            written.let_go()
