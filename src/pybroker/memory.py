@@ -58,6 +58,8 @@ class Memory:
         """HTTP answers, pages of metrics among them."""
         self.views: Part[object] = parts[memory_parts.VIEWS]
         """Messages that are looked at, opened."""
+        self.documents: Part[object] = parts[memory_parts.DOCUMENTS]
+        """Stored documents and cursors of topics that are being loaded."""
         self.lists: Part[object] = parts[memory_parts.LISTS]
         """Names of topics that are listed for somebody, or watched."""
         self.compaction: Part[object] = parts[memory_parts.COMPACTION]

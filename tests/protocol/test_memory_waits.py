@@ -10,6 +10,7 @@ import pytest
 from tests.support.async_client import AsyncClient, Type, binary_port
 from tests.support.memory_broker import MemoryBroker, memory_broker
 from tests.support.raw_client import encode, frame
+from tests.support.rest import call
 
 from pybroker.broker.lifecycle.topic_directory import TopicDirectory
 from pybroker.model.names import NamespaceName
@@ -151,6 +152,8 @@ async def test_a_publisher_that_waits_for_memory_is_shown_and_goes_on_once_other
         shown = {each["producerName"]: each for each in (await stats(broker))["publishers"]}
         assert shown["held"]["waitsForMemory"]["forMillis"] >= 0
         assert "waitsForMemory" not in shown["other"]
+        page = (await asyncio.to_thread(call, f"http://127.0.0.1:{broker.port}/metrics")).text
+        assert 'pybroker_memory_waiting{cluster="standalone",part="publishes"} 1\n' in page
         memory.follow(memory.publishes.count(-others_bytes))
         await publish(other, 0)
         await publish(client, 1)

@@ -28,6 +28,7 @@ from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.managed_ledger.stored_document import StoredDocument
 from pybroker.managed_ledger.surroundings import LedgerSurroundings
+from pybroker.memory import Holding
 from pybroker.metadata.store import NOT_EXISTING, MetadataStore, Versioned
 from pybroker.model.position import Position
 from pybroker.storage.cursor_store import CursorStore
@@ -35,6 +36,10 @@ from pybroker.storage.ledger_store import LedgerSummary
 
 RESTORE_ON_LOOP_DELTAS = 1000
 """A cursor with fewer records is restored on the loop, others in a thread: no callback holds the loop for long."""
+LEAST_DOCUMENT_BYTES = 16 * 1024
+"""What a managed ledger that is being opened waits for, before anybody knows how much it has stored."""
+READ_DOCUMENT_FACTOR = 6
+"""What was stored takes so many times its size while it is read: bytes, what they become, and what is kept of that."""
 
 
 class ManagedLedgerFactory:
@@ -67,7 +72,17 @@ class ManagedLedgerFactory:
         Nothing of it is trimmed by retention before its `retention` is set.
         """
         assert path not in self._open, f"{path} is open already"
+        room = Holding(self.surroundings.memory, self.surroundings.memory.documents)
+        try:
+            await room.wait(path.rpartition("/")[0], LEAST_DOCUMENT_BYTES)  # Namespaces take turns.
+            return await self._open_in(room, path)
+        finally:
+            room.close()
+
+    async def _open_in(self, room: Holding, path: str) -> ManagedLedger:
         found = await self.metadata.get(path)
+        document_bytes = READ_DOCUMENT_FACTOR * len(found.value) if found is not None else 0
+        room.count(document_bytes)
         info = None if found is None else decode_info(path, found.value)
         if found is not None and info is not None and info.deleted:
             await self._delete_stored(path, info, found.version)
@@ -79,7 +94,7 @@ class ManagedLedgerFactory:
         document = managed.document
         await document.save()
         for name, cursor in document.cursors.items():
-            managed.cursors[name] = await self._restore_cursor(managed, name, cursor)
+            managed.cursors[name] = await self._restore_cursor(managed, name, cursor, room, document_bytes)
         self._open[path] = managed
         if document.trimmed_ledger_ids:
             managed.trim_soon()
@@ -187,8 +202,12 @@ class ManagedLedgerFactory:
 
     # --- cursors -----------------------------------------------------------------------------------------------------
 
-    async def _restore_cursor(self, managed: ManagedLedger, name: str, info: CursorInfo) -> ManagedCursor:
+    async def _restore_cursor(
+        self, managed: ManagedLedger, name: str, info: CursorInfo, room: Holding, document_bytes: int
+    ) -> ManagedCursor:
+        """What is read for it is counted in `room` beside the document; only one cursor of a topic is restored at a time."""
         snapshot, deltas = await self.cursor_store.load(info.id)
+        room.count(document_bytes + READ_DOCUMENT_FACTOR * (len(snapshot or b"") + sum(map(len, deltas))))
         stored_delayed: list[bytes] = []
         if info.delayed:
             first, more = await self.cursor_store.load(delayed_record_id(info.id))

@@ -28,6 +28,7 @@ CACHE = "cache"
 REQUESTS = "requests"
 ANSWERS = "answers"
 VIEWS = "views"
+DOCUMENTS = "documents"
 LISTS = "lists"
 COMPACTION = "compaction"
 LOOK_AHEAD = "look_ahead"
@@ -59,7 +60,7 @@ def counted_bytes(process_limit_bytes: int) -> int:
 
 
 def divided(limit_bytes: int, own: OwnBounds) -> MemoryBudget[T]:
-    """A budget of `limit_bytes` with its parts. A part's own bound is an upper one; floors come to fifty of sixty-four."""
+    """A budget of `limit_bytes` with its parts. A part's own bound is an upper one; floors come to fifty-one of sixty-four."""
     budget: MemoryBudget[T] = MemoryBudget(limit_bytes)
     for name, floor_64ths, bound_64ths, own_bytes in (
         (READS, 8, 32, own.reads),
@@ -70,6 +71,7 @@ def divided(limit_bytes: int, own: OwnBounds) -> MemoryBudget[T]:
         (REQUESTS, 1, 8, own.requests),
         (ANSWERS, 1, 8, own.answers),
         (VIEWS, 1, 8, own.views),
+        (DOCUMENTS, 1, 8, 0),
         (LISTS, 1, 8, 0),
         (COMPACTION, 1, 16, 0),
         (LOOK_AHEAD, 1, 4, 0),

@@ -217,6 +217,7 @@ class BrokerStats:
         "publish_latency_ms",
         "skipped_damaged_entries",
         "throttled_connections",
+        "throttled_since_ms",
         "topic_load_failures",
         "topic_load_ms",
         "topic_loads",
@@ -231,6 +232,8 @@ class BrokerStats:
         self.connections_failed = 0
         self.connections_closed = 0
         self.throttled_connections = 0
+        self.throttled_since_ms = 0.0
+        """Monotonic; since when there are any."""
         self.pending_publish_bytes = 0
         self.lookups = 0
         self.lookup_failures = 0

@@ -126,7 +126,8 @@ class ServerContext:
         if not self.connections:
             self.all_closed.set()
         self._stalled.pop(connection, None)
-        self._held_publishers.pop(connection, None)
+        if self._held_publishers.pop(connection, connection) is None:
+            stats.throttled_connections = len(self._held_publishers)
         self.report_unsent(connection, 0)
         host = connection.host
         self._by_host[host] -= 1
@@ -160,6 +161,8 @@ class ServerContext:
         Each is held when it has published something: those that only consume go on.
         """
         if connection not in self._held_publishers:
+            if not self._held_publishers:
+                self.surroundings.stats.throttled_since_ms = self.now_s() * 1000
             self._held_publishers[connection] = None
             self.surroundings.stats.throttled_connections = len(self._held_publishers)
             connection.hold_publish_memory(True)

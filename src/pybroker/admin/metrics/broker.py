@@ -12,7 +12,7 @@ from pybroker.admin.metrics import figures
 from pybroker.admin.metrics.reading import EVICTION_TYPES, Reading
 from pybroker.admin.metrics.resource_groups import resource_group_lines
 from pybroker.admin.metrics.text import Number, Samples, number_text, type_line
-from pybroker.model.memory_parts import WRITES
+from pybroker.model.memory_parts import DELAYED, PUBLISHES, WRITES
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
@@ -180,11 +180,15 @@ class BrokerLines:
         )  # the store keeps to its bound
         now_ms = self._surroundings.clock.monotonic_ms()
         waits_s: dict[str, Number] = {part.name: round(part.longest_wait_ms(now_ms) / 1000, 3) for part in parts}
+        stats, delays = self._surroundings.stats, memory.delays
+        if stats.throttled_connections:
+            waits_s[PUBLISHES] = round((now_ms - stats.throttled_since_ms) / 1000, 3)
+        held = {PUBLISHES: stats.throttled_connections, DELAYED: delays.waiting}  # they are stopped and do not ask
         for name, values in (
             ("used_bytes", {part.name: part.used_bytes for part in parts} | {WRITES: writes_bytes}),
             ("bound_bytes", {part.name: part.most_bytes for part in parts}),
             ("ahead_bytes", {part.name: part.ahead_bytes for part in parts}),
-            ("waiting", {part.name: part.waiting for part in parts}),
+            ("waiting", {part.name: part.waiting for part in parts} | held),
         ):
             yield from samples.gauges(f"pybroker_memory_{name}", "part", dict[str, Number](values))
         yield from samples.gauges("pybroker_memory_longest_wait_seconds", "part", waits_s)

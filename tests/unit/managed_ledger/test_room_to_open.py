@@ -1,0 +1,67 @@
+"""Managed ledgers that are opened at once, with less memory than all of them take: they wait in turns and give it back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pybroker.clock import Clock
+from pybroker.errors import StoreError
+from pybroker.managed_ledger.entry_cache import EntryCache
+from pybroker.managed_ledger.factory import LEAST_DOCUMENT_BYTES, ManagedLedgerFactory
+from pybroker.managed_ledger.surroundings import LedgerLimits, LedgerSurroundings
+from pybroker.memory import Memory
+from pybroker.metadata.memory import MemoryMetadataStore
+from pybroker.metadata.store import Versioned
+from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
+
+
+class SlowMetadata(MemoryMetadataStore):
+    """Answers when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_answer = asyncio.Event()
+        self.asked: list[str] = []
+
+    async def get(self, path: str) -> Versioned | None:
+        self.asked.append(path)
+        await self.may_answer.wait()
+        return await super().get(path)
+
+
+def factory_of(memory: Memory, metadata: MemoryMetadataStore) -> ManagedLedgerFactory:
+    store = MemoryLedgerStore()
+    surroundings = LedgerSurroundings(store, EntryCache(1), LedgerLimits(), Clock(), 1, lambda _: 0, memory)
+    return ManagedLedgerFactory(surroundings, MemoryCursorStore(), metadata)
+
+
+async def test_only_so_many_are_opened_at_once_and_namespaces_take_turns() -> None:
+    memory, metadata = Memory.ample(Clock()), SlowMetadata()
+    memory.documents.limit_to(2 * LEAST_DOCUMENT_BYTES)
+    factory = factory_of(memory, metadata)
+    paths = ["/managed-ledgers/a/1", "/managed-ledgers/a/2", "/managed-ledgers/a/3", "/managed-ledgers/b/1"]
+    opening = [asyncio.ensure_future(factory.open(path)) for path in paths]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert metadata.asked == paths[:2]
+    assert memory.documents.waiting == 2
+    metadata.may_answer.set()
+    opened = await asyncio.gather(*opening)
+    assert [ledger.name for ledger in opened] == paths
+    assert memory.documents.used_bytes == memory.documents.takers == 0
+
+
+async def test_what_cannot_be_opened_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, metadata = Memory.ample(Clock()), MemoryMetadataStore()
+    factory = factory_of(memory, metadata)
+    await (await factory.open("/managed-ledgers/a/1")).close()
+
+    async def fails(*_: object) -> None:
+        raise StoreError("no disk")
+
+    monkeypatch.setattr(metadata, "get", fails)
+    with pytest.raises(StoreError):
+        await factory.open("/managed-ledgers/a/1")
+    assert memory.documents.used_bytes == memory.documents.takers == 0
