@@ -163,6 +163,7 @@ PURE = (
     "managed_ledger.gone_ledgers",
     "managed_ledger.retention",
     "managed_ledger.visibility",
+    "managed_ledger.held_acks",
     "compaction.messages",
     "compaction.stored_entry",
     "compaction.survivors",

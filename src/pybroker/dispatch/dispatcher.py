@@ -282,6 +282,10 @@ class Dispatcher(ABC):
         """`consumer` wants `positions` again; None: everything that it did not acknowledge."""
 
     @abstractmethod
+    def take_back(self, groups: Sequence[tuple[int, Sequence[int]]]) -> Redelivery:
+        """These entries, whole ones by ledger, are to be sent again, whoever holds them; the others are not touched."""
+
+    @abstractmethod
     def reset(self) -> None:
         """The cursor was moved on purpose (seek, clear): forget what was delivered and its counts, keep the consumers.
 

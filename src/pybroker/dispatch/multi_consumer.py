@@ -106,6 +106,18 @@ class MultiConsumerDispatcher(Dispatcher):
                 self._take_back(consumer, ledger_id, (entry_id,))
         return Redelivery(rewind=False, wake=self._can_move())
 
+    def take_back(self, groups: Sequence[tuple[int, Sequence[int]]]) -> Redelivery:
+        holder = self._pending.holder
+        for ledger_id, entry_ids in groups:
+            of_consumer: dict[ConsumerState, list[int]] = {}
+            for entry_id in entry_ids:
+                consumer = holder(Position(ledger_id, entry_id))
+                if consumer is not None:
+                    of_consumer.setdefault(consumer, []).append(entry_id)
+            for consumer, held in of_consumer.items():
+                self._take_back(consumer, ledger_id, held)
+        return Redelivery(rewind=False, wake=self._can_move())
+
     def reset(self) -> None:
         self.redelivery_counts.clear()
         self._forget_deliveries()

@@ -121,6 +121,11 @@ class SingleActiveDispatcher(Dispatcher):
         self._void_reads()
         return Redelivery(rewind=True, wake=self._can_move())
 
+    def take_back(self, groups: Sequence[tuple[int, Sequence[int]]]) -> Redelivery:
+        """Everything that is not acknowledged comes again, as ever: single entries would break the order."""
+        active = self._active
+        return Redelivery(rewind=False, wake=False) if active is None else self.redeliver(active, None)
+
     def reset(self) -> None:
         self.redelivery_counts.clear()
         self._void_reads()

@@ -3,6 +3,10 @@
     version u8 | kind u8 | mark-delete ledger i64, entry i64 | ledger count u32 | ack set count u32
     for each ledger:    ledger id i64 | length u32 | roaring bitmap of deleted entries, portable format
     for each ack set:   ledger id i64 | entry id u32 | word count u32 | words u64, least significant first
+    in version 2:       what transactions hold, to the end (`held_acks.py`)
+
+Version 2 is written only when there is something of that: a cursor that no transaction has acknowledged on stays readable for
+earlier versions.
 
 Kind WHOLE replaces the state, kind CHANGES adds to it: mark-delete only moves forward, deleted entries are united, ack
 sets replace older ones of the same entry.
@@ -18,7 +22,8 @@ from pybroker.errors import StoreError
 from pybroker.model import ack_set
 from pybroker.model.position import Position
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_WITHOUT_HELD = 1
 _WHOLE = 0
 _CHANGES = 1
 _HEADER = struct.Struct("<BBqqII")
@@ -29,7 +34,7 @@ _ACK_SET = struct.Struct("<qII")
 class CursorRecord:
     """A snapshot or delta, read. Raises StoreError when it is damaged or of a version that this code does not know."""
 
-    __slots__ = ("ack_sets", "holes", "is_whole", "mark_delete_position")
+    __slots__ = ("ack_sets", "held", "holes", "is_whole", "mark_delete_position")
 
     def __init__(self, data: bytes) -> None:
         if data and data[0] > FORMAT_VERSION:
@@ -43,7 +48,7 @@ class CursorRecord:
             raise StoreError(f"a cursor record of {len(data)} bytes is damaged: {error}") from error
 
     def _parse(self, data: bytes) -> None:
-        _version, kind, mark_ledger_id, mark_entry_id, ledger_count, ack_set_count = _HEADER.unpack_from(data)
+        version, kind, mark_ledger_id, mark_entry_id, ledger_count, ack_set_count = _HEADER.unpack_from(data)
         self.is_whole = kind == _WHOLE
         self.mark_delete_position = Position(mark_ledger_id, mark_entry_id)
         self.holes: dict[int, BitMap] = {}
@@ -64,22 +69,25 @@ class CursorRecord:
                 raise ValueError("an ack set is cut off")
             self.ack_sets[Position(ledger_id, entry_id)] = int.from_bytes(data[offset:end], "little")
             offset = end
+        self.held = data[offset:] if version > _WITHOUT_HELD else b""
+        offset += len(self.held)
         if offset != len(data) or kind not in (_WHOLE, _CHANGES):
             raise ValueError("bytes left over" if offset != len(data) else f"kind {kind}")
 
 
-def encode_whole(mark: Position, holes: dict[int, BitMap], ack_sets: dict[Position, int]) -> bytes:
+def encode_whole(mark: Position, holes: dict[int, BitMap], ack_sets: dict[Position, int], held: bytes = b"") -> bytes:
     """A record that replaces the state. Bitmaps are brought into their smallest form."""
-    return _encode(_WHOLE, mark, holes, ack_sets)
+    return _encode(_WHOLE, mark, holes, ack_sets, held)
 
 
-def encode_changes(mark: Position, holes: dict[int, BitMap], ack_sets: dict[Position, int]) -> bytes:
+def encode_changes(mark: Position, holes: dict[int, BitMap], ack_sets: dict[Position, int], held: bytes = b"") -> bytes:
     """A record that adds to the state."""
-    return _encode(_CHANGES, mark, holes, ack_sets)
+    return _encode(_CHANGES, mark, holes, ack_sets, held)
 
 
-def _encode(kind: int, mark: Position, holes: dict[int, BitMap], ack_sets: dict[Position, int]) -> bytes:
-    parts = [_HEADER.pack(FORMAT_VERSION, kind, mark.ledger_id, mark.entry_id, len(holes), len(ack_sets))]
+def _encode(kind: int, mark: Position, holes: dict[int, BitMap], ack_sets: dict[Position, int], held: bytes) -> bytes:
+    version = FORMAT_VERSION if held else _WITHOUT_HELD
+    parts = [_HEADER.pack(version, kind, mark.ledger_id, mark.entry_id, len(holes), len(ack_sets))]
     for ledger_id, deleted in holes.items():
         deleted.run_optimize()
         bitmap = deleted.serialize()
@@ -89,4 +97,5 @@ def _encode(kind: int, mark: Position, holes: dict[int, BitMap], ack_sets: dict[
         word_count = ack_set.word_count(bits.bit_length())
         parts.append(_ACK_SET.pack(position.ledger_id, position.entry_id, word_count))
         parts.append(bits.to_bytes(word_count * ack_set.WORD_BYTES, "little"))
+    parts.append(held)
     return b"".join(parts)

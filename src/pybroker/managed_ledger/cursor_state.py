@@ -23,7 +23,9 @@ from dataclasses import dataclass
 
 from pyroaring import BitMap
 
+from pybroker.errors import StoreError
 from pybroker.managed_ledger.cursor_record import CursorRecord, encode_changes, encode_whole
+from pybroker.managed_ledger.held_acks import HeldAcks
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.model import ack_set
 from pybroker.model.position import Position
@@ -62,6 +64,8 @@ class CursorState:
         self._is_replaced = True
         self._new_holes: dict[int, BitMap] = {}
         self._new_ack_sets: set[Position] = set()
+        self.held = HeldAcks()
+        """What open transactions have acknowledged; `held_changed` says that it changed."""
 
     @property
     def mark_delete_position(self) -> Position:
@@ -148,7 +152,12 @@ class CursorState:
         self._holes.clear()
         self._hole_count = 0
         self._ack_sets.clear()
+        self.held.clear()
         self.forget_deltas()
+
+    def held_changed(self) -> None:
+        """Something of `held` did: it is to be stored."""
+        self._is_changed = True
 
     def forget_ledgers(self, ledger_ids: Iterable[int]) -> None:
         """These ledgers exist no more. Only once that is durable: what is forgotten about them is not stored again."""
@@ -309,13 +318,14 @@ class CursorState:
             return None
         if self._is_replaced:
             delta = self.snapshot()
+            self.held.take_changes()
         else:
             sets = {
                 position: self._ack_sets[position.ledger_id][position.entry_id]
                 for position in sorted(self._new_ack_sets)
                 if position.entry_id in self._ack_sets.get(position.ledger_id, {})
             }
-            delta = encode_changes(self.mark_delete_position, self._new_holes, sets)
+            delta = encode_changes(self.mark_delete_position, self._new_holes, sets, self.held.take_changes())
         self._is_changed = False
         self._is_replaced = False
         self._new_holes = {}
@@ -336,7 +346,7 @@ class CursorState:
             for ledger_id, by_entry in self._ack_sets.items()
             for entry_id, bits in by_entry.items()
         }
-        return encode_whole(self.mark_delete_position, self._holes, sets)
+        return encode_whole(self.mark_delete_position, self._holes, sets, self.held.whole())
 
     @staticmethod
     def restore(
@@ -482,6 +492,11 @@ class CursorState:
             _unite(self._holes, ledger_id, deleted)
         for (ledger_id, entry_id), bits in record.ack_sets.items():
             self._ack_sets.setdefault(ledger_id, {})[entry_id] = bits
+        if record.held:
+            try:
+                self.held.apply(record.held)
+            except ValueError as error:
+                raise StoreError(f"a cursor record is damaged: {error}") from error
 
     def _settle(self) -> None:
         """Make the invariants hold after records were added as they are; what was stored is no change to store."""

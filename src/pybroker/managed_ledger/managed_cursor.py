@@ -236,8 +236,8 @@ class ManagedCursor(CursorOwner, AheadHolder):
     def snapshot(self) -> bytes:
         return self.state.snapshot()
 
-    async def _persist(self) -> None:
-        """Return once the state of now is durable. Raises StoreError."""
+    async def persist(self) -> None:
+        """Return once the state of now is durable, with what is on its way. Raises StoreError."""
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: StoreError | None) -> None:
@@ -264,7 +264,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
             message_count = self.ledger.message_count_at_hand(position) or len(unacked_words) * WORD_BITS
             self.state.acknowledge_batch(position, unacked_words, message_count)
         self.rewind()
-        await self._persist()
+        await self.persist()
 
     async def skip(self, entry_count: int) -> int:
         """Acknowledge the next entries that are not acknowledged; how many there were. Durable when it returns."""
@@ -294,7 +294,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
     async def _delete_up_to(self, position: Position) -> int:
         deleted = self.state.mark_delete_to(position)
         self.read_position = max(self.read_position, self.ledger.ledgers.next_position(self.mark_delete_position))
-        await self._persist()
+        await self.persist()
         return deleted
 
     async def set_properties(self, properties: Mapping[str, str]) -> None:

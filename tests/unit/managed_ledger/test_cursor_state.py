@@ -368,10 +368,10 @@ def test_a_newer_or_damaged_record_is_refused_with_the_reason() -> None:
     cursor.acknowledge(5, [3, 5])
     cursor.acknowledge_batch(Position(5, 7), [1], 2)
     good = cursor.snapshot()
-    with pytest.raises(StoreError, match="format version 2"):
-        CursorState.restore(ledgers, START, b"\x02" + good[1:], [])
-    with pytest.raises(StoreError, match="format version 2"):
-        CursorState.restore(ledgers, START, good, [b"\x02"])
+    with pytest.raises(StoreError, match="format version 3"):
+        CursorState.restore(ledgers, START, b"\x03" + good[1:], [])
+    with pytest.raises(StoreError, match="format version 3"):
+        CursorState.restore(ledgers, START, good, [b"\x03"])
     for length in range(len(good)):
         with pytest.raises(StoreError, match="damaged"):
             CursorState.restore(ledgers, START, good[:length], [])

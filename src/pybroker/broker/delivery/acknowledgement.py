@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pybroker.broker.peer import Peer
     from pybroker.config import BrokerConfig
     from pybroker.dispatch.dispatcher import Dispatcher
-    from pybroker.managed_ledger.managed_cursor import ManagedCursor
+    from pybroker.managed_ledger.managed_cursor import ManagedCursor, PersistDone
 
 _VALIDATION_ERRORS = {
     0: "UncompressedSizeCorruption",
@@ -55,8 +55,6 @@ class Acknowledged(NamedTuple):
 
 def refusal(ack: Ack, dispatcher: Dispatcher) -> BrokerError | None:
     """Why a client of that type of subscription may not acknowledge like that."""
-    if ack.txn is not None:
-        return NotAllowedError("transactions are not supported yet")
     if ack.is_cumulative and dispatcher.active_consumer is None:
         return NotAllowedError(f"a {dispatcher.kind} subscription takes individual acknowledgements only")
     return None
@@ -146,6 +144,17 @@ class AckReceipt:
         """Answer it."""
         failure = None if error is None else error.answer("the acknowledgement is not stored: ")
         self._peer.send_ack_response(self._consumer_id, self._request_id, failure)
+
+
+def receipt(consumer: Consumer, ack: Ack) -> PersistDone | None:
+    """What is to be told once `ack` is durable; None when its client does not ask."""
+    return AckReceipt(consumer.peer, consumer.consumer_id, ack.request_id).stored if ack.request_id >= 0 else None
+
+
+def refuse(consumer: Consumer, ack: Ack, refusal: BrokerError) -> None:
+    """Answer it, if its client asks."""
+    if ack.request_id >= 0:
+        consumer.peer.send_ack_response(consumer.consumer_id, ack.request_id, refusal)
 
 
 def count(consumer: Consumer, messages: int, entries: int, now_ms: int) -> None:

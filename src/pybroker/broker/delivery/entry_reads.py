@@ -46,6 +46,12 @@ class EntryReads:
         self.compacted = compacted
         self._next = self._cursor if compacted is None else compacted
 
+    @property
+    def waits_for_transaction(self) -> bool:
+        """Whether there is more, which an open transaction holds back."""
+        ledger = self._cursor.ledger
+        return ledger.visibility.limit is not None and self._cursor.read_position <= ledger.last_confirmed
+
     def rewind(self) -> None:
         """Read again from behind the mark-delete position."""
         self._next.rewind()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pybroker import logs
 from pybroker.broker.delivery import acknowledgement, damaged_entries
-from pybroker.broker.delivery.acknowledgement import Acknowledged, AckReceipt
+from pybroker.broker.delivery.acknowledgement import Acknowledged
 from pybroker.broker.delivery.compacted_reads import CompactedReads
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.delivery.delayed_delivery import DelayedDelivery
@@ -29,6 +29,7 @@ from pybroker.broker.delivery.stages import Stage
 from pybroker.broker.delivery.subscription_base import SubscriptionBase
 from pybroker.broker.limits.dispatch_throttle import throttle_of
 from pybroker.broker.topic.topic_admission import require_room_on_subscription
+from pybroker.broker.transactions.subscription_transactions import SubscriptionTransactions
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan, Redelivery
 from pybroker.dispatch.gates import Gate, Standstill
 from pybroker.dispatch.key_shared import KeySharedDispatcher
@@ -44,7 +45,9 @@ from pybroker.wire.entry_metadata import chunk_of, sticky_key
 if TYPE_CHECKING:
     from pybroker.broker.delivery.entry_kinds import EntryKinds
     from pybroker.broker.topic.topic_commons import TopicCommons
+    from pybroker.managed_ledger.managed_cursor import PersistDone
     from pybroker.model.events import Ack
+    from pybroker.model.transactions import TxnAction, TxnId
 
 
 REPLICATED_PROPERTY = "pulsar.replicated.subscription"
@@ -85,6 +88,9 @@ class Subscription(SubscriptionBase, Pumped):
         self._draining_hashes_cleared_before = 0  # by dispatchers of before
         self.throttle = throttle_of(self, cursor, None)
         self._markers = Markers(kinds, cursor.ledger.visibility, self._pass_over)
+        self.transactions = SubscriptionTransactions(
+            topic, name, cursor, self.settle, lambda: self.dispatcher, self._apply
+        )
         self._filters = self._filter_chain()
         self._stages = self._row_of_stages()
 
@@ -113,7 +119,7 @@ class Subscription(SubscriptionBase, Pumped):
 
     def _row_of_stages(self) -> tuple[Stage, ...]:
         """What entries pass on their way to the dispatcher, by what is in force now."""
-        return (self._markers, self.delayed, *(() if self._filters is None else (self._filters,)))
+        return (self._markers, self.transactions, self.delayed, *(() if self._filters is None else (self._filters,)))
 
     def rates_changed(self) -> None:
         """Go by the dispatch rates that are in force now."""
@@ -241,23 +247,30 @@ class Subscription(SubscriptionBase, Pumped):
         assert dispatcher is not None
         refusal = acknowledgement.refusal(ack, dispatcher)
         if refusal is not None:
-            if ack.request_id >= 0:
-                consumer.peer.send_ack_response(consumer.consumer_id, ack.request_id, refusal)
+            acknowledgement.refuse(consumer, ack, refusal)
             return
         if ack.validation_error >= 0:
             acknowledgement.note_unreadable(consumer, ack)
         what = acknowledgement.decided(ack, self.cursor, self.surroundings.config)
+        if ack.txn is not None:
+            self.transactions.acknowledge(consumer, ack, ack.txn, what)
+            return
         unacked_before = dispatcher.unacked_messages
-        receipt = None
-        if ack.request_id >= 0:
-            receipt = AckReceipt(consumer.peer, consumer.consumer_id, ack.request_id)
-        entries = self.settle(what, receipt)
+        entries = self.settle(what, acknowledgement.receipt(consumer, ack))
         messages = unacked_before - dispatcher.unacked_messages
         acknowledgement.count(consumer, messages, entries, self.surroundings.clock.wall_ms())
 
-    def settle(self, what: Acknowledged, receipt: AckReceipt | None = None) -> int:
-        """Acknowledge this, whoever decided it, with or without consumers; how many entries that acknowledged whole. `receipt`
-        is given once it is durable."""
+    async def end_transaction(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
+        """That transaction has ended: what it acknowledged here counts, or is sent again. Durable when it returns; of what is
+        unknown nothing is left to do. `low_water_mark`: all of that coordinator up to it have ended. Raises BrokerError: ask again.
+        """
+        self.topic.require_open()
+        if not self.is_closed:  # else it is deleted, and nobody will ever ask for these messages
+            await self.transactions.end(txn, action, low_water_mark)
+
+    def settle(self, what: Acknowledged, done: PersistDone | None = None) -> int:
+        """Acknowledge this, whoever decided it, with or without consumers; how many entries that acknowledged whole. `done` is
+        told once it is durable."""
         cursor, dispatcher = self.cursor, self.dispatcher
         before = cursor.mark_delete_position
         entries, can_move = acknowledgement.apply(what, cursor, dispatcher, self.delayed, self._reads.compacted)
@@ -265,7 +278,7 @@ class Subscription(SubscriptionBase, Pumped):
             self.counters.last_mark_delete_advanced_ms = self.surroundings.clock.wall_ms()
             if dispatcher is not None and dispatcher.follows_mark_delete:
                 can_move = dispatcher.mark_delete_moved(cursor.first_unacked_position) or can_move
-        cursor.changed(None if receipt is None else receipt.stored)
+        cursor.changed(done)
         if can_move:
             self.wake()
         if dispatcher is not None and dispatcher.has_unblocked:
@@ -401,17 +414,14 @@ class Subscription(SubscriptionBase, Pumped):
             scan = dispatcher.next_scan()
             if scan is not None:
                 return self._carry_out(scan, dispatcher)
-            return self._gate_at_end() if runs is AT_END else Gate.MEMORY
+            if runs is NO_MEMORY:
+                return Gate.MEMORY
+            return Gate.TRANSACTION if self._reads.waits_for_transaction else Gate.AT_END
         for run in runs:
             self._assign_run(plan, run)
         if plan.scan is not None and not runs:
             dispatcher.scanned(plan, plan.scan, is_at_end=True)
         return None
-
-    def _gate_at_end(self) -> Gate:
-        ledger = self.cursor.ledger
-        has_limit = ledger.visibility.limit is not None
-        return Gate.TRANSACTION if has_limit and self.cursor.read_position <= ledger.last_confirmed else Gate.AT_END
 
     def _gate(self) -> Gate | None:
         """What keeps everything from being read, whoever it is for."""

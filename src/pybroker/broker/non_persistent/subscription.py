@@ -15,7 +15,7 @@ from pybroker.broker.delivery.filter_chain import FilterJury
 from pybroker.broker.delivery.subscription_base import SubscriptionBase
 from pybroker.broker.topic.topic_admission import require_room_on_subscription
 from pybroker.dispatch.non_persistent import NonPersistentDispatcher
-from pybroker.errors import ConsumerBusy
+from pybroker.errors import ConsumerBusy, NotAllowedError
 from pybroker.model.events import Ack, SendRun
 from pybroker.model.hashing import key_hash
 from pybroker.model.position import Position
@@ -97,7 +97,10 @@ class NonPersistentSubscription(SubscriptionBase):
     def acknowledge(self, consumer: Consumer, ack: Ack) -> None:
         """Nothing is kept that it could change; the client is answered as elsewhere."""
         if ack.request_id >= 0:
-            consumer.peer.send_ack_response(consumer.consumer_id, ack.request_id, None)
+            refusal = None
+            if ack.txn is not None:
+                refusal = NotAllowedError("Nothing of a non-persistent topic is acknowledged in transactions")
+            consumer.peer.send_ack_response(consumer.consumer_id, ack.request_id, refusal)
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None:
         """Nothing is kept that could be sent again."""

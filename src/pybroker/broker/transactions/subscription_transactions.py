@@ -1,0 +1,266 @@
+"""The transactions of one subscription: acknowledgements that wait for an end, and what they keep from being delivered.
+
+What is held is part of the cursor's state (`managed_ledger/held_acks.py`), so it is durable with the cursor, survives whoever
+acknowledged, and goes with it. A message that a transaction has acknowledged is not acknowledged yet, and nobody gets it: the
+consumer that it was sent to keeps it; where it is read anew it is set aside here. A commit acknowledges it like anybody; an abort
+has it sent again, its redelivery count risen by one.
+
+Invariants: what is set aside is held; what nobody holds any more is with a consumer, or will be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pybroker import logs
+from pybroker.broker.delivery.acknowledgement import Acknowledged, PartOfBatch, receipt, refuse
+from pybroker.broker.delivery.stages import Stage
+from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan, Redelivery
+from pybroker.errors import (
+    BrokerError,
+    NotAllowedError,
+    StoreError,
+    TooManyRequests,
+    TransactionConflict,
+    TransactionNotFound,
+)
+from pybroker.managed_ledger.held_acks import Hold
+from pybroker.model import ack_set
+from pybroker.model.hashing import key_hash
+from pybroker.model.position import Position
+from pybroker.model.transactions import TxnAction, TxnId
+from pybroker.wire.entry_metadata import sticky_key
+
+if TYPE_CHECKING:
+    from pybroker.broker.delivery.consumer import Consumer
+    from pybroker.broker.topic.topic_commons import TopicCommons
+    from pybroker.managed_ledger.managed_cursor import ManagedCursor, PersistDone
+    from pybroker.model.events import Ack
+
+Settle = Callable[[Acknowledged, "PersistDone"], object]
+
+
+class SubscriptionTransactions(Stage):
+    """Owned by its subscription."""
+
+    def __init__(
+        self,
+        topic: TopicCommons,
+        name: str,
+        cursor: ManagedCursor,
+        settle: Settle,
+        dispatcher: Callable[[], Dispatcher | None],
+        apply: Callable[[Redelivery], None],
+    ) -> None:
+        """`settle` acknowledges and tells when that is durable; `dispatcher` is the one of now, if there is one; `apply` does what
+        it says of entries that are to be sent again."""
+        self._topic = topic
+        self._name = name
+        self._cursor = cursor
+        self._settle = settle
+        self._dispatcher = dispatcher
+        self._apply = apply
+        self._aside: dict[Position, tuple[Dispatcher, ReadPlan, int]] = {}
+        self.opened_ms: dict[TxnId, int] = {}
+        """When its first acknowledgement came, since the topic was loaded."""
+
+    # --- acknowledgements --------------------------------------------------------------------------------------------
+
+    def acknowledge(self, consumer: Consumer, ack: Ack, txn: TxnId, what: Acknowledged) -> None:
+        """Hold what `ack` says until `txn` ends; it is answered once that is durable."""
+        refused = self.hold(txn, what)
+        if refused is None:
+            self._cursor.changed(receipt(consumer, ack))
+        else:
+            refuse(consumer, ack, refused)
+
+    def hold(self, txn: TxnId, what: Acknowledged) -> BrokerError | None:
+        """Hold this for `txn` until it ends; why not, and then nothing of it is held. The cursor's next record stores it."""
+        held, state = self._cursor.state.held, self._cursor.state
+        if not self._cursor.is_durable:
+            return NotAllowedError(
+                f"Subscription {self._name} is not durable: a reader acknowledges nothing in transactions"
+            )
+        if held.has_ended(txn):
+            return TransactionNotFound(f"Transaction {txn} has ended. Please use a new transaction to acknowledge")
+        limit = self._topic.surroundings.config.max_open_transactions_per_topic
+        if 0 < limit <= len(held.open) and txn not in held.open:
+            return TooManyRequests(
+                f"{limit} transactions hold acknowledgements of the subscription: end some (maxOpenTransactionsPerTopic)"
+            )
+        done = self._acknowledged_before(what)
+        if done is not None:
+            return self._conflict(txn, done, "which is acknowledged")
+        what = self._existing(what)
+        found = held.conflict(txn, *what)
+        if found is not None:
+            return self._conflict(txn, found, "in pending ack status")
+        if what != Acknowledged():
+            held.hold(txn, *what)
+            self.opened_ms.setdefault(txn, self._topic.surroundings.clock.wall_ms())
+            state.held_changed()
+        return None
+
+    def _conflict(self, txn: TxnId, position: Position, why: str) -> TransactionConflict:
+        return TransactionConflict(
+            f"[{self._topic.name}][{self._name}] Transaction:{txn} try to ack message:{position} {why}."
+        )
+
+    def _acknowledged_before(self, what: Acknowledged) -> Position | None:
+        """Something of it that is acknowledged already, by a plain acknowledgement or a committed transaction."""
+        state, ledgers = self._cursor.state, self._cursor.ledger.ledgers
+        if what.up_to is not None and ledgers.floor(what.up_to) <= state.mark_delete_position and not what.parts:
+            return what.up_to
+        for ledger_id, entry_ids in what.groups:
+            first = min(entry_ids)
+            if len(entry_ids) == 1:
+                if state.is_deleted(ledger_id, first):
+                    return Position(ledger_id, first)
+                continue
+            if not ledgers.has_ledger(ledger_id):
+                return Position(ledger_id, first)
+            deleted = state.deleted_in(ledger_id)
+            for entry_id in entry_ids:
+                if entry_id <= ledgers.entry_count_of(ledger_id) and entry_id in deleted:
+                    return Position(ledger_id, entry_id)
+        for position, words, count in what.parts:
+            if state.is_deleted(*position):
+                return position
+            left = state.ack_set_of(*position)
+            asked = ack_set.full(count) & ~ack_set.left_of(count, words)
+            if left is not None and asked & ~ack_set.left_of(count, left):
+                return position
+        return None
+
+    def _existing(self, what: Acknowledged) -> Acknowledged:
+        """Without entries that do not exist, as for any acknowledgement."""
+        ledgers = self._cursor.ledger.ledgers
+        up_to = None if what.up_to is None or what.up_to > ledgers.last_position else ledgers.floor(what.up_to)
+        groups = []
+        for ledger_id, entry_ids in what.groups:
+            end = ledgers.entry_count_of(ledger_id)
+            existing = [entry_id for entry_id in entry_ids if 0 <= entry_id < end]
+            if existing:
+                groups.append((ledger_id, existing))
+        parts = [part for part in what.parts if ledgers.has_entry(part.position)]
+        return Acknowledged(up_to, tuple(groups), tuple(parts))
+
+    # --- ends --------------------------------------------------------------------------------------------------------
+
+    async def end(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
+        """Durable when it returns; of what is unknown here nothing is left to do. Raises BrokerError: ask again."""
+        held = self._cursor.state.held
+        await self._end(txn, action)
+        late = held.raise_low_water_mark(txn.most, low_water_mark)
+        for each in late:
+            logs.warning(
+                "transaction.late_acknowledgements",
+                topic=self._topic.name,
+                subscription=self._name,
+                transaction=str(each),
+                action="aborted",
+            )
+            await self._end(each, TxnAction.ABORT)
+
+    async def _end(self, txn: TxnId, action: TxnAction) -> None:
+        state = self._cursor.state
+        hold = state.held.end(txn)
+        self.opened_ms.pop(txn, None)
+        try:
+            if hold is None:
+                # The record of an end that came before may be on its way.
+                await self._cursor.persist()
+                return
+            state.held_changed()
+            stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+            def done(error: StoreError | None) -> None:
+                if stored.done():
+                    return
+                if error is None:
+                    stored.set_result(None)
+                else:
+                    stored.set_exception(error)
+
+            if action is TxnAction.COMMIT:
+                # One record says both: that it ended, and what it acknowledged.
+                parts = [PartOfBatch(*part) for part in hold.left_parts]
+                self._settle(Acknowledged(hold.up_to, hold.groups, parts), done)
+            else:
+                self._cursor.changed(done)
+            self._let_go(hold, is_acknowledged=action is TxnAction.COMMIT)
+            await stored
+        except StoreError as error:
+            raise error.answer(f"the end of transaction {txn} is not stored: ") from error
+
+    def _let_go(self, hold: Hold, *, is_acknowledged: bool) -> None:
+        """What was held is acknowledged now, or to be sent again."""
+        released = self._released(hold)
+        if is_acknowledged:
+            return
+
+        dispatcher, state = self._dispatcher(), self._cursor.state
+        if dispatcher is None:
+            return
+        for of, plan, key_hashes in released:
+            if of is dispatcher:
+                dispatcher.put_back(plan, key_hashes)
+        undone = [(ledger_id, [e for e in ids if not state.is_deleted(ledger_id, e)]) for ledger_id, ids in hold.groups]
+        undone += [(each.ledger_id, [each.entry_id]) for each in hold.parts if not state.is_deleted(*each)]
+        self._apply(dispatcher.take_back(undone))
+
+    def _released(self, hold: Hold) -> list[tuple[Dispatcher, ReadPlan, list[int]]]:
+        """What was set aside for it alone, by the reads that had brought it."""
+        whole = [Position(ledger_id, entry_id) for ledger_id, ids in hold.groups for entry_id in ids]
+        found: dict[tuple[int, int], tuple[Dispatcher, ReadPlan, list[int]]] = {}
+        if hold.up_to is not None:
+            whole += [position for position in self._aside if position <= hold.up_to]
+        for position in (*whole, *hold.parts):
+            aside = self._aside.pop(position, None)
+            if aside is None:
+                continue
+            dispatcher, plan, hash_of_key = aside
+            key = (id(dispatcher), id(plan.epoch))
+            if key not in found:
+                found[key] = (dispatcher, ReadPlan(0, plan.max_bytes, [], plan.epoch), [])
+            of, later, hashes = found[key]
+            assert later.replay is not None
+            later.replay.append(position)
+            later.max_entries += 1
+            if of.needs_key_hashes:
+                hashes.append(hash_of_key)
+        return list(found.values())
+
+    # --- delivery ----------------------------------------------------------------------------------------------------
+
+    def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
+        """What no transaction holds; the rest is set aside until these have ended."""
+        held = self._cursor.state.held
+        if not held:
+            if self._aside:
+                self._aside.clear()
+            return entries
+        whole = held.among(entries.ledger_id, entries.entry_ids)
+        masks = held.parts_of(entries.ledger_id)
+        if not whole and not masks:
+            return entries
+        kept, ack_sets = [], list(entries.ack_sets or [None] * len(entries.entry_ids))
+        for index, entry_id in enumerate(entries.entry_ids):
+            mask = masks.get(entry_id, 0)
+            if mask and entry_id not in whole:
+                count, words = entries.message_counts[index], ack_sets[index]
+                left = (ack_set.full(count) if words is None else ack_set.left_of(count, words)) & ~mask
+                if left:
+                    ack_sets[index] = ack_set.to_words(left)
+                    kept.append(index)
+                    continue
+            elif entry_id not in whole:
+                kept.append(index)
+                continue
+            hashed = key_hash(sticky_key(entries.payloads[index])) if dispatcher.needs_key_hashes else 0
+            self._aside[Position(entries.ledger_id, entry_id)] = (dispatcher, plan, hashed)
+        passed = entries.rows(range(len(entries.entry_ids)))
+        passed.ack_sets = ack_sets if any(words is not None for words in ack_sets) else None
+        return passed if len(kept) == len(ack_sets) else passed.rows(kept)

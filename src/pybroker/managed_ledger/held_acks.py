@@ -1,0 +1,338 @@
+"""Acknowledgements that open transactions hold on one cursor: applied by a commit, forgotten by an abort. Pure.
+
+They are part of the cursor's state and of its records, so a commit is one record that ends the hold and acknowledges what it held:
+there is no moment between the two, and nothing of an ended transaction is left to trim.
+
+A record's part for them is MessagePack: a list of changes in their order, a whole state being one hold for each transaction.
+    [0, most, least, [[ledger, bitmap]...], [[ledger, entry, held bits, messages]...], up_to or nil]    held from now on
+    [1, most, least]                                                                                     ended
+    [2, most, least]                                              all of that coordinator up to `least` have ended
+
+Invariants: no message is held by two transactions; only one holds a cumulative acknowledgement, and then no other holds anything
+that it covers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from pyroaring import BitMap
+
+from pybroker.model import ack_set
+from pybroker.model.position import Position
+from pybroker.model.transactions import TxnId
+
+_HELD, _ENDED, _LOW_WATER_MARK = range(3)
+MAX_ENDED_REMEMBERED = 1000
+"""Ended transactions above the low-water mark whose late acknowledgements are refused, the latest."""
+_NO_PARTS: Mapping[int, int] = {}
+
+Groups = Sequence[tuple[int, Sequence[int]]]
+Parts = Sequence[tuple[Position, Sequence[int], int]]
+"""Position, the words of what stays unacknowledged, and how many messages the batch holds."""
+
+
+class Hold:
+    """What one transaction holds."""
+
+    __slots__ = ("entries", "parts", "up_to")
+
+    def __init__(self) -> None:
+        self.entries: dict[int, BitMap] = {}
+        """Whole entries, by ledger."""
+        self.parts: dict[Position, tuple[int, int]] = {}
+        """Messages of batches: their bits, and how many messages the batch holds."""
+        self.up_to: Position | None = None
+        """Everything up to there."""
+
+    @property
+    def groups(self) -> list[tuple[int, list[int]]]:
+        return [(ledger_id, list(bitmap)) for ledger_id, bitmap in self.entries.items()]
+
+    @property
+    def left_parts(self) -> list[tuple[Position, list[int], int]]:
+        """The batches, with the words of what stays unacknowledged."""
+        return [
+            (position, ack_set.to_words(ack_set.full(count) & ~bits), count)
+            for position, (bits, count) in self.parts.items()
+        ]
+
+    @property
+    def entry_count(self) -> int:
+        """Entries of which it holds something, but for what a cumulative one covers."""
+        return sum(map(len, self.entries.values())) + len(self.parts)
+
+
+class HeldAcks:
+    """Owned by its cursor's state."""
+
+    def __init__(self) -> None:
+        self.open: dict[TxnId, Hold] = {}
+        self._entries: dict[int, BitMap] = {}  # of all
+        self._parts: dict[int, dict[int, int]] = {}  # of all: held bits
+        self.cumulative: TxnId | None = None
+        """The transaction that holds a cumulative one."""
+        self._ended: dict[TxnId, None] = {}
+        self._low_water_marks: dict[int, int] = {}
+        self._changes: list[list[Any]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.open)
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    def has_ended(self, txn: TxnId) -> bool:
+        return txn in self._ended or txn.least <= self._low_water_marks.get(txn.most, 0)
+
+    @property
+    def up_to(self) -> Position | None:
+        """Up to where everything is held."""
+        return None if self.cumulative is None else self.open[self.cumulative].up_to
+
+    def among(self, ledger_id: int, entry_ids: Sequence[int]) -> BitMap:
+        """Which of these entries, rising, are held whole, by whomever."""
+        up_to, bitmap = self.up_to, self._entries.get(ledger_id)
+        if bitmap is None and (up_to is None or ledger_id > up_to.ledger_id):
+            return BitMap()
+        asked = BitMap(entry_ids)
+        found = BitMap() if bitmap is None else asked & bitmap
+        if up_to is not None and ledger_id <= up_to.ledger_id:
+            if ledger_id < up_to.ledger_id:
+                return asked
+            asked.remove_range(up_to.entry_id + 1, max(up_to.entry_id, entry_ids[-1]) + 1)
+            found |= asked
+        return found
+
+    def parts_of(self, ledger_id: int) -> Mapping[int, int]:
+        """By entry, the bits of messages that are held of batches in this ledger."""
+        return self._parts.get(ledger_id, _NO_PARTS)
+
+    def holder_of(self, position: Position, bits: int = -1) -> TxnId | None:
+        """Which transaction holds something of that entry, of these messages of it."""
+        for txn, hold in self.open.items():
+            if hold.up_to is not None and position <= hold.up_to:
+                return txn
+            bitmap = hold.entries.get(position.ledger_id)
+            if bitmap is not None and position.entry_id in bitmap:
+                return txn
+            if position in hold.parts and hold.parts[position][0] & bits:
+                return txn
+        return None
+
+    def conflict(self, txn: TxnId, up_to: Position | None, groups: Groups, parts: Parts) -> Position | None:
+        """A position that another transaction holds something of; None when there is none."""
+        own = self.open.get(txn)
+        held_up_to = None if self.cumulative in (None, txn) else self.up_to
+        if up_to is not None:
+            if held_up_to is not None:
+                return held_up_to
+            if (found := self._held_by_others_up_to(own, up_to)) is not None:
+                return found
+        for ledger_id, entry_ids in groups:
+            asked = BitMap(entry_ids)
+            if held_up_to is not None and (ledger_id, asked.min()) <= held_up_to:
+                return Position(ledger_id, asked.min())
+            held = asked & self._entries.get(ledger_id, BitMap())
+            if own is not None:
+                held -= own.entries.get(ledger_id, BitMap())
+            if held:
+                return Position(ledger_id, held.min())
+            partly = self._parts.get(ledger_id)
+            if partly is not None:
+                for entry_id in asked & BitMap(partly):
+                    if self._bits_of_others(own, Position(ledger_id, entry_id)):
+                        return Position(ledger_id, entry_id)
+        for position, words, count in parts:
+            bits = ack_set.full(count) & ~ack_set.left_of(count, words)
+            is_covered = held_up_to is not None and position <= held_up_to
+            if is_covered or self._is_whole_of_other(own, position) or self._bits_of_others(own, position) & bits:
+                return position
+        return None
+
+    def _held_by_others_up_to(self, own: Hold | None, up_to: Position) -> Position | None:
+        for other in self.open.values():
+            if other is own:
+                continue
+            for ledger_id, bitmap in other.entries.items():
+                if (ledger_id, bitmap.min()) <= up_to:
+                    return Position(ledger_id, bitmap.min())
+            for position in other.parts:
+                if position <= up_to:
+                    return position
+        return None
+
+    def _is_whole_of_other(self, own: Hold | None, position: Position) -> bool:
+        if position.entry_id not in self._entries.get(position.ledger_id, BitMap()):
+            return False
+        return own is None or position.entry_id not in own.entries.get(position.ledger_id, BitMap())
+
+    def _bits_of_others(self, own: Hold | None, position: Position) -> int:
+        bits = self._parts.get(position.ledger_id, _NO_PARTS).get(position.entry_id, 0)
+        return bits if own is None or position not in own.parts else bits & ~own.parts[position][0]
+
+    # --- changing ----------------------------------------------------------------------------------------------------
+
+    def hold(self, txn: TxnId, up_to: Position | None, groups: Groups, parts: Parts) -> None:
+        """`txn`, with which nothing of this is in conflict, holds it from now on."""
+        bitmaps = [(ledger_id, BitMap(entry_ids)) for ledger_id, entry_ids in groups if entry_ids]
+        bits = [
+            (position, ack_set.full(count) & ~ack_set.left_of(count, words), count) for position, words, count in parts
+        ]
+        self._hold(txn, up_to, bitmaps, bits)
+        self._changes.append(_held_row(txn, up_to, bitmaps, bits))
+
+    def _hold(
+        self,
+        txn: TxnId,
+        up_to: Position | None,
+        bitmaps: Sequence[tuple[int, BitMap]],
+        parts: Sequence[tuple[Position, int, int]],
+    ) -> None:
+        hold = self.open.get(txn)
+        if hold is None:
+            hold = self.open[txn] = Hold()
+        for ledger_id, bitmap in bitmaps:
+            hold.entries[ledger_id] = hold.entries.get(ledger_id, BitMap()) | bitmap
+            self._entries[ledger_id] = self._entries.get(ledger_id, BitMap()) | bitmap
+        for position, bits, count in parts:
+            hold.parts[position] = (hold.parts.get(position, (0, 0))[0] | bits, count)
+            by_entry = self._parts.setdefault(position.ledger_id, {})
+            by_entry[position.entry_id] = by_entry.get(position.entry_id, 0) | bits
+        if up_to is not None:
+            hold.up_to = up_to if hold.up_to is None else max(hold.up_to, up_to)
+            self.cumulative = txn
+
+    def end(self, txn: TxnId) -> Hold | None:
+        """Nothing is held by it any more, and no more of it is taken; what it held, None for nothing."""
+        hold = self._end(txn)
+        if hold is not None:
+            self._changes.append([_ENDED, txn.most, txn.least])
+        return hold
+
+    def _end(self, txn: TxnId) -> Hold | None:
+        if txn.least > self._low_water_marks.get(txn.most, 0):
+            self._ended[txn] = None
+            if len(self._ended) > MAX_ENDED_REMEMBERED:
+                del self._ended[next(iter(self._ended))]
+        hold = self.open.pop(txn, None)
+        if hold is None:
+            return None
+        for ledger_id, bitmap in hold.entries.items():
+            left = self._entries[ledger_id] - bitmap
+            if left:
+                self._entries[ledger_id] = left
+            else:
+                del self._entries[ledger_id]
+        for position, (bits, _) in hold.parts.items():
+            by_entry = self._parts[position.ledger_id]
+            by_entry[position.entry_id] &= ~bits
+            if not by_entry[position.entry_id]:
+                del by_entry[position.entry_id]
+                if not by_entry:
+                    del self._parts[position.ledger_id]
+        if self.cumulative == txn:
+            self.cumulative = None
+        return hold
+
+    def raise_low_water_mark(self, coordinator: int, least: int) -> list[TxnId]:
+        """All transactions of that coordinator up to `least` have ended there; those that hold something here all the same."""
+        if least <= self._low_water_marks.get(coordinator, 0):
+            return []
+        self._raise(coordinator, least)
+        self._changes.append([_LOW_WATER_MARK, coordinator, least])
+        return [txn for txn in self.open if txn.most == coordinator and txn.least <= least]
+
+    def _raise(self, coordinator: int, least: int) -> None:
+        self._low_water_marks[coordinator] = max(least, self._low_water_marks.get(coordinator, 0))
+        for txn in [txn for txn in self._ended if txn.most == coordinator and txn.least <= least]:
+            del self._ended[txn]
+
+    def clear(self) -> None:
+        """Nothing is held any more: the cursor was moved on purpose."""
+        for txn in list(self.open):
+            self._end(txn)
+            self._ended.pop(txn, None)
+
+    # --- records -----------------------------------------------------------------------------------------------------
+
+    @property
+    def has_changes(self) -> bool:
+        return bool(self._changes)
+
+    def take_changes(self) -> bytes:
+        """What changed since the last time; empty for nothing."""
+        changes, self._changes = self._changes, []
+        return msgspec.msgpack.encode(changes) if changes else b""
+
+    def whole(self) -> bytes:
+        """All of it; empty for nothing."""
+        rows = [[_LOW_WATER_MARK, *each] for each in self._low_water_marks.items()]
+        rows += [
+            _held_row(txn, hold.up_to, list(hold.entries.items()), _part_rows(hold)) for txn, hold in self.open.items()
+        ]
+        return msgspec.msgpack.encode(rows) if rows else b""
+
+    def apply(self, record: bytes) -> None:
+        """A stored part of a record. Raises ValueError when it is damaged."""
+        try:
+            for kind, most, least, *rest in msgspec.msgpack.decode(record, type=list[list[Any]]):
+                txn = TxnId(int(most), int(least))
+                if kind == _LOW_WATER_MARK:
+                    self._raise(*txn)
+                elif kind == _ENDED:
+                    self._end(txn)
+                else:
+                    entries, parts, up_to = rest
+                    bitmaps = [(int(ledger_id), BitMap.deserialize(data)) for ledger_id, data in entries]
+                    self._hold(
+                        txn,
+                        None if up_to is None else Position(*up_to),
+                        bitmaps,
+                        [
+                            (Position(ledger_id, entry_id), int.from_bytes(bits, "little"), count)
+                            for ledger_id, entry_id, bits, count in parts
+                        ],
+                    )
+        except (msgspec.MsgspecError, TypeError, KeyError) as error:
+            raise ValueError(f"held acknowledgements: {error}") from error
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between calls; slow, for tests."""
+        entries: dict[int, BitMap] = {}
+        parts: dict[int, dict[int, int]] = {}
+        for hold in self.open.values():
+            for ledger_id, bitmap in hold.entries.items():
+                assert bitmap, "an empty bitmap is kept"
+                assert not bitmap & entries.get(ledger_id, BitMap()), "an entry is held by two"
+                entries[ledger_id] = entries.get(ledger_id, BitMap()) | bitmap
+            for position, (bits, _) in hold.parts.items():
+                by_entry = parts.setdefault(position.ledger_id, {})
+                assert not by_entry.get(position.entry_id, 0) & bits, "a message is held by two"
+                by_entry[position.entry_id] = by_entry.get(position.entry_id, 0) | bits
+        assert entries == self._entries
+        assert parts == self._parts
+        cumulative = [txn for txn, hold in self.open.items() if hold.up_to is not None]
+        assert cumulative == ([] if self.cumulative is None else [self.cumulative])
+
+
+def _part_rows(hold: Hold) -> Iterator[tuple[Position, int, int]]:
+    for position, (bits, count) in hold.parts.items():
+        yield position, bits, count
+
+
+def _held_row(
+    txn: TxnId,
+    up_to: Position | None,
+    bitmaps: Sequence[tuple[int, BitMap]],
+    parts: Iterator[tuple[Position, int, int]] | Sequence[tuple[Position, int, int]],
+) -> list[Any]:
+    return [
+        _HELD,
+        txn.most,
+        txn.least,
+        [[ledger_id, bitmap.serialize()] for ledger_id, bitmap in bitmaps],
+        [[*position, bits.to_bytes((bits.bit_length() + 7) // 8, "little"), count] for position, bits, count in parts],
+        None if up_to is None else list(up_to),
+    ]
