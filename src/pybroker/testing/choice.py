@@ -1,0 +1,33 @@
+"""Which broker tests get: an embedded one, or a real one that was named on the command line or in the environment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pybroker.testing.broker import TestBroker
+
+URL_VARIABLE = "PULSAR_URL"
+ADMIN_URL_VARIABLE = "PULSAR_ADMIN_URL"
+
+
+def open_broker(
+    directory: str | Path | None = None,
+    *,
+    url: str | None = None,
+    admin_url: str | None = None,
+    **settings: object,
+) -> TestBroker:
+    """A broker for tests, to be closed: the real one at `url`, else at `PULSAR_URL` of the environment with `PULSAR_ADMIN_URL`,
+    else an embedded one, for which alone `directory` and `settings` are."""
+    if url is None:
+        url, admin_url = os.environ.get(URL_VARIABLE), os.environ.get(ADMIN_URL_VARIABLE)
+    if url:
+        from pybroker.testing.remote import RemoteTestBroker  # noqa: PLC0415  (one of both is loaded)
+
+        return RemoteTestBroker(url, admin_url)
+    from pybroker.testing.broker import EmbeddedTestBroker  # noqa: PLC0415
+
+    return EmbeddedTestBroker(directory, **settings)
