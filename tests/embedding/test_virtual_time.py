@@ -176,6 +176,13 @@ def test_time_goes_on_while_the_broker_is_down_and_never_back(broker: BrokerThre
         broker.clock.advance(milliseconds=float("nan"))
 
 
+async def test_what_is_checked_from_time_to_time_is_checked_from_the_start_on() -> None:
+    async with embed() as broker:
+        checks = broker.broker.service.maintenance.quota_check_duration_s
+        await broker.clock.advance(hours=1)
+        assert checks.count >= 50
+
+
 async def test_on_its_callers_loop_advance_is_awaited() -> None:
     async with embed() as broker:
         before = broker.clock.now()

@@ -17,7 +17,7 @@ from pybroker.surroundings import Surroundings, Timer
 
 STEPS = 500
 """Into so many steps one advance is divided at most: what comes round more often than that comes round less often meanwhile."""
-SETTLE_TURNS = 4
+SETTLE_TURNS = 6
 """Of the loop, after each step: a timer that rings, a pump that runs, a write that completes, whoever waited for it."""
 LONGEST_SETTLE_S = 10.0
 """Of the machine's time: somebody waits for something else than time, and the advance goes on."""
@@ -105,6 +105,7 @@ class VirtualSurroundings(Surroundings):
 
     async def advance(self, milliseconds: float, settle: Callable[[], Awaitable[None]]) -> None:
         """Let so much time pass at once, with everything that is due in it; `settle` ends when the broker has done what it can."""
+        await self._settle()  # who has just been started may still have to fall asleep
         left_ms, shortest_ms = milliseconds, milliseconds / STEPS
         while left_ms > 0 and not self._is_closed:
             next_ms = self._next_due_ms()
