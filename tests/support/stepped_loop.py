@@ -80,7 +80,7 @@ def _work(future: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any
 class NoThreads(Threads):
     """What is handed to a pool is done at once, or, by `run_in_executor` of a SteppedLoop, at a drawn moment."""
 
-    def pool(self, name: str, count: int = 1) -> Executor:
+    def pool(self, name: str, count: int = 1, *, niceness: int = 0) -> Executor:
         return InlineExecutor()
 
     def start(self, name: str, work: Callable[[], None]) -> threading.Thread:

@@ -41,6 +41,8 @@ from pybroker.storage.segments import segment_path
 from pybroker.storage.stats import StoreStats
 from pybroker.storage.surroundings import StoreSurroundings
 
+BULK_NICENESS = 10
+"""Of threads of bulk reads: without it they took the processor from the loop, and publishing waited for milliseconds."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -65,7 +67,7 @@ class LedgerReads:
         self._loop = asyncio.get_running_loop()
         self._pool = surroundings.threads.pool("ledger-read", options.read_threads)
         # Apart from the others: who takes his data slowly keeps a thread, and consumers must not wait for that.
-        self._bulk_pool = surroundings.threads.pool("bulk-read", options.bulk_read_threads)
+        self._bulk_pool = surroundings.threads.pool("bulk-read", options.bulk_read_threads, niceness=BULK_NICENESS)
         self._indexes = IndexCache(options.index_cache_points)
         self._files = OpenFiles(disk, options.max_open_segments)
         self._damaged: dict[int, BitMap] = {}

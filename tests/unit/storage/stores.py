@@ -59,8 +59,8 @@ class Listener(AppendListener):
 class FilesAtOnce(Threads):
     """Journal files are made and freed at once and not in the background: the directory of a store at rest can be copied."""
 
-    def pool(self, name: str, count: int = 1) -> Executor:
-        return InlineExecutor() if name == "journal-files" else super().pool(name, count)
+    def pool(self, name: str, count: int = 1, *, niceness: int = 0) -> Executor:
+        return InlineExecutor() if name == "journal-files" else super().pool(name, count, niceness=niceness)
 
 
 class Owner(CursorOwner):
