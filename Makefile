@@ -140,6 +140,7 @@ test-long: $(STAMP)
 
 # In front of the PySpark of the environment, for Spark's workers too: they take over PYTHONPATH.
 $(OLDER_PYSPARK)/.installed: | $(SPARK_STAMP)
+	rm -rf $(OLDER_PYSPARK)  # pip leaves what is there as it is, and what was cut off with it
 	$(BIN)/python -m pip install --quiet --no-deps --target $(OLDER_PYSPARK) pyspark==$(notdir $(OLDER_PYSPARK))
 	touch $@
 
