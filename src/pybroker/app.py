@@ -42,6 +42,7 @@ from pybroker.metadata.memory import MemoryMetadataStore
 from pybroker.metadata.resources import Resources
 from pybroker.metadata.sqlite import SqliteMetadataStore
 from pybroker.metadata.store import MetadataStore
+from pybroker.model.memory_parts import write_buffers
 from pybroker.model.policies import ClusterData
 from pybroker.server.command_table import command_table
 from pybroker.server.connection import Connection
@@ -260,14 +261,14 @@ class Broker:
             return self._stores.ledgers, self._stores.cursors
         if config.ledger_store == "memory":
             return MemoryLedgerStore(entry_time_ms), MemoryCursorStore()
-        writes = self.surroundings.memory.writes
+        buffers = write_buffers(config.checkpoint_max_bytes, self.surroundings.memory.writes.most_bytes)
         options = LocalStoreOptions(
             sync_data=config.journal_sync_data,
             direct_io=config.journal_direct_io,
             journal_file_bytes=config.journal_file_size_mb * _MIB,
             max_batch_bytes=config.journal_max_batch_bytes,
-            checkpoint_max_bytes=min(config.checkpoint_max_bytes, writes.most_bytes // 2),
-            journal_max_bytes=min(LocalStoreOptions().journal_max_bytes, writes.most_bytes),
+            checkpoint_max_bytes=buffers.checkpoint_bytes,
+            journal_max_bytes=min(LocalStoreOptions().journal_max_bytes, buffers.all_bytes),
             checkpoint_max_entries=config.checkpoint_max_entries,
             read_threads=config.ledger_read_threads,
             bulk_read_threads=config.max_concurrent_bulk_reads,

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from pybroker.clock import Clock
-from pybroker.memory import DELIVERY_BYTES, LEAST_DELIVERY_BYTES, AheadHolder, Memory
-from pybroker.model.memory_parts import MIB, OwnBounds, counted_bytes, process_limit_bytes
+from pybroker.memory import DELIVERY_BYTES, LEAST_DELIVERY_BYTES, AheadHolder, Holding, Memory
+from pybroker.model.memory_parts import MIB, OwnBounds, counted_bytes, process_limit_bytes, write_buffers
 
 
 class Holder(AheadHolder):
@@ -91,3 +91,46 @@ def test_every_part_has_room_with_any_limit(limit_mb: int) -> None:
     memory = Memory(limit_mb * MIB, OwnBounds(), Clock())
     assert memory.budget.limit_bytes == counted_bytes(limit_mb * MIB)
     assert all(part.room() > 0 for part in memory.budget.parts.values())
+
+
+def test_write_buffers_are_two_checkpoints_within_their_part() -> None:
+    assert write_buffers(32 * MIB, 1000 * MIB) == (32 * MIB, 64 * MIB)
+    assert write_buffers(100 * MIB, 1000 * MIB) == (100 * MIB, 200 * MIB)
+    assert write_buffers(32 * MIB, 50 * MIB) == (25 * MIB, 50 * MIB)
+    assert write_buffers(MIB, 1000 * MIB) == (MIB, 64 * MIB), "frequent checkpoints are no reason to wait for each"
+
+
+def test_what_is_held_beyond_a_floor_is_counted_and_given_back(memory: Memory) -> None:
+    holding = Holding(memory, memory.answers)
+    holding.count(100)
+    assert (holding.size_bytes, memory.answers.used_bytes) == (100, 100)
+    holding.close()
+    holding.close()
+    assert memory.budget.used_bytes == 0
+
+
+async def test_who_holds_more_than_a_floor_waits_for_the_floor_alone(memory: Memory) -> None:
+    floor_bytes = memory.answers.floor_bytes
+    large = Holding(memory, memory.answers)
+    await large.wait("a", 100 * floor_bytes)
+    assert large.size_bytes == memory.answers.used_bytes == 100 * floor_bytes
+    small = Holding(memory, memory.answers)
+    waits = asyncio.ensure_future(small.wait("b", 1))
+    await waiting(memory, 1)
+    large.close()
+    await waits
+    assert memory.answers.used_bytes == 1
+    small.close()
+    assert memory.budget.used_bytes == memory.answers.takers == 0
+
+
+async def test_a_holding_that_is_cancelled_while_it_waits_holds_nothing(memory: Memory) -> None:
+    large, small = Holding(memory, memory.views), Holding(memory, memory.views)
+    await large.wait("a", memory.views.most_bytes)
+    waits = asyncio.ensure_future(small.wait("b", 10))
+    await waiting(memory, 1)
+    waits.cancel()
+    await asyncio.wait([waits])
+    small.close()
+    large.close()
+    assert memory.budget.used_bytes == memory.views.takers == memory.budget.waiting == 0

@@ -19,6 +19,8 @@ GROUP_SHARE = 0.9
 MACHINE_SHARE = 0.5
 LEAST_BYTES = 24 * MIB
 UNKNOWN_MACHINE_BYTES = 2048 * MIB
+LEAST_WRITES_BYTES = 64 * MIB
+"""Of entries that are in no segment file yet, before appends wait, where there is memory for that."""
 
 READS = "reads"
 OUTBOXES = "outboxes"
@@ -57,6 +59,22 @@ def process_limit_bytes(asked_bytes: int, found_bytes: int, *, is_of_group: bool
 def counted_bytes(process_limit_bytes: int) -> int:
     """What of that is divided among the parts."""
     return max(LEAST_BYTES, int((process_limit_bytes - PROCESS_BYTES) * COUNTED_SHARE))
+
+
+class WriteBuffers(NamedTuple):
+    """How much may be in memory and in no segment file: at the first a checkpoint begins, at the second appends wait for it."""
+
+    checkpoint_bytes: int
+    all_bytes: int
+
+
+def write_buffers(checkpoint_bytes: int, most_bytes: int) -> WriteBuffers:
+    """For checkpoints of `checkpoint_bytes` where entries may take `most_bytes`: what comes while one is written is as much again.
+
+    More would be no faster for long, as the disk has to take it all the same; what small checkpoints leave is no reason to wait.
+    """
+    checkpoint_bytes = min(checkpoint_bytes, most_bytes // 2)
+    return WriteBuffers(checkpoint_bytes, min(most_bytes, max(2 * checkpoint_bytes, LEAST_WRITES_BYTES)))
 
 
 def divided(limit_bytes: int, own: OwnBounds) -> MemoryBudget[T]:

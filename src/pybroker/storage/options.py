@@ -16,7 +16,7 @@ class LocalStoreOptions:
     direct_io: bool = True
     max_batch_bytes: int = 4 << 20
     journal_file_bytes: int = 64 << 20
-    checkpoint_max_bytes: int = 48 << 20
+    checkpoint_max_bytes: int = 32 << 20
     checkpoint_max_entries: int = 100_000
     read_threads: int = 2
     bulk_read_threads: int = 8
