@@ -1,0 +1,62 @@
+"""A broker with as little memory as there can be: what comes at once waits, and all of it is answered."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pulsar
+import pytest
+from tests.support.broker_process import BrokerProcess
+from tests.support.rest import call
+
+TOPIC = "persistent://public/default/large"
+MESSAGE_BYTES = 4_000_000
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    directory: Path = tmp_path_factory.mktemp("little")
+    with BrokerProcess(directory, {"brokerMemoryLimitMB": "100"}).running_well() as running:
+        yield running
+
+
+def waits_of(broker: BrokerProcess, part: str) -> int:
+    """How often somebody had to wait for that part."""
+    line = f'pybroker_memory_waits_total{{cluster="standalone",part="{part}"}} '
+    return next(int(each.removeprefix(line)) for each in broker.get("/metrics").splitlines() if each.startswith(line))
+
+
+def used_bytes(broker: BrokerProcess) -> dict[str, int]:
+    """By part, but for what stays."""
+    lines = [line for line in broker.get("/metrics").splitlines() if line.startswith("pybroker_memory_used_bytes{")]
+    used = {line.split('part="')[1].split('"')[0]: int(line.split()[1]) for line in lines}
+    return {part: size for part, size in used.items() if part in ("requests", "views", "documents", "lists")}
+
+
+def test_all_who_look_at_large_messages_or_list_topics_at_once_are_answered(broker: BrokerProcess) -> None:
+    admin = f"{broker.http_url}/admin/v2"
+    assert call(f"{admin}/persistent/public/default/many/partitions", "PUT", body=300).status == 204
+    client = pulsar.Client(broker.url)
+    try:
+        client.subscribe(TOPIC, "s")
+        client.create_producer(TOPIC).send(b"x" * MESSAGE_BYTES)
+        client.create_producer("persistent://public/default/many").send(b"loads all of them")
+
+        def look(number: int) -> int:
+            if number % 2:
+                return len(call(f"{admin}/persistent/public/default").json)
+            with urllib.request.urlopen(f"{admin}/persistent/public/default/large/subscription/s/position/1") as answer:
+                return len(answer.read())
+
+        with ThreadPoolExecutor(20) as threads:
+            found = list(threads.map(look, range(40)))
+        assert set(found[::2]) == {MESSAGE_BYTES}
+        assert set(found[1::2]) == {301}
+        assert waits_of(broker, "views") > 0
+        assert waits_of(broker, "documents") > 0
+        assert set(used_bytes(broker).values()) == {0}
+    finally:
+        client.close()
