@@ -459,17 +459,20 @@ class Topic(TopicBase, ManagedLedgerListener):
                 self.transactions.closed()
 
     async def delete(self) -> None:
-        """Fence and drop everything that is stored."""
+        """Fence and drop everything that is stored. Raises StoreError; it is closed all the same, what is left can be opened."""
         self.fence()
         await self.tasks.close()
         await self.registry.ended()
         for subscription in self.subscriptions.values():
             subscription.delayed.drop()
             subscription.release_memory()
-        # First: a topic of that name that is made later must not inherit what is set for this one.
-        await self.commons.resources.forget_topic(self.name)
-        await self.commons.schemas.drop(self.name)
         try:
+            # First: a topic of that name that is made later must not inherit what is set for this one.
+            await self.commons.resources.forget_topic(self.name)
+            await self.commons.schemas.drop(self.name)
             await self.commons.ledgers.delete(self.ledger)
         finally:
-            self.transactions.closed()
+            try:
+                await self.ledger.close()
+            finally:
+                self.transactions.closed()
