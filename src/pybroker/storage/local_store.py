@@ -206,7 +206,7 @@ class LocalStore(LedgerStore, CursorStore):
         ledger.next_entry_id += len(run.payloads)
         ledger.pending_runs += 1
         held = self._held
-        if (held and held.holds(run.ledger_id)) or not self._admits(ledger):
+        if (held and held.holds(run.listener)) or not self._admits(ledger):
             held.hold(run)
         else:
             self._admit(ledger, run)

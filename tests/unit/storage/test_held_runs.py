@@ -1,4 +1,4 @@
-"""Appends that wait for a checkpoint: in their order by ledger, ledgers in turns."""
+"""Appends that wait for a checkpoint: in their order by owner, owners in turns."""
 
 from pybroker.storage.held_runs import HeldRuns
 from pybroker.storage.ledger_store import AppendRun
@@ -11,8 +11,12 @@ class Nobody:
         raise AssertionError
 
 
+OWNERS = [Nobody() for _ in range(4)]
+"""The ledgers 1, 11 and 21 are those of the first, and so on."""
+
+
 def run(ledger_id: int, entry_id: int) -> AppendRun:
-    return AppendRun(Nobody(), ledger_id, entry_id, [b"x"], [1], 1, None)
+    return AppendRun(OWNERS[ledger_id % 10], ledger_id, entry_id, [b"x"], [1], 1, None)
 
 
 def places(runs: list[AppendRun]) -> list[tuple[int, int]]:
@@ -44,8 +48,8 @@ def test_a_ledger_that_may_not_go_stops_no_other_and_is_asked_once() -> None:
 
     assert places(list(runs.release(may_go))) == [(2, 2), (2, 3)]
     assert asked == [1, 2, 2]
-    assert runs.holds(1)
-    assert not runs.holds(2)
+    assert runs.holds(OWNERS[1])
+    assert not runs.holds(OWNERS[2])
 
 
 def test_turns_go_on_where_they_ended() -> None:
@@ -68,4 +72,19 @@ def test_all_runs_of_a_ledger_or_of_all_are_taken() -> None:
     assert runs.take(1) == []
     assert len(runs) == 2
     assert places(runs.take_all()) == [(2, 1), (3, 3)]
+    assert not runs
+
+
+def test_who_goes_on_in_another_ledger_does_not_overtake_himself() -> None:
+    runs = held(1, 2, 11, 1)
+    assert runs.holds(OWNERS[1])
+    assert places(list(runs.release(lambda each: each.ledger_id != 1))) == [(2, 1)]
+    assert places(list(runs.release(lambda _: True))) == [(1, 0), (11, 2), (1, 3)]
+
+
+def test_the_runs_of_a_ledger_are_taken_from_among_those_of_its_owner() -> None:
+    runs = held(1, 11, 1, 21)
+    assert places(runs.take(1)) == [(1, 0), (1, 2)]
+    assert len(runs) == 2
+    assert places(list(runs.release(lambda _: True))) == [(11, 1), (21, 3)]
     assert not runs
