@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from pybroker.storage.layout.segment import Block
 
 
+WRONG_CHECKSUM = "wrong checksum of the payload"
+
+
 class DamagedBlocks(Exception):
     """Blocks that do not hold what was written: entries `first_entry_id` up to and with `last_entry_id` cannot be read here."""
 
@@ -104,6 +107,13 @@ class BlockReader:
         return True
 
     def _take(self, data: memoryview, block: Block, skip: int, take: int, found: _Found) -> None:
+        if len(block.lengths) == 1:  # a large entry, such as a batch: arrays would cost as much as its checksum does
+            if crc32c(data[block.payload_offset : block.end_offset]) != block.checksums[0]:
+                raise DamagedBlocks(self.next_entry_id, self.next_entry_id, WRONG_CHECKSUM)
+            found.starts.append(np.array((block.payload_offset,), np.int64))
+            found.lengths.append(np.array((block.payload_bytes,), np.int64))
+            self.next_entry_id += 1
+            return
         lengths = np.frombuffer(block.lengths, dtype=np.uint32).astype(np.int64)
         ends = block.payload_offset + np.cumsum(lengths)
         starts = (ends - lengths)[skip : skip + take]
@@ -120,7 +130,7 @@ class BlockReader:
             found.lengths.append(lengths[skip : skip + take])
             self.next_entry_id += take
         if wrong is not None:
-            raise DamagedBlocks(self.next_entry_id, self.next_entry_id, "wrong checksum of the payload")
+            raise DamagedBlocks(self.next_entry_id, self.next_entry_id, WRONG_CHECKSUM)
 
     def _damage(self, reason: str) -> DamagedBlocks:
         return DamagedBlocks(self.next_entry_id, self.end_entry_id - 1, reason)
