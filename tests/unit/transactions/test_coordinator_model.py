@@ -1,0 +1,294 @@
+"""A coordinator beside what its clients were answered, through crashes between any two turns of the loop; and its planted bugs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.transactions.coordinator_world import World
+
+from pybroker.managed_ledger.retention import RetentionLimits
+from pybroker.model.transactions import TxnAction, TxnId
+from pybroker.transactions import log_places, transaction_log
+from pybroker.transactions.coordinator import Coordinator
+from pybroker.transactions.coordinator_state import CoordinatorState, Status, Transaction
+from pybroker.transactions.endings import Endings
+from pybroker.transactions.log_places import LogPlaces
+from pybroker.transactions.records import FORMAT_VERSION, Kind, Record
+from pybroker.transactions.transaction_log import TransactionLog
+
+TOPICS = ["a", "b", "c"]
+Step = tuple[str, int, int]
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["new", "new", "add", "add", "commit", "commit", "abort", "refuse", "allow", "time", "ring", "crash", "turn"]
+        ),
+        st.integers(0, 5),
+        st.integers(0, 12),
+    ),
+    max_size=40,
+)
+
+
+@pytest.fixture(autouse=True)
+def short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs are shortened after a few records, and ledgers hold ten."""
+    monkeypatch.setattr(log_places, "FEW_RECORDS", 4)
+    monkeypatch.setattr(log_places, "RECORDS_EACH", 2)
+    monkeypatch.setattr(log_places, "AGAIN_AT_ONCE", 2)
+
+
+async def walk(steps: list[Step]) -> None:
+    world = World()
+    await world.start()
+    try:
+        for name, which, turns in steps:
+            step(world, name, which)
+            await world.turn(turns)
+            if name == "crash":
+                await world.crash()
+            elif turns > 10:
+                await world.settle()
+                world.check()
+        await world.settle()
+        world.check()
+        await world.crash()
+        await world.finish()
+        await world.crash()
+        assert not len(world.coordinator.state), "it came back after a restart"
+        assert world.highest_mark <= world.coordinator.state.last_least
+        world.new(1000)
+        await world.settle()
+        await world.finish()
+    finally:
+        await asyncio.wait_for(world.stop(), 5)
+
+
+def step(world: World, name: str, which: int) -> None:
+    txns = list(world.known)
+    if name == "new":
+        world.new(1000 * (1 + which))
+    elif name in ("refuse", "allow"):
+        (world.refusing.add if name == "refuse" else world.refusing.discard)(TOPICS[which % 3])
+    elif name == "time":
+        world.stack.clock.now_ms += 700
+        world.surroundings.ring()
+    elif name == "ring":
+        world.surroundings.ring()
+    elif txns and name in ("add", "commit", "abort"):
+        txn = txns[-1 - which // 3 % len(txns)]
+        if name == "add":
+            world.add(txn, TOPICS[which % 3])
+        else:
+            world.end(txn, TxnAction.COMMIT if name == "commit" else TxnAction.ABORT)
+
+
+@settings(max_examples=20)
+@given(STEPS)
+def test_whatever_is_interrupted_transactions_end_once_everywhere_and_in_one_way(steps: list[Step]) -> None:
+    asyncio.run(walk(steps))
+
+
+# --- planted bugs ---------------------------------------------------------------------------------------------------------
+
+LONG: list[Step] = [
+    ("new", 5, 11),
+    ("add", 0, 11),
+    *[("new", 0, 11), ("add", 0, 11), ("commit", 0, 11)] * 12,
+    ("refuse", 1, 0),
+    ("new", 5, 11),
+    ("add", 0, 11),
+    ("add", 1, 11),
+    ("commit", 0, 11),
+    ("crash", 0, 0),
+    ("abort", 0, 11),
+    ("allow", 0, 11),
+    ("ring", 0, 11),
+    ("crash", 0, 0),
+    ("new", 0, 11),
+    ("allow", 1, 0),
+    ("commit", 0, 0),
+    ("abort", 0, 3),
+    ("commit", 0, 11),
+    ("time", 0, 11),
+    ("time", 0, 11),
+    ("time", 0, 11),
+    *[("new", 0, 11)] * 3,
+    ("crash", 0, 0),
+    ("new", 0, 11),
+    ("time", 0, 11),
+]
+
+
+def test_the_long_walk_that_finds_planted_bugs_passes_without_any() -> None:
+    asyncio.run(walk(LONG))
+
+
+def _no_last_id(patch: pytest.MonkeyPatch) -> None:
+    """The highest id is found in the records of NEW only, and the log is trimmed to its end."""
+    apply = CoordinatorState.apply
+
+    def forgetful(self: CoordinatorState, record: Record) -> object:
+        last = self.last_least
+        found = apply(self, record)
+        if record.kind is not Kind.NEW:
+            self.last_least = last
+        return found
+
+    patch.setattr(CoordinatorState, "apply", forgetful)
+
+
+def _answers_before_topics_know(patch: pytest.MonkeyPatch) -> None:
+    begin_end = Coordinator._begin_end
+
+    def hasty(self: Coordinator, transaction: Transaction, action: TxnAction) -> asyncio.Future[None]:
+        ended = begin_end(self, transaction, action)
+        if not ended.done():
+            ended.set_result(None)
+        return ended
+
+    patch.setattr(Coordinator, "_begin_end", hasty)
+
+
+def _tells_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
+    """And then dies: the next run does not know that it has committed."""
+    append = Coordinator._append
+
+    def lost(self: Coordinator, record: Record) -> asyncio.Future[None]:
+        if record.kind in (Kind.COMMITTING, Kind.ABORTING):
+            self.state.apply(record)
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            done.set_result(None)
+            return done
+        return append(self, record)
+
+    patch.setattr(Coordinator, "_append", lost)
+
+
+def _changes_direction(patch: pytest.MonkeyPatch) -> None:
+    def end(self: CoordinatorState, transaction: Transaction, action: TxnAction) -> Record | None:
+        kind = Kind.COMMITTING if action is TxnAction.COMMIT else Kind.ABORTING
+        if transaction.status is Status.OPEN or transaction.action is not action:
+            return Record(FORMAT_VERSION, kind, transaction.id.least, self.last_least)
+        return None
+
+    patch.setattr(CoordinatorState, "end", end)
+
+
+def _gives_up_on_a_topic(patch: pytest.MonkeyPatch) -> None:
+    attempt = Endings._attempt
+
+    async def once(self: Endings, ending: object) -> None:
+        await attempt(self, ending)  # type: ignore[arg-type]
+        found = self._by_id.pop(ending.txn_id, None)  # type: ignore[attr-defined]
+        if found is not None:
+            self._done(found)
+
+    patch.setattr(Endings, "_attempt", once)
+
+
+def _recovers_only_open_ones(patch: pytest.MonkeyPatch) -> None:
+    go_on = Coordinator._go_on
+
+    def partly(self: Coordinator) -> None:
+        self._tell = lambda _transaction: None  # type: ignore[method-assign]
+        go_on(self)
+        del self._tell
+
+    patch.setattr(Coordinator, "_go_on", partly)
+
+
+def _forgets_time_outs_of_an_earlier_run(patch: pytest.MonkeyPatch) -> None:
+    go_on = Coordinator._go_on
+
+    def without(self: Coordinator) -> None:
+        time_out_at = self._time_out_at
+        self._time_out_at = lambda _transaction, _due_ms: None  # type: ignore[method-assign]
+        go_on(self)
+        self._time_out_at = time_out_at  # type: ignore[method-assign]
+
+    patch.setattr(Coordinator, "_go_on", without)
+
+
+def _keeps_the_log(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(log_places, "FEW_RECORDS", 1 << 30)
+    patch.setattr(TransactionLog, "_let_go", lambda _self: None)
+
+
+def _trims_what_is_open(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(log_places, "FEW_RECORDS", 1 << 30)
+    patch.setattr(LogPlaces, "needed_from", lambda _self, last: last)
+
+
+def _low_water_mark_too_high(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CoordinatorState, "low_water_mark", property(lambda self: self.last_least))
+
+
+def _writes_again_without_participants(patch: pytest.MonkeyPatch) -> None:
+    whole = CoordinatorState.whole
+
+    def bare(self: CoordinatorState, transaction: Transaction) -> Record:
+        found = whole(self, transaction)
+        return Record(found.v, found.kind, found.least, found.last, found.opened_ms, found.timeout_ms, status="OPEN")
+
+    patch.setattr(CoordinatorState, "whole", bare)
+
+
+def _reads_from_the_end(patch: pytest.MonkeyPatch) -> None:
+    """The cursor moves to the end before the log is read."""
+    replay = TransactionLog._replay
+
+    async def hasty(self: TransactionLog, apply: Callable[[Record], object]) -> None:
+        self.managed.retention = RetentionLimits()
+        self.cursor.state.mark_delete_to(self.managed.last_confirmed)
+        await replay(self, apply)
+
+    patch.setattr(TransactionLog, "_replay", hasty)
+
+
+def _add_is_not_logged(patch: pytest.MonkeyPatch) -> None:
+    add = CoordinatorState.add
+
+    def silent(self: CoordinatorState, transaction: Transaction, partitions: object, subscriptions: object) -> None:
+        record = add(self, transaction, partitions, subscriptions)  # type: ignore[arg-type]
+        if record is not None:
+            self.apply(record)
+
+    patch.setattr(CoordinatorState, "add", silent)
+
+
+BUGS = [
+    _no_last_id,
+    _answers_before_topics_know,
+    _tells_before_it_is_durable,
+    _changes_direction,
+    _gives_up_on_a_topic,
+    _recovers_only_open_ones,
+    _forgets_time_outs_of_an_earlier_run,
+    _keeps_the_log,
+    _trims_what_is_open,
+    _low_water_mark_too_high,
+    _writes_again_without_participants,
+    _reads_from_the_end,
+    _add_is_not_logged,
+]
+
+
+@pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__.strip("_"))
+def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        plant(patch)
+        with pytest.raises((AssertionError, KeyError, TimeoutError)):
+            asyncio.run(asyncio.wait_for(walk(LONG), 20))
+
+
+def test_ids_are_those_of_the_coordinator() -> None:
+    state = CoordinatorState(7)
+    state.apply(state.new(0, 1, None))
+    assert [each.id for each in state.transactions()] == [TxnId(7, 1)]
+    assert transaction_log.CURSOR == "transaction.subscription"
