@@ -26,7 +26,21 @@ Step = tuple[str, int, int]
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["new", "new", "add", "add", "commit", "commit", "abort", "refuse", "allow", "time", "ring", "crash", "turn"]
+            [
+                "new",
+                "new",
+                "add",
+                "add",
+                "commit",
+                "commit",
+                "abort",
+                "refuse",
+                "allow",
+                "time",
+                "ring",
+                "crash",
+                "turn",
+            ]
         ),
         st.integers(0, 5),
         st.integers(0, 12),
