@@ -142,9 +142,10 @@ class Link:
             while True:
                 self._take(*await self._wire.receive())
         except ConnectionError:
-            return
-        finally:
             self.lose()
+        except asyncio.CancelledError:
+            self.lose()
+            raise
 
     def lose(self) -> None:
         if self.is_lost:

@@ -13,8 +13,8 @@ import sys
 import time
 
 import pytest
+from tests.simulate.outcome import play_seed
 from tests.simulate.planted.table import PLANTED, Planted
-from tests.simulate.simulation import simulate
 
 
 def seeds_to_find(bug: Planted) -> tuple[int, str]:
@@ -22,9 +22,9 @@ def seeds_to_find(bug: Planted) -> tuple[int, str]:
     with pytest.MonkeyPatch.context() as patch:
         bug.plant(patch)
         for seed in range(bug.seeds):
-            findings = simulate(seed).findings
+            findings = play_seed(seed).findings
             if findings:
-                return seed + 1, f"{findings[0].rule}: {findings[0].text}"
+                return seed + 1, ": ".join(findings[0])
     return 0, "NOT FOUND"
 
 
