@@ -35,6 +35,16 @@ def _is_for_nobody(case: Case, topic: str, name: str) -> bool:
     )
 
 
+def consumers_are_where_they_think(case: Case) -> Iterator[Finding]:
+    """Who was not told that it was closed is on its subscription."""
+    look = case.run.settled
+    for topic, name, consumer in case.run.attached:
+        subscriptions = look.stats.get(topic, {}).get("subscriptions", {})
+        present = [each["consumerName"] for each in subscriptions.get(name, {}).get("consumers", ())]
+        if consumer not in present:
+            yield Finding("statistics", f"{consumer} is not on {name} of {topic}, and was not told")
+
+
 def nothing_is_left(case: Case) -> Iterator[Finding]:
     look = case.run.drained
     for (topic, name), backlog in backlogs(look).items():
@@ -65,6 +75,7 @@ def backlogs_are_exact(case: Case) -> Iterator[Finding]:
 AT_REST = (
     the_run_ends,
     nothing_waits_without_a_reason,
+    consumers_are_where_they_think,
     nothing_is_left,
     backlogs_are_exact,
 )

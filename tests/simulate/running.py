@@ -51,6 +51,8 @@ class Run:
     settled: Look = field(default_factory=Look)
     drained: Look = field(default_factory=Look)
     backlog_before_drain: dict[tuple[str, str], int] = field(default_factory=dict)
+    attached: list[tuple[str, str, str]] = field(default_factory=list)
+    """Topic, subscription and name of the consumers that clients have when they are settled."""
     finished: bool = False
 
 
@@ -93,6 +95,12 @@ class _Running:
         async with asyncio.TaskGroup() as everybody:
             for client in self.clients:
                 everybody.create_task(settle(client, self._quiet_s))
+        self.found.attached = [
+            (slot.topic, slot.subscription, slot.name)
+            for client in self.clients
+            for slot in client.slots.values()
+            if isinstance(slot, ConsumerSlot) and slot.is_open
+        ]
         self.found.settled = await self._look()
         for client in self.clients:
             for name in list(client.slots):

@@ -247,6 +247,11 @@ class ConsumerSlot(Slot):
         self.got = asyncio.Event()
 
     @property
+    def name(self) -> str:
+        """As the broker shows it."""
+        return f"{self.client.name}{self.id}"
+
+    @property
     def has_active(self) -> bool:
         return self.kind in ("Exclusive", "Failover")
 
@@ -258,7 +263,7 @@ class ConsumerSlot(Slot):
                 "Earliest" if facts.get("earliest", True) else "Latest"
             ),
             "durable": self.is_durable,
-            "consumer_name": f"{self.client.name}{self.id}",
+            "consumer_name": self.name,
             "priority_level": facts.get("priority", 0),
         }
         if facts.get("compacted"):
