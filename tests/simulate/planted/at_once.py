@@ -16,24 +16,17 @@ from pybroker.broker.delivery.subscription_base import SubscriptionBase
 from pybroker.broker.delivery.subscription_registry import SubscriptionRegistry
 from pybroker.broker.lifecycle import open_topic
 from pybroker.broker.lifecycle.topic_closing import TopicClosing
-from pybroker.broker.publishing.deduplication import Deduplication, Part, Verdict
+from pybroker.broker.lifecycle.topic_loading import TopicLoading
 from pybroker.broker.publishing.producer_places import ProducerPlaces
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.topic.topic_base import TopicBase
-from pybroker.broker.topic.topic_deduplication import TopicDeduplication
-from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.draining_hashes import DrainingHashes
 from pybroker.dispatch.key_shared import KeySharedDispatcher
-from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
-from pybroker.dispatch.pending_acks import PendingAcks
-from pybroker.dispatch.shared import SharedDispatcher
-from pybroker.errors import StoreError
-from pybroker.managed_ledger.managed_cursor import ManagedCursor
+from pybroker.model.names import TopicName
 from pybroker.model.position import Position
 from pybroker.server.connection import Connection
 from pybroker.server.handlers import consumer as consumer_handlers
 from pybroker.server.handlers import producer as producer_handlers
-from pybroker.server.set_ups import SetUps
 
 
 def subscriptions_have_no_turns(patch: pytest.MonkeyPatch) -> None:
@@ -87,25 +80,23 @@ def a_topic_is_loaded_while_it_is_being_closed(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(TopicClosing, "is_being_closed", lambda self, key: False)
 
 
+def a_topic_is_loaded_twice_at_once(patch: pytest.MonkeyPatch) -> None:
+    load = TopicLoading.load
+
+    async def by_oneself(self: TopicLoading, name: TopicName, may_create: bool, *, in_turn: bool) -> Topic:
+        key = str(name)
+        if (load_of_others := self._loads.get(key)) is not None and load_of_others.has_begun:
+            self._loads[key] = None  # type: ignore[assignment]
+        return await load(self, name, may_create, in_turn=in_turn)
+
+    patch.setattr(TopicLoading, "load", by_oneself)
+
+
 def a_close_does_not_wait_for_what_was_sent(patch: pytest.MonkeyPatch) -> None:
     async def at_once(self: TopicBase) -> None:
         """Nobody waits."""
 
     patch.setattr(TopicBase, "drained", at_once)
-
-
-def a_close_forgets_what_is_in_flight_at_cursors(patch: pytest.MonkeyPatch) -> None:
-    async def close(self: ManagedCursor) -> None:
-        self.drop_ahead()
-        if self._store is None or self._is_closed:
-            return
-        self._is_closed = True
-        await self._store.detach(self.cursor_id, is_changed=False)
-        waiting, self._waiting = self._waiting, []
-        for done in waiting:
-            done(None)
-
-    patch.setattr(ManagedCursor, "close", close)
 
 
 def a_seek_leaves_consumers_where_they_are(patch: pytest.MonkeyPatch) -> None:
@@ -127,38 +118,6 @@ def a_seek_keeps_what_is_unacknowledged(patch: pytest.MonkeyPatch) -> None:
                 each.peer.close_consumer(each.consumer_id)
 
     patch.setattr(cursor_moves, "reset", reset)
-
-
-def a_wake_during_a_read_is_lost(patch: pytest.MonkeyPatch) -> None:
-    read, wake = Subscription._read, Subscription.wake
-
-    async def and_no_look_afterwards(self: Subscription, plan: Any) -> None:
-        self._is_read_ending = True
-        try:
-            await read(self, plan)
-        finally:
-            self._is_read_ending = False
-
-    def unless_it_ends(self: Subscription) -> None:
-        if not getattr(self, "_is_read_ending", False):
-            wake(self)
-
-    patch.setattr(Subscription, "_read", and_no_look_afterwards)
-    patch.setattr(Subscription, "wake", unless_it_ends)
-
-
-def who_publishes_wakes_only_who_stands_at_the_end(patch: pytest.MonkeyPatch) -> None:
-    added = Topic.entries_added
-
-    def then_only_some(self: Topic, runs: Any) -> None:
-        waiting = [each for each in self.subscriptions.values() if each.is_reading]
-        for each in waiting:
-            each.is_queued = True
-        added(self, runs)
-        for each in waiting:
-            each.is_queued = False
-
-    patch.setattr(Topic, "entries_added", then_only_some)
 
 
 def a_key_goes_on_elsewhere_while_it_is_held(patch: pytest.MonkeyPatch) -> None:
@@ -207,38 +166,6 @@ def exclusive_access_is_given_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProducerPlaces, "_fence_out", lambda self, producer: None)
 
 
-def what_is_being_stored_is_called_a_duplicate(patch: pytest.MonkeyPatch) -> None:
-    judge = Deduplication._judge_each
-
-    def surely(self: Deduplication, known: Any, session: object, run: Any) -> list[Part]:
-        parts = judge(self, known, session, run)
-        for part in parts:
-            if part.verdict in (Verdict.UNKNOWN, Verdict.BEHIND_FAILURE):
-                part.verdict = Verdict.DUPLICATE
-        return parts
-
-    patch.setattr(Deduplication, "_judge_each", surely)
-
-
-def sequence_ids_are_not_read_again(patch: pytest.MonkeyPatch) -> None:
-    async def nothing(self: TopicDeduplication, known: Deduplication, cursor: ManagedCursor) -> int:
-        return 0
-
-    patch.setattr(TopicDeduplication, "_replay", nothing)
-
-
-def publishing_goes_on_while_sequence_ids_are_read_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Deduplication, "found", lambda self, name, sequence_id: None)
-
-
-def a_set_up_that_was_closed_stays(patch: pytest.MonkeyPatch) -> None:
-    async def set_up(self: SetUps[Any], used_id: int, attaching: Any) -> Any:
-        with self._begun(used_id):
-            return await attaching
-
-    patch.setattr(SetUps, "set_up", set_up)
-
-
 def who_is_gone_while_it_attaches_stays(patch: pytest.MonkeyPatch) -> None:
     def detach_all(self: Connection) -> None:
         for opened in list(self.producers.values()):
@@ -253,59 +180,3 @@ def who_is_gone_while_it_attaches_stays(patch: pytest.MonkeyPatch) -> None:
 
 def a_connection_keeps_its_places(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Connection, "_detach_all", lambda self: None)
-
-
-def entries_read_twice_are_sent_twice(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MultiConsumerDispatcher, "_without_pending", lambda self, run: run)
-    add = PendingAcks.add
-
-    def over_what_is_there(
-        self: PendingAcks, consumer: ConsumerState, ledger_id: int, entry_ids: Any, *rest: Any
-    ) -> int:
-        self.remove(ledger_id, entry_ids)
-        return add(self, consumer, ledger_id, entry_ids, *rest)
-
-    patch.setattr(PendingAcks, "add", over_what_is_there)
-
-
-def a_redelivery_takes_what_others_hold(patch: pytest.MonkeyPatch) -> None:
-    def take_all(self: MultiConsumerDispatcher, consumer: ConsumerState) -> None:
-        for each in list(self.consumers):
-            for ledger_id, entry_ids in self._pending.held_by(each).items():
-                self._take_back(each, ledger_id, entry_ids)
-
-    patch.setattr(SharedDispatcher, "_take_back_all", take_all)
-
-
-def a_deletion_leaves_the_subscription_attached(patch: pytest.MonkeyPatch) -> None:
-    async def delete(self: SubscriptionRegistry, subscription: Subscription) -> None:
-        await self._topic.commons.ledgers.delete_cursor(self._ledger, subscription.cursor)
-        self.subscriptions.pop(subscription.name, None)
-
-    patch.setattr(SubscriptionRegistry, "_delete", delete)
-
-
-def acks_during_a_write_are_answered_with_it(patch: pytest.MonkeyPatch) -> None:
-    flush = ManagedCursor.flush
-
-    def joins(self: ManagedCursor) -> None:
-        if self._is_writing:
-            self._in_flight += self._waiting
-            self._waiting = []
-            self._is_dirty = False
-            return
-        flush(self)
-
-    patch.setattr(ManagedCursor, "flush", joins)
-
-
-def a_failed_cursor_write_loses_its_changes(patch: pytest.MonkeyPatch) -> None:
-    def written(self: ManagedCursor, error: StoreError | None) -> None:
-        self._is_writing = False
-        waiting, self._in_flight = self._in_flight, []
-        for done in waiting:
-            done(None)
-        if self._waiting:
-            self.flush()
-
-    patch.setattr(ManagedCursor, "_written", written)

@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 
-from pybroker.broker.delivery import acknowledgement
-from pybroker.broker.delivery.acknowledgement import Acknowledged
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.delivery.delayed_delivery import DelayedDelivery
 from pybroker.broker.delivery.subscription import Subscription
-from pybroker.broker.topic.topic import Topic
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.delayed import DelayedIndex
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
@@ -21,7 +18,6 @@ from pybroker.errors import BrokerError
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
-from pybroker.managed_ledger.stored_document import StoredDocument
 from pybroker.model.events import SendRun
 from pybroker.model.position import Position
 from pybroker.server.connection import Connection
@@ -82,16 +78,6 @@ def statistics_are_answered_with_a_success(patch: pytest.MonkeyPatch) -> None:
 
 def a_backlog_counts_what_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ManagedCursor, "backlog_entries", property(lambda self: self.ledger.ledgers.entry_count))
-
-
-def part_of_a_batch_acknowledges_all_of_it(patch: pytest.MonkeyPatch) -> None:
-    apply = acknowledgement.apply
-
-    def whole(what: Acknowledged, *rest: Any) -> tuple[int, bool]:
-        groups = [*what.groups, *((part.position.ledger_id, [part.position.entry_id]) for part in what.parts)]
-        return apply(Acknowledged(what.up_to, groups, ()), *rest)
-
-    patch.setattr(acknowledgement, "apply", whole)
 
 
 def an_ack_takes_the_next_entry_along(patch: pytest.MonkeyPatch) -> None:
@@ -165,24 +151,3 @@ def messages_are_sent_with_the_payload_of_their_neighbour(patch: pytest.MonkeyPa
         deliver(self, delivery, now_ms, has_chunks=has_chunks)
 
     patch.setattr(Consumer, "deliver", mixed)
-
-
-def publishing_stores_in_another_order(patch: pytest.MonkeyPatch) -> None:
-    append = Topic.append
-
-    def backwards(self: Topic, producer: Any, run: SendRun, accepted: Any) -> bool:
-        run.payloads.reverse()
-        run.message_counts.reverse()
-        return append(self, producer, run, accepted)
-
-    patch.setattr(Topic, "append", backwards)
-
-
-def documents_are_not_saved(patch: pytest.MonkeyPatch) -> None:
-    save, numbers = StoredDocument.save, count()
-
-    async def most(self: StoredDocument) -> None:
-        if next(numbers) % 7 != 6:
-            await save(self)
-
-    patch.setattr(StoredDocument, "save", most)
