@@ -160,9 +160,14 @@ class Part(Generic[T]):
         shared_bytes = max(0, budget.shared_bytes - budget.shared_used_bytes) if with_shared else 0
         return min(self.bound_bytes - self.used_bytes, own_bytes + shared_bytes)
 
+    @property
+    def users(self) -> int:
+        """How many have taken something, wait to, or hold what they read ahead."""
+        return self.takers + len(self._ahead)
+
     def share(self, least_bytes: int, most_bytes: int) -> int:
         """How much one more should ask for, so that all who take something now have the same."""
-        fair_bytes = self.most_bytes // (self.takers + len(self._ahead) + 1)
+        fair_bytes = self.most_bytes // (self.users + 1)
         return max(min(least_bytes, self.most_bytes), min(most_bytes, fair_bytes))
 
     def longest_wait_ms(self, now_ms: float) -> float:
