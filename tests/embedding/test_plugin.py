@@ -65,6 +65,7 @@ def test_one_makes_trouble(pulsar_broker, client):
     client.create_producer
     with pytest.raises(pulsar.AuthorizationError):
         client.subscribe("t", "s")
+    pulsar_broker.crash()
 
 def test_the_next_has_none(pulsar_broker, client):
     assert seen == [pulsar_broker]

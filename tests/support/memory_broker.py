@@ -23,19 +23,17 @@ from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.service import BrokerService
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.topic.topic_base import TopicBase
-from pybroker.build import Stores, build
+from pybroker.build import build
 from pybroker.clock import Clock
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig
+from pybroker.embedding.stores import Fullness, MemoryStores
 from pybroker.managed_ledger.surroundings import LedgerLimits
-from pybroker.metadata.memory import MemoryMetadataStore
 from pybroker.model.events import Ack, SendRun
 from pybroker.model.names import TopicName
 from pybroker.model.position import Position
-from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
 from pybroker.surroundings import Surroundings
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.broker_entry_metadata import entry_time_ms
 
 PAYLOAD = b"x" * 80
 START_MS = 1_700_000_000_000
@@ -177,7 +175,7 @@ async def memory_broker(limits: LedgerLimits | None = None, **settings: Any) -> 
     fixed = {"web_service_port": 0, "bind_address": "127.0.0.1", "metrics_page_interval_ms": 0}
     config = BrokerConfig(**{**fixed, "managed_ledger_cache_size_mb": 1, **settings})
     clock = SetClock()
-    stores = Stores(MemoryMetadataStore(), MemoryLedgerStore(entry_time_ms), MemoryCursorStore())
+    stores = MemoryStores(Fullness()).stores()
     service = await build(Surroundings(config, clock), stores, limits or LedgerLimits())
     service.presence.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
     service.presence.ready = True

@@ -83,8 +83,10 @@ class EmbeddedConnection(Connection, Line):
             self._unsent.popleft()()
         self._release(_HOLD_STALLED)
 
-    def hurry(self) -> None:
+    def hurry_receipts(self) -> None:
         self._receipts.hurry()
+
+    def hurry_messages(self) -> None:
         for waiting in list(self._slow.values()):
             waiting.hurry()
 

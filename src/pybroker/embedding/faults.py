@@ -60,8 +60,11 @@ class Line(Protocol):
     def unstall(self) -> None:
         """Go on with what has gathered."""
 
-    def hurry(self) -> None:
-        """Deliver what a fault has held back."""
+    def hurry_receipts(self) -> None:
+        """Send those that a fault has held back."""
+
+    def hurry_messages(self) -> None:
+        """The same with what consumers are to get."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,19 +201,20 @@ class Faults:
         ServerError of the protocol. `topic` is that of the command. Raises ValueError for names that there are not."""
         types = frozenset({_command_type(command)})
         refusal = Refusal(types, _error_class(error)(message), count, Whom.of(topic, name))
-        return self._in_force(self._refusals, refusal)
+        return self._in_force(self._refusals, refusal, _nothing)
 
     def lose_receipts(self, count: int = 1, *, topic: str | None = None, name: str | None = None) -> Fault:
         """The next `count` messages are stored, and their producers are not told."""
-        return self._in_force(self._receipts, ReceiptFault(0, 0, count, Whom.of(topic, name)))
+        return self._in_force(self._receipts, ReceiptFault(0, 0, count, Whom.of(topic, name)), _nothing)
 
     def duplicate_receipts(self, count: int = 1, *, topic: str | None = None, name: str | None = None) -> Fault:
         """The receipts of the next `count` messages are sent twice."""
-        return self._in_force(self._receipts, ReceiptFault(2, 0, count, Whom.of(topic, name)))
+        return self._in_force(self._receipts, ReceiptFault(2, 0, count, Whom.of(topic, name)), _nothing)
 
     def delay_receipts(self, seconds: float, *, topic: str | None = None, name: str | None = None) -> Fault:
         """Receipts are sent `seconds` of the broker's time later; those that wait are sent when the fault is undone."""
-        return self._in_force(self._receipts, ReceiptFault(1, seconds, None, Whom.of(topic, name)))
+        fault = ReceiptFault(1, seconds, None, Whom.of(topic, name))
+        return self._in_force(self._receipts, fault, lambda line: line.hurry_receipts())
 
     def slow_consumer(
         self,
@@ -222,7 +226,8 @@ class Faults:
     ) -> Fault:
         """Consumers get an entry, a message or a batch, only each `seconds_each` of the broker's time, though it is theirs already:
         as one that takes so long for each."""
-        return self._in_force(self._slow, Slowness(seconds_each, Whom.of(topic, name), subscription))
+        fault = Slowness(seconds_each, Whom.of(topic, name), subscription)
+        return self._in_force(self._slow, fault, lambda line: line.hurry_messages())
 
     def full_disk(self) -> Fault:
         """There is no space for more entries: publishes are refused until there is."""
@@ -278,12 +283,14 @@ class Faults:
     def _meant(self, whom: Whom) -> list[Line]:
         return [line for line in self._lines() if whom.means(line)]
 
-    def _in_force(self, faults: list[T], fault: T) -> Fault:
+    def _in_force(self, faults: list[T], fault: T, let_go: Callable[[Line], None]) -> Fault:
+        """`let_go` has each connection do what the fault has held back."""
+
         def end() -> None:
             if fault in faults:
                 faults.remove(fault)
             for line in self._lines():
-                line.hurry()
+                let_go(line)
 
         return self._made_by(lambda: faults.append(fault), end)
 
@@ -301,6 +308,10 @@ class Faults:
 
         self._run(do)
         return made
+
+
+def _nothing(line: Line) -> None:
+    """Nothing was held back."""
 
 
 def _fits(whom: Whom, topic: str, line: Line) -> bool:

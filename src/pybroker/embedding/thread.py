@@ -124,9 +124,14 @@ class BrokerThread:
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work` on the broker's loop. Raises NotRunning when that has ended."""
         try:
-            return asyncio.run_coroutine_threadsafe(work, self._require_loop()).result(CALL_TIMEOUT_S)
+            waiting = asyncio.run_coroutine_threadsafe(work, self._require_loop())
         except BaseException:
-            work.close()
+            work.close()  # it was never begun
+            raise
+        try:
+            return waiting.result(CALL_TIMEOUT_S)
+        except BaseException:
+            waiting.cancel()  # nobody waits for it any more; nothing happens if it has ended
             raise
 
     def _call(self, work: Callable[[], Any]) -> Any:

@@ -95,7 +95,7 @@ class TestBroker(ABC):
 
     @abstractmethod
     def undo_faults(self) -> None:
-        """Nothing goes wrong any more."""
+        """Nothing goes wrong any more, and the broker runs."""
 
     @abstractmethod
     def close(self) -> None:
@@ -182,8 +182,9 @@ class EmbeddedTestBroker(TestBroker):
         self._thread.reset()
 
     def undo_faults(self) -> None:
-        if self._thread.is_running:
-            self._thread.faults.undo_all()
+        self._thread.faults.undo_all()
+        if not self._thread.is_running:
+            self._thread.restart()
 
     def close(self) -> None:
         self._thread.close()
