@@ -157,6 +157,41 @@ def test_after_a_reset_nothing_is_left_and_clients_find_the_broker_where_it_was(
     assert round_trip(client, "another") == b"there and back"
 
 
+def test_a_reset_deletes_what_is_the_brokers_and_nothing_else_in_its_directory(
+    tmp_path: Path, connect: Connect
+) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with embed_in_thread(tmp_path) as broker:
+        client = connect(broker.service_url)
+        client.subscribe("t", "s").close()
+        client.create_producer("t").send(b"x")
+        client.close()
+        broker.reset()
+        with pytest.raises(pulsar.Timeout):
+            connect(broker.service_url).create_reader("t", pulsar.MessageId.earliest).read_next(100)
+    assert (tmp_path / "thesis.txt").read_text() == "mine"
+
+
+def test_time_goes_on_while_clients_publish_all_the_time(broker: BrokerThread, client: pulsar.Client) -> None:
+    consumer = client.subscribe("t", "s", consumer_type=pulsar.ConsumerType.Shared)
+    producer = client.create_producer("t", block_if_queue_full=True)
+    ends = threading.Event()
+
+    def publish() -> None:
+        while not ends.is_set():
+            producer.send_async(b"x", lambda result, message_id: None)
+
+    publishing = threading.Thread(target=publish)
+    publishing.start()
+    try:
+        for _ in range(3):
+            broker.clock.advance(hours=1)
+            consumer.receive(10_000)
+    finally:
+        ends.set()
+        publishing.join()
+
+
 def test_an_exception_in_the_body_ends_the_broker_and_comes_through() -> None:
     with pytest.raises(LookupError, match="mine"), embed_in_thread() as broker:
         raise LookupError("mine")

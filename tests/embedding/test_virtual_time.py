@@ -174,6 +174,9 @@ def test_time_goes_on_while_the_broker_is_down_and_never_back(broker: BrokerThre
         broker.clock.advance(hours=-1)
     with pytest.raises(ValueError, match="forward"):
         broker.clock.advance(milliseconds=float("nan"))
+    for days in (float("inf"), 40_000):
+        with pytest.raises(ValueError, match="hundred years"):
+            broker.clock.advance(days=days)
 
 
 async def test_what_is_checked_from_time_to_time_is_checked_from_the_start_on() -> None:
