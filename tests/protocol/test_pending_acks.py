@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import urllib.request
 from collections.abc import AsyncIterator
 
 import pytest
@@ -344,3 +345,37 @@ async def test_one_transaction_too_many_on_a_subscription_is_refused() -> None:
         with pytest.raises(BrokerError, match="maxOpenTransactionsPerTopic"):
             await ack_in(broker, consumer, txn(3), [sent[2]])
         await ack_in(broker, consumer, txn(2), [sent[2]])
+
+
+def _headers_of(url: str) -> dict[str, str]:
+    with urllib.request.urlopen(url) as answer:
+        return {name.lower(): value for name, value in answer.headers.items()}
+
+
+async def test_open_transactions_stand_in_the_stats_with_id_age_and_owner(broker: MemoryBroker) -> None:
+    topic, peer = await broker.topic(TOPIC), RecordingPeer()
+    sent = await send(broker, topic, None, 2)
+    (held_back,) = await send(broker, topic, txn(7))
+    (aborted,) = await send(broker, topic, txn(8))
+    await topic.end_transaction(txn(8), ABORT, 0)
+    consumer = await broker.consumer(topic, "s", peer)
+    await quiet(broker, topic)
+    await ack_in(broker, consumer, txn(9, most=3), [sent[0]])
+    broker.clock.now_ms += 5000
+    path = "/persistent/public/default/t"
+    stats = (await broker.rest("GET", f"{path}/stats")).json
+    assert (stats["ongoingTxnCount"], stats["abortedTxnCount"], stats["committedTxnCount"]) == (1, 1, 0)
+    (shown,) = stats["openTransactions"]
+    assert (shown["txnId"], shown["startPosition"], shown["openForMs"]) == ("(0,7)", str(held_back), 5000)
+    assert shown["owner"] == "p"
+    subscription = stats["subscriptions"]["s"]
+    assert subscription["pendingAckTransactionCount"] == 1
+    (pending,) = subscription["pendingAckTransactions"]
+    assert pending == {"txnId": "(3,9)", "entries": 1, "owner": "c", "openForMs": 5000}
+    flags = {}
+    for position in (sent[0], held_back, aborted):
+        url = broker.url(f"{path}/ledger/{position.ledger_id}/entry/{position.entry_id}")
+        headers = await asyncio.to_thread(_headers_of, url)
+        flags[position] = (headers.get("x-pulsar-txn-aborted"), headers["x-pulsar-txn-uncommitted"])
+    assert flags == {sent[0]: (None, "false"), held_back: ("false", "true"), aborted: ("true", "true")}
+    assert (await broker.rest("GET", f"{path}/lastMessageId")).json["entryId"] == sent[1].entry_id

@@ -99,7 +99,9 @@ async def plan_of(
         place_at_time = tuple(await topic.ledger.find_by_publish_time(asked.publishTime))
     ledgers = topic.ledger.ledgers
     # In one turn: rows go on growing, and what grows meanwhile belongs to the next plan.
-    first, durable_end = ledgers.first_position, ledgers.end_position
+    # What an open transaction holds back belongs to the plan of when it has ended.
+    first, limit = ledgers.first_position, topic.ledger.visibility.limit
+    durable_end = ledgers.end_position if limit is None else limit
     start = first if asked.start is None else Position(*asked.start)
     end = durable_end if asked.end is None else min(Position(*asked.end), durable_end)
     covered = [_Covered(row, start, end) for row in ledgers.rows()]

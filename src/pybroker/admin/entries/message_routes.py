@@ -6,6 +6,7 @@ Looking changes nothing: no cursor moves, nothing is counted as delivered.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from starlette.responses import Response
 from starlette.routing import Route
@@ -143,10 +144,19 @@ async def _message(call: Call, topic: Topic, position: Position) -> Response:
     if run is None:
         raise _not_found()
     entry = run.payloads[0]
+    visibility = topic.ledger.visibility
+    viewed = partial(
+        message_view,
+        position,
+        entry,
+        max_bytes,
+        is_aborted=visibility.is_hidden(position),
+        is_uncommitted=not visibility.readable(position, 1),
+    )
     if is_slow_to_view(entry):
-        view = await asyncio.to_thread(message_view, position, entry, max_bytes)
+        view = await asyncio.to_thread(viewed)
     else:
-        view = message_view(position, entry, max_bytes)
+        view = viewed()
     response = Response(view.body, media_type="application/json")
     response.raw_headers[:0] = [(name.encode("ascii"), value.encode("latin-1")) for name, value in view.headers]
     return response

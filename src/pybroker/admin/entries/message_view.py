@@ -41,15 +41,22 @@ def is_slow_to_view(entry: bytes) -> bool:
     return len(entry) > _SMALL_BYTES or _metadata(entry).uncompressed_size > _SMALL_BYTES
 
 
-def message_view(position: Position, entry: bytes, max_body_bytes: int) -> MessageView:
-    """The entry at `position`. Raises AdminError 422 when it cannot be read, 413 when it is too large."""
+def message_view(
+    position: Position, entry: bytes, max_body_bytes: int, *, is_aborted: bool = False, is_uncommitted: bool = False
+) -> MessageView:
+    """The entry at `position`; whether its transaction was aborted, or an open one holds it back. Raises AdminError 422 when it
+    cannot be read, 413 when it is too large."""
     metadata = _metadata(entry)
     start, end = metadata_span(entry)
     # Pulsar counts the frame around the metadata as well.
     around_metadata_bytes = len(entry) - (end - start)
+    transactions = _in_transactions(metadata, is_aborted=is_aborted, is_uncommitted=is_uncommitted)
     headers = [
         (name, _one_line(value))
-        for name, value in _headers(position, metadata, broker_metadata(entry), around_metadata_bytes)
+        for name, value in (
+            *_headers(position, metadata, broker_metadata(entry), around_metadata_bytes),
+            *transactions,
+        )
     ]
     header_bytes = sum(len(name) + len(value) for name, value in headers)
     if header_bytes > MAX_HEADER_BYTES:
@@ -106,10 +113,12 @@ def _headers(
     for field, name, text in _OPTIONAL:
         if metadata.HasField(field):
             yield f"X-Pulsar-{name}", text(getattr(metadata, field))
+
+
+def _in_transactions(metadata: MessageMetadata, *, is_aborted: bool, is_uncommitted: bool) -> Iterator[tuple[str, str]]:
     if metadata.HasField("txnid_least_bits") and metadata.HasField("txnid_most_bits"):
-        yield "X-Pulsar-txn-aborted", "false"
-    # Every message that is stored is one that readers may see.
-    yield "X-Pulsar-txn-uncommitted", "false"
+        yield "X-Pulsar-txn-aborted", _flag(is_aborted)
+    yield "X-Pulsar-txn-uncommitted", _flag(is_uncommitted)
 
 
 def _signed(value: int) -> int:

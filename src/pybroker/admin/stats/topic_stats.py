@@ -14,6 +14,7 @@ from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pybroker.admin.stats import transaction_stats
 from pybroker.admin.time_text import iso_text
 from pybroker.dispatch.gates import Gate
 from pybroker.dispatch.key_shared import KeySharedDispatcher
@@ -107,9 +108,7 @@ def topic_stats(topic: Topic, rates: RateSampler, request: StatsRequest) -> Step
         "lastOffloadLedgerId": 0,
         "lastOffloadSuccessTimeStamp": 0,
         "lastOffloadFailureTimeStamp": 0,
-        "ongoingTxnCount": 0,
-        "abortedTxnCount": 0,
-        "committedTxnCount": 0,
+        **transaction_stats.of_topic(topic),
         "publishers": publishers,
         "waitingPublishers": topic.producer_places.waiting_count,
         "subscriptions": subscriptions,
@@ -230,6 +229,7 @@ def _subscription(subscription: Subscription, rates: RateSampler, measured: Meas
         "nonContiguousDeletedMessagesRanges": cursor.state.deleted_range_count,
         "nonContiguousDeletedMessagesRangesSerializedSize": cursor.state.deleted_ranges_bytes,
         "delayedMessageIndexSizeInBytes": delayed.index_size_bytes,
+        **transaction_stats.of_subscription(subscription),
         "subscriptionProperties": subscription.properties,
         "filterProcessedMsgCount": counters.filter_processed,
         "filterAcceptedMsgCount": counters.filter_accepted,

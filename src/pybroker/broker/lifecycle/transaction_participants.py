@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pybroker.broker.lifecycle.open_topic import on_open_topic
 from pybroker.broker.topic.topic import Topic
-from pybroker.errors import InvalidTopicName, NotAllowedError, SubscriptionNotFound, TopicNotFound
+from pybroker.errors import InvalidTopicName, SubscriptionNotFound, TopicNotFound
 from pybroker.model.names import TopicName
 from pybroker.model.system_topics import is_transaction_internal
 
@@ -50,11 +50,8 @@ class TransactionParticipants:
                 await topic.end_transaction(txn, action, low_water_mark)
                 return
             subscription = topic.subscriptions.get(subscription_name)
-            end = getattr(subscription, "end_transaction", None)
-            if end is not None:
-                await end(txn, action, low_water_mark)
-            elif subscription is not None:
-                raise NotAllowedError(f"subscriptions do not take part in transactions yet: {subscription_name}")
+            if subscription is not None:
+                await subscription.end_transaction(txn, action, low_water_mark)
 
         try:
             await on_open_topic(self._surroundings, find, act)

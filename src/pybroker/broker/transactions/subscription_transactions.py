@@ -63,8 +63,8 @@ class SubscriptionTransactions(Stage):
         self._dispatcher = dispatcher
         self._apply = apply
         self._aside: dict[Position, tuple[Dispatcher, ReadPlan, int]] = {}
-        self.opened_ms: dict[TxnId, int] = {}
-        """When its first acknowledgement came, since the topic was loaded."""
+        self.first_seen: dict[TxnId, tuple[int, str]] = {}
+        """When its first acknowledgement came, in milliseconds since 1970, and from which consumer, since the topic was loaded."""
 
     # --- acknowledgements --------------------------------------------------------------------------------------------
 
@@ -72,6 +72,8 @@ class SubscriptionTransactions(Stage):
         """Hold what `ack` says until `txn` ends; it is answered once that is durable."""
         refused = self.hold(txn, what)
         if refused is None:
+            if txn in self._cursor.state.held.open:
+                self.first_seen.setdefault(txn, (self._topic.surroundings.clock.wall_ms(), consumer.name))
             self._cursor.changed(receipt(consumer, ack))
         else:
             refuse(consumer, ack, refused)
@@ -99,7 +101,6 @@ class SubscriptionTransactions(Stage):
             return self._conflict(txn, found, "in pending ack status")
         if what != Acknowledged():
             held.hold(txn, *what)
-            self.opened_ms.setdefault(txn, self._topic.surroundings.clock.wall_ms())
             state.held_changed()
         return None
 
@@ -167,7 +168,7 @@ class SubscriptionTransactions(Stage):
     async def _end(self, txn: TxnId, action: TxnAction) -> None:
         state = self._cursor.state
         hold = state.held.end(txn)
-        self.opened_ms.pop(txn, None)
+        self.first_seen.pop(txn, None)
         try:
             if hold is None:
                 # The record of an end that came before may be on its way.
