@@ -11,7 +11,6 @@ from tests.support.recording_peer import RecordingPeer
 from tests.support.transactions import ABORT, COMMIT, run_in, send, txn
 
 from pybroker.broker.topic.topic import Topic
-from pybroker.broker.transactions.recovery import TRANSACTIONS_CURSOR
 from pybroker.dispatch.gates import Gate
 from pybroker.errors import (
     BrokerError,
@@ -22,6 +21,7 @@ from pybroker.errors import (
     TooManyRequests,
     TopicFenced,
 )
+from pybroker.managed_ledger.info import TRANSACTIONS_CURSOR
 from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, Position

@@ -86,7 +86,14 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "watchdog": ("logs", "model"),
     "garbage": ("logs", "clock", "model"),
     "configuration_check": ("config", "errors", "model", "auth", "cluster"),
-    "tools": ("data_directory", *STORES, "managed_ledger", "dispatch.delayed_record", "wire"),
+    "tools": (
+        "data_directory",
+        *STORES,
+        "managed_ledger",
+        "dispatch.delayed_record",
+        "broker.transactions.transaction_buffer",
+        "wire",
+    ),
     "build": (*STORES, "surroundings", "managed_ledger", "wire", "broker"),
     "app": (
         "surroundings",
@@ -212,6 +219,7 @@ PURE = (
     "spark.offsets",
     "spark.option_text",
     "admin.stats.topic_stats",
+    "admin.stats.transaction_stats",
     "admin.stats.partitioned_stats",
     "admin.stats.broker_load",
     "admin.stats.bundle_load",

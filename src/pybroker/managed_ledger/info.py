@@ -27,6 +27,9 @@ import msgspec
 from pybroker.errors import StoreError
 
 FORMAT_VERSION = 1
+TRANSACTIONS_CURSOR = "pulsar.transactions"
+"""The cursor that holds the snapshots of a topic's transactions, in the place of a record of delayed entries: what lies behind its
+mark-delete position is read again, and so kept from being trimmed."""
 
 
 class CursorInfo(msgspec.Struct, omit_defaults=True):

@@ -14,10 +14,11 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
 from pybroker.dispatch.delayed_record import stored_runs
 from pybroker.errors import DamagedEntries, ProtocolViolation, StoreError
 from pybroker.managed_ledger.cursor_state import CursorState
-from pybroker.managed_ledger.info import delayed_record_id
+from pybroker.managed_ledger.info import TRANSACTIONS_CURSOR, delayed_record_id
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.model.position import Position
 from pybroker.storage.checkpoint import Moved
@@ -195,10 +196,16 @@ class Dump:
     def _cursors(self) -> Iterator[Item]:
         named = {info.id: (topic, name, info) for topic in self._topics for name, info in topic.info.cursors.items()}
         delayed_ids = {delayed_record_id(cursor_id) for cursor_id, (_, _, info) in named.items() if info.delayed}
+        transaction_ids = {
+            delayed_record_id(cursor_id) for cursor_id, (_, name, _) in named.items() if name == TRANSACTIONS_CURSOR
+        }
         for cursor_id in sorted(named.keys() | set(self._state.cursor_ids())):
             snapshot, deltas = self._state.cursor_records(cursor_id)
             if cursor_id not in named and snapshot is None and not deltas:
                 continue  # deleted
+            if cursor_id in transaction_ids:
+                yield _transactions_item(cursor_id, deltas if snapshot is None else [snapshot, *deltas])
+                continue
             if cursor_id in delayed_ids:
                 yield _delayed_item(cursor_id, deltas if snapshot is None else [snapshot, *deltas])
                 continue
@@ -232,6 +239,20 @@ def _delayed_item(record_id: str, records: list[bytes]) -> Item:
     item: Item = {"kind": "delayed_entries", "cursor": record_id, "records": len(records)}
     try:
         item["entries"] = sum(len(run.packed) for run in stored_runs(records))
+    except StoreError as error:
+        item["damage"] = str(error)
+    return item
+
+
+def _transactions_item(record_id: str, records: list[bytes]) -> Item:
+    """Of the newest snapshot of a topic's transactions; what came behind it is read from the topic."""
+    item: Item = {"kind": "transactions", "cursor": record_id, "records": len(records)}
+    try:
+        if records:
+            buffer = TransactionBuffer.restore(records[-1])
+            item["up_to"] = str(buffer.up_to)
+            item["open"] = [str(txn) for txn in buffer.open]
+            item["hidden_entries"] = sum(map(len, buffer.hidden.values()))
     except StoreError as error:
         item["damage"] = str(error)
     return item

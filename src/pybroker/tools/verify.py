@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
 from pybroker.dispatch.delayed_record import stored_runs
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.cursor_state import CursorState
-from pybroker.managed_ledger.info import delayed_record_id
+from pybroker.managed_ledger.info import TRANSACTIONS_CURSOR, delayed_record_id
 from pybroker.managed_ledger.leftovers import other_ledger_ids
 from pybroker.model.position import Position
 from pybroker.storage.checkpoint import Moved
@@ -255,12 +256,22 @@ class Verifier:
         state = self._state
         by_id = {info.id: (topic, info) for topic in topics or () for info in topic.info.cursors.values()}
         delayed_ids = {delayed_record_id(cursor_id) for cursor_id, (_, info) in by_id.items() if info.delayed}
+        transaction_ids = {
+            delayed_record_id(cursor.id)
+            for topic in topics or ()
+            for name, cursor in topic.info.cursors.items()
+            if name == TRANSACTIONS_CURSOR
+        }
         for cursor_id in state.cursor_ids():
             snapshot, deltas = state.cursor_records(cursor_id)
             if snapshot is None and not deltas:
                 continue  # deleted
             named = by_id.get(cursor_id)
             try:
+                if cursor_id in transaction_ids:
+                    for record in deltas if snapshot is None else [snapshot, *deltas]:
+                        TransactionBuffer.restore(record)
+                    continue
                 if cursor_id in delayed_ids:
                     for _ in stored_runs(deltas if snapshot is None else [snapshot, *deltas]):
                         pass

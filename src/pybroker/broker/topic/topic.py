@@ -25,7 +25,6 @@ from pybroker.broker.topic.backlog import UNKNOWN_AGE_S
 from pybroker.broker.topic.topic_base import TopicBase
 from pybroker.broker.topic.topic_compaction import TopicCompaction
 from pybroker.broker.topic.topic_deduplication import DEDUPLICATION_CURSOR, TopicDeduplication
-from pybroker.broker.transactions.recovery import TRANSACTIONS_CURSOR
 from pybroker.broker.transactions.topic_transactions import TopicTransactions
 from pybroker.errors import (
     BrokerError,
@@ -42,6 +41,7 @@ from pybroker.errors import (
 )
 from pybroker.managed_ledger.backlog import count_backlog
 from pybroker.managed_ledger.cursor_state import CursorState
+from pybroker.managed_ledger.info import TRANSACTIONS_CURSOR
 from pybroker.managed_ledger.listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.model.events import SendRun

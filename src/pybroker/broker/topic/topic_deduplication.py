@@ -26,7 +26,6 @@ from pybroker.broker.limits.publish_rate_limit import WaitingPublishers
 from pybroker.broker.publishing.deduplication import NO_SEQUENCE_ID, Accepted, Deduplication, Verdict
 from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.publishing.publish_checks import rows
-from pybroker.broker.transactions.recovery import TRANSACTIONS_CURSOR
 from pybroker.errors import (
     DamagedEntries,
     NoSuchLedger,
@@ -35,6 +34,7 @@ from pybroker.errors import (
     ServiceNotReady,
     StoreError,
 )
+from pybroker.managed_ledger.info import TRANSACTIONS_CURSOR
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.reads_ahead import READ_AHEAD_BYTES, READ_AHEAD_ENTRIES
 from pybroker.model.events import SendRun

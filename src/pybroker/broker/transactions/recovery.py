@@ -12,14 +12,13 @@ from pybroker import logs
 from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
 from pybroker.clock import Clock
 from pybroker.errors import DamagedEntries, NoSuchLedger, StoreError
+from pybroker.managed_ledger.info import TRANSACTIONS_CURSOR
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.managed_ledger.reads_ahead import READ_AHEAD_BYTES, READ_AHEAD_ENTRIES
 from pybroker.model.position import Position
 from pybroker.storage.ledger_store import EntryRun
 from pybroker.wire.transaction_metadata import of_transaction
 
-TRANSACTIONS_CURSOR = "pulsar.transactions"
-"""The cursor that holds snapshots: what lies behind its mark-delete position is read again, and so kept from being trimmed."""
 _SLICE_MS = 1.0
 _SLICE_ENTRIES = 64  # between two looks at the clock
 

@@ -22,9 +22,9 @@ from pybroker import logs
 from pybroker.broker.limits.publish_rate_limit import WaitingPublishers
 from pybroker.broker.publishing.internal_producer import Publisher
 from pybroker.broker.publishing.producer import Producer
-from pybroker.broker.transactions.recovery import TRANSACTIONS_CURSOR
 from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
 from pybroker.errors import BrokerError, NotAllowedError, PersistenceError, ServiceNotReady, StoreError
+from pybroker.managed_ledger.info import TRANSACTIONS_CURSOR
 from pybroker.model.events import SendRun
 from pybroker.model.position import Position
 from pybroker.model.transactions import TxnAction, TxnId
