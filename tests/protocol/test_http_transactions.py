@@ -202,3 +202,10 @@ async def test_a_topic_says_which_transactions_hold_its_readers_back(broker: Mem
         assert (await rest(broker, f"transactionInBufferStats/{name}/0/1")).json == {"aborted": False}
         assert (await rest(broker, f"transactionBufferInternalStats/{name}")).json == {"snapshotType": "Single"}
         assert (await rest(broker, "transactionBufferStats/public/default/missing")).status == 404
+
+
+async def test_the_log_of_a_coordinator_cannot_be_deleted_as_a_topic(broker: MemoryBroker, client: AsyncClient) -> None:
+    txn = await opened(client)
+    answer = await broker.rest("DELETE", "/persistent/pulsar/system/__transaction_log_0?force=true")
+    assert answer.status == 405
+    assert "error" not in await ask(client, B.END_TXN, **ids(txn), txn_action=pb.COMMIT)
