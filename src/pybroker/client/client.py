@@ -7,6 +7,7 @@ Requests that meet a broker which restarts, or a topic that moves, are tried aga
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -60,6 +61,7 @@ class Client:
         self._connections: dict[tuple[Address, Address | None], Connection] = {}
         self._opening: dict[tuple[Address, Address | None], asyncio.Lock] = {}
         self._closed = False
+        self._process_id = os.getpid()
 
     async def __aenter__(self) -> Self:
         return self
@@ -163,6 +165,8 @@ class Client:
 
     async def connection_to(self, address: Address, *, behind_proxy: Address | None = None) -> Connection:
         """The one connection to that broker, opened if need be."""
+        if os.getpid() != self._process_id:
+            raise ClientError("this client was made before a fork: make one in each process")
         key = (address, behind_proxy)
         async with self._opening.setdefault(key, asyncio.Lock()):
             connection = self._connections.get(key)

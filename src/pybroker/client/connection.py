@@ -37,6 +37,17 @@ _WITH_REQUEST_ID = frozenset(
     for number, field in Command.DESCRIPTOR.fields_by_number.items()
     if field.message_type is not None and "request_id" in field.message_type.fields_by_name
 )
+_WITH_ERROR = frozenset(
+    {
+        Command.ACK_RESPONSE,
+        Command.TC_CLIENT_CONNECT_RESPONSE,
+        Command.NEW_TXN_RESPONSE,
+        Command.ADD_PARTITION_TO_TXN_RESPONSE,
+        Command.ADD_SUBSCRIPTION_TO_TXN_RESPONSE,
+        Command.END_TXN_RESPONSE,
+    }
+)
+"""Answers that carry a refusal in a field `error`."""
 _UNASKED = frozenset({Command.CLOSE_PRODUCER, Command.CLOSE_CONSUMER})
 
 
@@ -265,6 +276,8 @@ class Connection(asyncio.Protocol):
             self._tell(self.consumers, command.close_consumer.consumer_id, command)
         elif kind == Command.REACHED_END_OF_TOPIC:
             self._tell(self.consumers, command.reachedEndOfTopic.consumer_id, command)
+        elif kind == Command.ACTIVE_CONSUMER_CHANGE:
+            self._tell(self.consumers, command.active_consumer_change.consumer_id, command)
         elif kind == Command.AUTH_CHALLENGE:
             self._answer_challenge()
         elif kind == Command.CONNECTED or (kind == Command.ERROR and command.error.request_id == NO_REQUEST_ID):
@@ -328,5 +341,7 @@ def _raise_refusal(answer: pb.BaseCommand) -> None:
         raise refusal(answer.getSchemaResponse.error_code, answer.getSchemaResponse.error_message)
     elif kind == Command.GET_OR_CREATE_SCHEMA_RESPONSE and answer.getOrCreateSchemaResponse.HasField("error_code"):
         raise refusal(answer.getOrCreateSchemaResponse.error_code, answer.getOrCreateSchemaResponse.error_message)
-    elif kind == Command.ACK_RESPONSE and answer.ackResponse.HasField("error"):
-        raise refusal(answer.ackResponse.error, answer.ackResponse.message)
+    elif kind in _WITH_ERROR:
+        response = getattr(answer, _FIELD_OF_TYPE[kind])
+        if response.HasField("error"):
+            raise refusal(response.error, response.message)

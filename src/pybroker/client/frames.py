@@ -15,6 +15,7 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from pybroker.errors import ProtocolViolation
+from pybroker.model.transactions import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.commands import FRAME_PADDING_BYTES
 from pybroker.wire.varint import decode, encode, skip_field
@@ -24,6 +25,7 @@ DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024
 _SIZES = Struct(">II")
 _MESSAGE_KIND = b"\x08\x09\x4a"
 _MASK_63 = (1 << 63) - 1
+_MASK_64 = (1 << 64) - 1
 
 
 class ReceivedEntry(NamedTuple):
@@ -35,6 +37,8 @@ class ReceivedEntry(NamedTuple):
     redelivery_count: int
     data: bytes
     """`[0x0e02 ...] [0x0e01 crc32c] metadata_size MessageMetadata payload`; the checksum was not looked at."""
+    ack_set: tuple[int, ...] = ()
+    """Of a batch that is acknowledged in part: bits of the messages that are not, 64 in each unsigned number."""
 
 
 Event = pb.BaseCommand | ReceivedEntry
@@ -101,6 +105,7 @@ def _event(data: bytes, start: int, end: int) -> Event:
             id_data.entryId,
             command.message.redelivery_count,
             data[command_end:end],
+            tuple(word & _MASK_64 for word in command.message.ack_set),
         )
     return command
 
@@ -111,6 +116,7 @@ def _message(data: bytes, position: int, command_end: int, frame_end: int) -> Re
         raise ProtocolViolation("a MESSAGE with something behind its fields")
     consumer_id = ledger_id = entry_id = -1
     redeliveries = 0
+    ack_set: tuple[int, ...] = ()
     while position < command_end:
         tag, position = decode(data, position, command_end)
         if tag == 0x08:
@@ -130,11 +136,14 @@ def _message(data: bytes, position: int, command_end: int, frame_end: int) -> Re
                     position = skip_field(data, tag, position, id_end)
         elif tag == 0x18:
             redeliveries, position = decode(data, position, command_end)
+        elif tag == 0x20:
+            word, position = decode(data, position, command_end)
+            ack_set += (word & _MASK_64,)
         else:
             position = skip_field(data, tag, position, command_end)
     if consumer_id < 0 or not 0 <= ledger_id <= _MASK_63 or not 0 <= entry_id <= _MASK_63:
         raise ProtocolViolation("a MESSAGE without consumer or message id")
-    return ReceivedEntry(consumer_id, ledger_id, entry_id, redeliveries, data[command_end:frame_end])
+    return ReceivedEntry(consumer_id, ledger_id, entry_id, redeliveries, data[command_end:frame_end], ack_set)
 
 
 def send_head(
@@ -145,11 +154,14 @@ def send_head(
     entry_bytes: int,
     *,
     is_chunk: bool = False,
+    txn: TxnId | None = None,
 ) -> bytes:
     """What stands in front of an entry in a SEND frame."""
     fields = b"\x08" + encode(producer_id) + b"\x10" + encode(sequence_id)
     if message_count != 1:
         fields += b"\x18" + encode(message_count)
+    if txn is not None:
+        fields += b"\x20" + encode(txn.least) + b"\x28" + encode(txn.most)
     if highest_sequence_id > sequence_id:
         fields += b"\x30" + encode(highest_sequence_id)
     if is_chunk:

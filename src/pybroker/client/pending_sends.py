@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pybroker.model.transactions import TxnId
+
 
 @dataclass(slots=True)
 class PendingSend:
@@ -21,6 +23,7 @@ class PendingSend:
     is_chunk: bool
     token: object
     sent_at_s: float
+    txn: TxnId | None = None
 
 
 class PendingSends:

@@ -22,6 +22,7 @@ from pybroker.client.frames import ReceivedEntry, send_head
 from pybroker.client.pending_sends import PendingSend, PendingSends
 from pybroker.errors import BrokerError, ProducerBusy
 from pybroker.model.names import TopicName
+from pybroker.model.transactions import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.replies import frame
 
@@ -45,7 +46,7 @@ _FINAL_SEND_ERRORS = frozenset(
 """After these the same bytes would be refused again. Any other refusal is answered by attaching anew and sending again."""
 
 
-class MessageId(NamedTuple):
+class EntryId(NamedTuple):
     """Where an entry was stored; (-1, -1) for one that deduplication knew already."""
 
     ledger_id: int
@@ -119,8 +120,12 @@ class Producer(ConnectionUser):
         highest_sequence_id: int = 0,
         message_count: int = 1,
         is_chunk: bool = False,
-    ) -> asyncio.Future[MessageId]:
-        """Send an entry behind all others of this producer, once there is room. Raises NotSent, or why the producer failed."""
+        txn: TxnId | None = None,
+    ) -> asyncio.Future[EntryId]:
+        """Send an entry behind all others of this producer, once there is room. Raises NotSent, or why the producer failed.
+
+        `txn`: the topic takes part in that transaction already, and the entry's metadata names it.
+        """
         if len(data) > self.max_message_bytes + ENTRY_HEADROOM_BYTES:
             raise NotSent(
                 f"an entry of {len(data)} bytes is over the broker's maximum of {self.max_message_bytes} (maxMessageSize)"
@@ -131,8 +136,10 @@ class Producer(ConnectionUser):
             await self._connection.writable()
         if self._failure is not None:
             raise self._failure
-        receipt: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
-        entry = PendingSend(sequence_id, highest_sequence_id, message_count, data, is_chunk, receipt, time.monotonic())
+        receipt: asyncio.Future[EntryId] = asyncio.get_running_loop().create_future()
+        entry = PendingSend(
+            sequence_id, highest_sequence_id, message_count, data, is_chunk, receipt, time.monotonic(), txn
+        )
         self._pending.add(entry)
         if self._timer is None:
             self._look_at_oldest()
@@ -176,6 +183,7 @@ class Producer(ConnectionUser):
                 entry.message_count,
                 len(entry.data),
                 is_chunk=entry.is_chunk,
+                txn=entry.txn,
             )
             parts += (head, entry.data)
         self._connection.write_parts(parts)
@@ -212,7 +220,7 @@ class Producer(ConnectionUser):
         future = entry.token
         assert isinstance(future, asyncio.Future)
         if not future.done():
-            future.set_result(MessageId(_signed(receipt.message_id.ledgerId), _signed(receipt.message_id.entryId)))
+            future.set_result(EntryId(_signed(receipt.message_id.ledgerId), _signed(receipt.message_id.entryId)))
         self._changed.set()
 
     # --- attaching

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from pybroker.columns.packed_columns import key_text
+from pybroker.model.hashing import java_string_hash
 
 _NON_NEGATIVE = 0x7FFF_FFFF
 Numbers = np.ndarray[Any, Any]
@@ -45,7 +46,7 @@ def java_string_hashes(keys: pa.Array) -> Numbers:
     offsets = np.frombuffer(offsets_buffer, np.int32, count + 1, keys.offset * 4).astype(np.int64)
     data = np.zeros(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
     if offsets[-1] > offsets[0] and data[offsets[0] : offsets[-1]].max() >= 0x80:
-        return np.fromiter((_java_hash(key) for key in keys.to_pylist()), np.int64, count)
+        return np.fromiter((java_string_hash(key) for key in keys.to_pylist()), np.int64, count)
     # All keys of one length at a time, one character after the other: no Python for each key.
     hashes = np.zeros(count, np.uint32)
     lengths = np.diff(offsets)
@@ -57,11 +58,3 @@ def java_string_hashes(keys: pa.Array) -> Numbers:
             found = found * np.uint32(31) + data[starts + place]
         hashes[rows] = found
     return hashes.astype(np.int64)
-
-
-def _java_hash(key: bytes) -> int:
-    units = np.frombuffer(key.decode().encode("utf-16-le"), np.uint16)
-    found = 0
-    for unit in units.tolist():
-        found = (31 * found + unit) & 0xFFFF_FFFF
-    return found

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from pybroker.client.client import Client
 from pybroker.client.failures import ClientError
-from pybroker.client.producer import MessageId, Producer, ProducerSettings, open_producer
+from pybroker.client.producer import EntryId, Producer, ProducerSettings, open_producer
 from pybroker.errors import BrokerError, InvalidTopicName
 from pybroker.model.names import TopicName
 from pybroker.pipelines.topic_ranges import (
@@ -323,6 +323,6 @@ def _entries(run: EntryRun) -> Iterator[tuple[int, bytes]]:
         yield entry_id, bytes(view[start : start + length])
 
 
-def _looked_at(receipt: asyncio.Future[MessageId]) -> None:
+def _looked_at(receipt: asyncio.Future[EntryId]) -> None:
     if not receipt.cancelled():
         receipt.exception()

@@ -13,11 +13,15 @@ from pybroker.wire.commands import Decoder
 numbers = st.integers(0, (1 << 63) - 1)
 
 
-def message_frame(consumer: int, ledger: int, entry: int, redeliveries: int, payload: bytes) -> bytes:
-    return b"".join(replies.messages(consumer, ledger, [entry], [payload], [redeliveries], None, -1, 3))
+def message_frame(
+    consumer: int, ledger: int, entry: int, redeliveries: int, payload: bytes, ack_set: tuple[int, ...] = ()
+) -> bytes:
+    bits = [[*ack_set]] if ack_set else None
+    return b"".join(replies.messages(consumer, ledger, [entry], [payload], [redeliveries], bits, -1, 3))
 
 
-entries = st.builds(ReceivedEntry, numbers, numbers, numbers, st.integers(0, 1000), st.binary(max_size=300))
+words = st.lists(st.integers(0, (1 << 64) - 1), max_size=3).map(tuple)
+entries = st.builds(ReceivedEntry, numbers, numbers, numbers, st.integers(0, 1000), st.binary(max_size=300), words)
 
 
 @given(st.lists(st.one_of(entries, st.just("ping")), max_size=8), st.lists(st.integers(1, 40), max_size=200))

@@ -1,0 +1,136 @@
+"""Entries made of messages: one message, a batch, or the parts of a message that is larger than an entry may be.
+
+Decides only: no clock, no IO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pybroker.client.message import OutgoingMessage
+from pybroker.model.transactions import TxnId
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.compression import compress
+from pybroker.wire.entry_builder import framed
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """What all entries of a producer have in common."""
+
+    producer_name: str
+    compression: pb.CompressionType = pb.NONE
+    schema_version: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedEntry:
+    """An entry, and what its SEND says of it."""
+
+    data: bytes
+    sequence_id: int
+    highest_sequence_id: int
+    message_count: int
+    is_chunk: bool = False
+
+
+def pack_one(
+    packing: Packing, message: OutgoingMessage, sequence_id: int, now_ms: int, txn: TxnId | None = None
+) -> PackedEntry:
+    """An entry of one message that is in no batch."""
+    metadata, payload = _single(packing, message, sequence_id, now_ms, txn)
+    return PackedEntry(framed(metadata, payload), sequence_id, 0, 1)
+
+
+def pack_batch(
+    packing: Packing, messages: Sequence[OutgoingMessage], sequence_ids: Sequence[int], now_ms: int, txn: TxnId | None
+) -> PackedEntry:
+    """An entry of several messages."""
+    parts: list[bytes] = []
+    for message, sequence_id in zip(messages, sequence_ids, strict=True):
+        value = message.value or b""
+        single = pb.SingleMessageMetadata(payload_size=len(value), sequence_id=sequence_id)
+        if message.key is not None:
+            single.partition_key = message.key
+            single.partition_key_b64_encoded = message.is_key_encoded
+        if message.ordering_key is not None:
+            single.ordering_key = message.ordering_key
+        for name, text in message.properties.items():
+            single.properties.add(key=name, value=text)
+        if message.event_time_ms:
+            single.event_time = message.event_time_ms
+        if message.value is None:
+            single.null_value = True
+        header = single.SerializeToString()
+        parts += (len(header).to_bytes(4, "big"), header, value)
+    payload = b"".join(parts)
+    metadata = _metadata(packing, sequence_ids[0], now_ms, txn)
+    metadata.num_messages_in_batch = len(messages)
+    metadata.highest_sequence_id = sequence_ids[-1]
+    # Key_Shared looks at the entry: all of its messages have one key there, or the batch goes by its first.
+    first = messages[0]
+    if first.key is not None:
+        metadata.partition_key = first.key
+        metadata.partition_key_b64_encoded = first.is_key_encoded
+    if first.ordering_key is not None:
+        metadata.ordering_key = first.ordering_key
+    compressed = _compressed(packing, metadata, payload)
+    return PackedEntry(framed(metadata, compressed), sequence_ids[0], sequence_ids[-1], len(messages))
+
+
+def pack_chunks(
+    packing: Packing,
+    message: OutgoingMessage,
+    sequence_id: int,
+    now_ms: int,
+    max_payload_bytes: int,
+    txn: TxnId | None = None,
+) -> Iterator[PackedEntry]:
+    """The parts of a message, in order: each at most so large."""
+    metadata, payload = _single(packing, message, sequence_id, now_ms, txn)
+    count = -(-len(payload) // max_payload_bytes)
+    metadata.uuid = f"{packing.producer_name}-{sequence_id}"
+    metadata.num_chunks_from_msg = count
+    metadata.total_chunk_msg_size = len(payload)
+    for chunk_id in range(count):
+        metadata.chunk_id = chunk_id
+        part = payload[chunk_id * max_payload_bytes : (chunk_id + 1) * max_payload_bytes]
+        yield PackedEntry(framed(metadata, part), sequence_id, 0, 1, is_chunk=True)
+
+
+def _single(
+    packing: Packing, message: OutgoingMessage, sequence_id: int, now_ms: int, txn: TxnId | None
+) -> tuple[pb.MessageMetadata, bytes]:
+    metadata = _metadata(packing, sequence_id, now_ms, txn)
+    if message.key is not None:
+        metadata.partition_key = message.key
+        metadata.partition_key_b64_encoded = message.is_key_encoded
+    if message.ordering_key is not None:
+        metadata.ordering_key = message.ordering_key
+    for name, text in message.properties.items():
+        metadata.properties.add(key=name, value=text)
+    if message.event_time_ms:
+        metadata.event_time = message.event_time_ms
+    if message.deliver_at_ms:
+        metadata.deliver_at_time = message.deliver_at_ms
+    if message.value is None:
+        metadata.null_value = True
+    return metadata, _compressed(packing, metadata, message.value or b"")
+
+
+def _metadata(packing: Packing, sequence_id: int, now_ms: int, txn: TxnId | None) -> pb.MessageMetadata:
+    metadata = pb.MessageMetadata(producer_name=packing.producer_name, sequence_id=sequence_id, publish_time=now_ms)
+    if packing.schema_version:
+        metadata.schema_version = packing.schema_version
+    if txn is not None:
+        metadata.txnid_most_bits, metadata.txnid_least_bits = txn
+    return metadata
+
+
+def _compressed(packing: Packing, metadata: pb.MessageMetadata, payload: bytes) -> bytes:
+    metadata.uncompressed_size = len(payload)
+    if packing.compression == pb.NONE:
+        return payload
+    metadata.compression = packing.compression
+    return compress(packing.compression, payload)

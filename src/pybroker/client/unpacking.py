@@ -1,0 +1,177 @@
+"""Messages out of the entries that a broker sends, and messages that came in parts put together.
+
+Decides only: no clock, no IO.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from google.protobuf.message import DecodeError
+
+from pybroker.client.frames import ReceivedEntry
+from pybroker.client.message import Message, MessageId
+from pybroker.errors import ProtocolViolation
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.batch_limits import LEAST_MESSAGE_BYTES
+from pybroker.wire.compression import DamagedPayload, decompress
+from pybroker.wire.entry_metadata import message_metadata, metadata_span
+
+MAX_MESSAGE_BYTES = 1 << 30
+MAX_CHUNKED_MESSAGES = 10
+"""So many messages may be incomplete at once; more, and the one that began first is given up."""
+
+
+class EncryptedMessage(DamagedPayload):
+    """It can be read only with its producer's keys, which this client does not know."""
+
+
+@dataclass(slots=True)
+class _Parts:
+    first: tuple[int, int]
+    payload: bytearray
+    next_chunk: int = 0
+    entries: list[tuple[int, int]] = field(default_factory=list)
+
+
+class ChunkedMessages:
+    """Parts of messages that are not complete. Bounded by number, and each by the size that its first part says."""
+
+    def __init__(self, max_messages: int = MAX_CHUNKED_MESSAGES) -> None:
+        self._max_messages = max_messages
+        self._parts: OrderedDict[str, _Parts] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def add(self, metadata: pb.MessageMetadata, at: tuple[int, int], part: bytes) -> _Parts | None:
+        """The whole message when this was its last part. A part that does not follow the one before begins anew or is left out."""
+        uuid, total_bytes = metadata.uuid, metadata.total_chunk_msg_size
+        if not 0 <= total_bytes <= MAX_MESSAGE_BYTES:
+            raise DamagedPayload(f"a message in parts of {total_bytes} bytes")
+        if metadata.chunk_id == 0:
+            self._parts[uuid] = _Parts(at, bytearray())
+            while len(self._parts) > self._max_messages:
+                self._parts.popitem(last=False)
+        parts = self._parts.get(uuid)
+        if parts is None or parts.next_chunk != metadata.chunk_id or len(parts.payload) + len(part) > total_bytes:
+            return None
+        parts.payload += part
+        parts.next_chunk += 1
+        parts.entries.append(at)
+        if parts.next_chunk < metadata.num_chunks_from_msg:
+            return None
+        return self._parts.pop(uuid)
+
+    def clear(self) -> None:
+        """Whatever was incomplete comes again from its first part."""
+        self._parts.clear()
+
+
+@dataclass(slots=True)
+class Unpacked:
+    """The messages of an entry, without those that were acknowledged before; `permits` is what the broker counted for it."""
+
+    messages: list[Message]
+    permits: int
+    chunk_entries: list[tuple[int, int]] = field(default_factory=list)
+    """All entries of a message that came in parts."""
+
+
+def unpack(entry: ReceivedEntry, topic: str, partition: int, chunked: ChunkedMessages) -> Unpacked:
+    """Raises DamagedPayload for what nobody could read, EncryptedMessage for what others could."""
+    try:
+        metadata = message_metadata(entry.data)
+        payload = entry.data[metadata_span(entry.data)[1] :]
+        at = (entry.ledger_id, entry.entry_id)
+        if metadata.encryption_keys:
+            raise EncryptedMessage(f"{topic} {at}: the message is encrypted, and this client has no keys")
+        if metadata.num_chunks_from_msg > 1 and metadata.HasField("uuid"):
+            return _unpack_chunk(entry, metadata, payload, topic, partition, chunked)
+        size_bytes = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else len(payload)
+        opened = decompress(metadata.compression, payload, size_bytes)
+        if not metadata.HasField("num_messages_in_batch"):
+            return Unpacked([_single(entry, metadata, opened, topic, MessageId(*at, partition))], 1)
+        return _unpack_batch(entry, metadata, opened, topic, partition)
+    except (ProtocolViolation, DecodeError) as error:
+        raise DamagedPayload(f"{topic}: an entry that is no message: {error}") from error
+
+
+def _unpack_chunk(
+    entry: ReceivedEntry,
+    metadata: pb.MessageMetadata,
+    payload: bytes,
+    topic: str,
+    partition: int,
+    chunked: ChunkedMessages,
+) -> Unpacked:
+    at = (entry.ledger_id, entry.entry_id)
+    whole = chunked.add(metadata, at, payload)
+    if whole is None:
+        return Unpacked([], 1)
+    opened = decompress(metadata.compression, bytes(whole.payload), metadata.uncompressed_size)
+    message = _single(entry, metadata, opened, topic, MessageId(*at, partition, first_chunk=whole.first))
+    return Unpacked([message], 1, whole.entries)
+
+
+def _single(entry: ReceivedEntry, metadata: pb.MessageMetadata, value: bytes, topic: str, at: MessageId) -> Message:
+    return Message(
+        at,
+        topic,
+        None if metadata.null_value else value,
+        metadata.partition_key if metadata.HasField("partition_key") else None,
+        metadata.partition_key_b64_encoded,
+        metadata.ordering_key if metadata.HasField("ordering_key") else None,
+        {pair.key: pair.value for pair in metadata.properties},
+        metadata.publish_time,
+        metadata.event_time,
+        metadata.producer_name,
+        metadata.sequence_id,
+        entry.redelivery_count,
+        metadata.schema_version,
+    )
+
+
+def _unpack_batch(
+    entry: ReceivedEntry, metadata: pb.MessageMetadata, payload: bytes, topic: str, partition: int
+) -> Unpacked:
+    count = metadata.num_messages_in_batch
+    if not 0 <= count <= len(payload) // LEAST_MESSAGE_BYTES:
+        raise DamagedPayload(f"{topic}: a batch of {count} messages in {len(payload)} bytes")
+    messages: list[Message] = []
+    position = 0
+    for index in range(count):
+        header_end = position + 4 + int.from_bytes(payload[position : position + 4], "big")
+        single = pb.SingleMessageMetadata.FromString(payload[position + 4 : header_end])
+        position = header_end + single.payload_size
+        if single.payload_size < 0 or position > len(payload):
+            raise DamagedPayload(f"{topic}: a batch that ends before its messages do")
+        if single.compacted_out or not _is_left(entry.ack_set, index):
+            continue
+        messages.append(
+            Message(
+                MessageId(entry.ledger_id, entry.entry_id, partition, index, count),
+                topic,
+                None if single.null_value else payload[header_end:position],
+                single.partition_key if single.HasField("partition_key") else None,
+                single.partition_key_b64_encoded,
+                single.ordering_key if single.HasField("ordering_key") else None,
+                {pair.key: pair.value for pair in single.properties},
+                metadata.publish_time,
+                single.event_time,
+                metadata.producer_name,
+                single.sequence_id if single.HasField("sequence_id") else metadata.sequence_id + index,
+                entry.redelivery_count,
+                metadata.schema_version,
+            )
+        )
+    return Unpacked(messages, count)
+
+
+def _is_left(ack_set: tuple[int, ...], index: int) -> bool:
+    """Whether the message of a batch is still to be acknowledged: its bit is set, or there are no bits at all."""
+    if not ack_set:
+        return True
+    word = index >> 6
+    return word < len(ack_set) and bool(ack_set[word] >> (index & 63) & 1)
