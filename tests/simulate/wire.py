@@ -79,7 +79,11 @@ class Wire(asyncio.Protocol):
         return self._frames.popleft() if self._frames else None
 
     def cut(self, *, silently: bool = False) -> None:
-        """Something between breaks it; silently: the broker does not see it, until nobody answers its PING."""
+        """Something between breaks it; silently: the broker does not see it, until nobody answers its PING.
+
+        What has come and was not received yet is lost with it.
+        """
+        self._frames.clear()
         if self.is_open:
             self._network.cut(self._transport, silently=silently)
 
