@@ -19,7 +19,8 @@ def acknowledged_stays_acknowledged(case: Case) -> Iterator[Finding]:
     """Who subscribes after an acknowledgement was receipted never gets to see what it covers."""
     done: dict[Key, dict[tuple[int, int], int]] = defaultdict(dict)
     up_to: dict[Key, list[tuple[tuple[int, int], int]]] = defaultdict(list)
-    parts: dict[tuple[str, str, str], int] = {}
+    # By position as well: without deduplication, what a client sends again after a cut may be stored twice.
+    parts: dict[tuple[Key, tuple[int, int], str], int] = {}
     for event in case.tape.of(tape.ACK_STORED, tape.GOT):
         facts = event.facts
         key = (facts["topic"], facts["subscription"])
@@ -29,7 +30,7 @@ def acknowledged_stays_acknowledged(case: Case) -> Iterator[Finding]:
             if "up_to" in facts:
                 up_to[key].append((facts["up_to"], event.index))
             elif "part_of" in facts:
-                parts |= {(*key, value): event.index for value in facts["values"]}
+                parts |= {(key, facts["part_of"], value): event.index for value in facts["values"]}
             else:
                 done[key] |= dict.fromkeys(facts["positions"], event.index)
             continue
@@ -39,7 +40,7 @@ def acknowledged_stays_acknowledged(case: Case) -> Iterator[Finding]:
         begun = attached.facts["begun"]
         acked_at = [done[key].get(facts["position"], -1)]
         acked_at += [index for position, index in up_to[key] if position >= facts["position"]]
-        acked_at += [parts.get((*key, value), -1) for value in facts["values"]]
+        acked_at += [parts.get((key, facts["position"], value), -1) for value in facts["values"]]
         for index in acked_at:
             if 0 <= index < begun and not case.is_disturbed(*key, _asked(case, index), event.index):
                 yield Finding(

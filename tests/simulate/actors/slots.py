@@ -102,6 +102,11 @@ class ProducerSlot(Slot):
         self.pending: dict[tuple[int, int], Outgoing] = {}
         self.emptied = asyncio.Event()
 
+    @property
+    def waits_for_its_turn(self) -> bool:
+        """Another producer has the topic for as long as it likes: who waits for exclusive access waits without an end."""
+        return self.access == "WaitForExclusive" and not self.is_open
+
     async def open(self) -> None:
         fields: dict[str, Any] = {"user_provided_producer_name": self._is_own_name, "epoch": self._epoch}
         if self.name:
