@@ -8,10 +8,13 @@ import pytest
 from tests.protocol.test_transactions import TOPIC, Told, ask, ids
 from tests.support.async_client import AsyncClient, binary_port
 from tests.support.memory_broker import START_MS, MemoryBroker, memory_broker
+from tests.support.recording_peer import RecordingPeer
 from tests.support.rest import Answer, call
 from tests.support.transactions import send
 
+from pybroker.broker.delivery.acknowledgement import Acknowledged, PartOfBatch
 from pybroker.errors import PersistenceError
+from pybroker.model.position import Position
 from pybroker.model.transactions import TxnAction, TxnId
 from pybroker.transactions.coordinators import MAX_COORDINATORS
 from pybroker.transactions.endings import Participant
@@ -151,6 +154,8 @@ async def test_all_of_it_is_503_without_transactions() -> None:
             ("GET", "coordinatorInternalStats/0"),
             ("GET", "transactionMetadata/0/1"),
             ("GET", "slowTransactions/1"),
+            ("GET", "transactionBufferStats/public/default/t"),
+            ("GET", "pendingAckStats/public/default/t/s"),
             ("POST", "abortTransaction/0/1"),
             ("POST", "transactionCoordinator/replicas"),
         ):
@@ -202,6 +207,53 @@ async def test_a_topic_says_which_transactions_hold_its_readers_back(broker: Mem
         assert (await rest(broker, f"transactionInBufferStats/{name}/0/1")).json == {"aborted": False}
         assert (await rest(broker, f"transactionBufferInternalStats/{name}")).json == {"snapshotType": "Single"}
         assert (await rest(broker, "transactionBufferStats/public/default/missing")).status == 404
+
+
+async def test_a_subscription_says_what_transactions_hold_of_it(broker: MemoryBroker) -> None:
+    async with binary_port(broker) as port:
+        client = await port.connect()
+        topic, of = await broker.topic(TOPIC), "public/default/t/a%2Fb"
+        consumer = await broker.consumer(topic, "a/b", RecordingPeer(), "Shared")
+        state = consumer.subscription.cursor.state
+        sent = await send(broker, topic, None, 4)
+        assert (await rest(broker, f"pendingAckStats/{of}")).json == {
+            "state": "None",
+            "ongoingTxnSize": 0,
+            "recoverStartTime": START_MS,
+            "recoverEndTime": START_MS,
+        }
+        txn = await opened(client)
+        pair = pb.Subscription(topic=TOPIC, subscription="a/b")
+        await ask(client, B.ADD_SUBSCRIPTION_TO_TXN, **ids(txn), subscription=[pair])
+        ack = consumer.subscription.transactions
+        part = PartOfBatch(sent[3], [0b0101], 4)
+        assert ack.hold(txn, Acknowledged(None, [(sent[1].ledger_id, [sent[1].entry_id])], [part])) is None
+        state.acknowledge(sent[0].ledger_id, [sent[0].entry_id])
+
+        async def state_of(position: Position, query: str = "") -> object:
+            path = f"positionStatsInPendingAck/{of}/{position.ledger_id}/{position.entry_id}{query}"
+            return (await rest(broker, path)).json["state"]
+
+        stats = (await rest(broker, f"pendingAckStats/{of}?lowWaterMarks=true")).json
+        assert (stats["state"], stats["ongoingTxnSize"], stats["lowWaterMarks"]) == ("Ready", 1, {})
+        assert [await state_of(each) for each in sent] == ["MarkDelete", "PendingAck", "NotInPendingAck", "PendingAck"]
+        bits = [await state_of(sent[3], f"?batchIndex={index}") for index in range(-1, 5)]
+        free, held, wrong = "NotInPendingAck", "PendingAck", "InvalidPosition"
+        assert bits == [wrong, free, held, free, held, wrong]
+        assert await state_of(sent[1], "?batchIndex=0") == held
+        assert (await rest(broker, f"transactionInPendingAckStats/{of}/0/1")).json == {}
+        assert ack.hold(txn, Acknowledged(sent[2], [], [])) is None
+        assert await state_of(sent[2]) == held
+        up_to = {"cumulativeAckPosition": str(sent[2])}
+        assert (await rest(broker, f"transactionInPendingAckStats/{of}/0/1")).json == up_to
+        assert (await rest(broker, "transactionMetadata/0/1")).json["ackedPartitions"] == {TOPIC: {"a/b": up_to}}
+        assert (await rest(broker, f"transactionInPendingAckStats/{of}/0/2")).json == {}
+        assert (await rest(broker, f"pendingAckInternalStats/{of}")).json == {}
+        assert "error" not in await ask(client, B.END_TXN, **ids(txn), txn_action=pb.COMMIT)
+        assert (await rest(broker, f"pendingAckStats/{of}")).json["ongoingTxnSize"] == 0
+        assert (await rest(broker, f"pendingAckStats/{of}")).json["state"] == "Ready"
+        for path in ("pendingAckStats/public/default/t/missing", "pendingAckInternalStats/public/default/missing/s"):
+            assert (await rest(broker, path)).status == 404
 
 
 async def test_the_log_of_a_coordinator_cannot_be_deleted_as_a_topic(broker: MemoryBroker, client: AsyncClient) -> None:

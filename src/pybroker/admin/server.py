@@ -48,7 +48,7 @@ from pybroker.admin.topics import (
     topic_operations,
     topics,
 )
-from pybroker.admin.transactions import buffer_routes, coordinator_routes
+from pybroker.admin.transactions import buffer_routes, coordinator_routes, pending_ack_routes
 from pybroker.auth.tls import server_context
 from pybroker.errors import CannotListen
 from pybroker.tasks import TaskOwner
@@ -94,6 +94,7 @@ NOUNS = (
     lookup,
     coordinator_routes,
     buffer_routes,
+    pending_ack_routes,
 )
 
 

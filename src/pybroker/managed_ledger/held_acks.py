@@ -87,6 +87,16 @@ class HeldAcks:
         return txn in self._ended or txn.least <= self._low_water_marks.get(txn.most, 0)
 
     @property
+    def was_used(self) -> bool:
+        """Whether anything is remembered of transactions, open or ended."""
+        return bool(self.open or self._ended or self._low_water_marks)
+
+    @property
+    def low_water_marks(self) -> Mapping[int, int]:
+        """By coordinator: its transactions up to there have ended."""
+        return self._low_water_marks
+
+    @property
     def up_to(self) -> Position | None:
         """Up to where everything is held."""
         return None if self.cumulative is None else self.open[self.cumulative].up_to

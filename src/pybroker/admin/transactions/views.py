@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
     from pybroker.broker.topic.topic import Topic
     from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
+    from pybroker.managed_ledger.cursor_state import CursorState
+    from pybroker.managed_ledger.held_acks import HeldAcks
     from pybroker.managed_ledger.ledger_list import LedgerRow
+    from pybroker.model.position import Position
     from pybroker.model.transactions import TxnId
     from pybroker.transactions.coordinator import Coordinator
     from pybroker.transactions.coordinator_state import Transaction
@@ -39,12 +42,16 @@ def coordinator_stats(coordinator: Coordinator) -> dict[str, Any]:
 
 
 def transaction_metadata(
-    coordinator: Coordinator, transaction: Transaction, now_ms: int, in_topic: Callable[[str], dict[str, Any]]
+    coordinator: Coordinator,
+    transaction: Transaction,
+    now_ms: int,
+    in_topic: Callable[[str], dict[str, Any]],
+    in_subscription: Callable[[str, str], dict[str, Any]],
 ) -> dict[str, Any]:
-    """`transactionMetadata` of one; `in_topic` says what its buffer knows of it."""
+    """`transactionMetadata` of one; the last two say what a topic's buffer and a subscription know of it."""
     acked: dict[str, dict[str, Any]] = {}
     for topic, subscription in transaction.subscriptions:
-        acked.setdefault(topic, {})[subscription] = {}
+        acked.setdefault(topic, {})[subscription] = in_subscription(topic, subscription)
     shown: dict[str, Any] = {
         "txnId": str(transaction.id),
         "status": str(transaction.status),
@@ -93,6 +100,43 @@ def buffer_stats(topic: Topic, *, with_low_water_marks: bool) -> dict[str, Any]:
     if with_low_water_marks and buffer is not None:
         shown["lowWaterMarks"] = {str(id_): mark for id_, mark in sorted(buffer.low_water_marks.items())}
     return shown
+
+
+def pending_ack_stats(topic: Topic, held: HeldAcks, *, with_low_water_marks: bool) -> dict[str, Any]:
+    """`pendingAckStats`; where no transaction has acknowledged anything the state is `None`."""
+    shown: dict[str, Any] = {
+        "state": "Ready" if held.was_used else "None",
+        "ongoingTxnSize": len(held.open),
+        "recoverStartTime": topic.loaded_ms,
+        "recoverEndTime": topic.loaded_ms,
+    }
+    if with_low_water_marks:
+        shown["lowWaterMarks"] = {str(id_): mark for id_, mark in sorted(held.low_water_marks.items())}
+    return shown
+
+
+def transaction_in_pending_ack(held: HeldAcks | None, txn_id: TxnId) -> dict[str, Any]:
+    """`transactionInPendingAckStats`: what it holds one by one is not listed."""
+    hold = None if held is None else held.open.get(txn_id)
+    return {} if hold is None or hold.up_to is None else {"cumulativeAckPosition": str(hold.up_to)}
+
+
+def position_in_pending_ack(state: CursorState, position: Position, batch_index: int | None) -> str:
+    """`positionStatsInPendingAck` of an entry, or of one message of its batch.
+
+    What a cumulative acknowledgement of a transaction covers is held, too. How many messages a batch has is known only of one that
+    is held in part.
+    """
+    if position <= state.mark_delete_position:
+        return "MarkDelete"
+    holder = state.held.holder_of(position)
+    if batch_index is None or holder is None:
+        return "NotInPendingAck" if holder is None else "PendingAck"
+    part = state.held.open[holder].parts.get(position)
+    if batch_index < 0 or (part is not None and batch_index >= part[1]):
+        return "InvalidPosition"
+    is_held = part is None or state.held.holder_of(position, 1 << batch_index) is not None
+    return "PendingAck" if is_held else "NotInPendingAck"
 
 
 def log_stats(coordinator: Coordinator, log: TransactionLog, *, with_metadata: bool) -> dict[str, Any]:

@@ -1,0 +1,68 @@
+"""What a subscription knows of transactions: acknowledgements that wait for their end."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import Call, json_response
+from pybroker.admin.calls.existing import existing_topic, subscription_of
+from pybroker.admin.calls.routing import route
+from pybroker.admin.transactions.coordinator_routes import BASE, require_enabled, txn_id_of
+from pybroker.admin.transactions.views import pending_ack_stats, position_in_pending_ack, transaction_in_pending_ack
+from pybroker.broker.topic.topic import Topic
+from pybroker.managed_ledger.cursor_state import CursorState
+from pybroker.model.names import PERSISTENT
+from pybroker.model.position import Position
+
+SUBSCRIPTION = "/{tenant}/{namespace}/{topic}/{subscription}"
+
+
+def routes() -> list[Route]:
+    return [
+        route("GET", BASE + "/pendingAckStats" + SUBSCRIPTION, get_pending_ack_stats),
+        route(
+            "GET",
+            BASE + "/transactionInPendingAckStats" + SUBSCRIPTION + "/{most}/{least}",
+            get_transaction_in_pending_ack,
+        ),
+        route(
+            "GET", BASE + "/positionStatsInPendingAck" + SUBSCRIPTION + "/{ledger}/{entry}", get_position_in_pending_ack
+        ),
+        route("GET", BASE + "/pendingAckInternalStats" + SUBSCRIPTION, get_pending_ack_internal_stats),
+    ]
+
+
+async def _found(call: Call) -> tuple[Topic, CursorState]:
+    """Topic and cursor of the subscription in the path, for whoever administers its namespace; 404 when it does not exist."""
+    name = call.topic_name_of(PERSISTENT)
+    call.require_topic_admin(name)
+    require_enabled(call)
+    topic = await existing_topic(call, name)
+    return topic, subscription_of(topic, call.name("subscription")).cursor.state
+
+
+async def get_pending_ack_stats(call: Call) -> Response:
+    """How many transactions hold acknowledgements; `lowWaterMarks=true` adds those of coordinators."""
+    topic, state = await _found(call)
+    return json_response(pending_ack_stats(topic, state.held, with_low_water_marks=call.flag("lowWaterMarks")))
+
+
+async def get_transaction_in_pending_ack(call: Call) -> Response:
+    """Up to where an open transaction has acknowledged cumulatively, if it has."""
+    _, state = await _found(call)
+    return json_response(transaction_in_pending_ack(state.held, txn_id_of(call)))
+
+
+async def get_position_in_pending_ack(call: Call) -> Response:
+    """Whether a transaction holds an entry, or with `batchIndex` a message of its batch."""
+    _, state = await _found(call)
+    position = Position(call.integer("ledger"), call.integer("entry"))
+    batch_index = None if call.query("batchIndex") is None else call.query_integer("batchIndex", 0)
+    return json_response({"state": position_in_pending_ack(state, position, batch_index)})
+
+
+async def get_pending_ack_internal_stats(call: Call) -> Response:
+    """Nothing: pending acknowledgements have no log of their own here, they stand in the cursor."""
+    await _found(call)
+    return json_response({})
