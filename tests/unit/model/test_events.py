@@ -21,12 +21,7 @@ def test_an_acknowledgement_starts_as_an_individual_one_that_asks_for_no_receipt
     first.groups.append((1, [2]))
     first.partials.append(PartialAck(1, 3, [1], 8))
     assert (second.groups, second.partials) == ([], [])
-    assert (second.consumer_id, second.request_id, second.is_cumulative, second.has_transaction) == (
-        2,
-        NO_REQUEST,
-        False,
-        False,
-    )
+    assert (second.consumer_id, second.request_id, second.is_cumulative, second.txn) == (2, NO_REQUEST, False, None)
 
 
 def test_events_hold_what_they_are_made_of() -> None:
