@@ -14,6 +14,8 @@ LATE_NEWS_S = 3.0
 """So long after a crash a client may learn of it only."""
 LONGEST_BUSY_S = 40.0
 """A broker finds out within this time that a client is dead whose connection only seems to live."""
+OPENED_BY = {"CLOSE_PRODUCER": "PRODUCER", "CLOSE_CONSUMER": "SUBSCRIBE"}
+"""Who closes what it is opening gets an answer to that only, as on Pulsar."""
 NEVER_TOLD = ("UnknownError", "TooManyRequests")
 """A bug, and a limit that no script comes near."""
 
@@ -25,6 +27,13 @@ def every_request_is_answered(case: Case) -> Iterator[Finding]:
     for event in case.tape.of(tape.ASKED, tape.ANSWERED):
         key = (event.facts["link"], event.facts["request_id"])
         if event.what == tape.ASKED:
+            opened_by = OPENED_BY.get(event.facts["command"])
+            for given_up in [
+                other
+                for other, asked in open_requests.items()
+                if other[0] == key[0] and (asked.facts["command"], asked.facts["of"]) == (opened_by, event.facts["of"])
+            ]:
+                del open_requests[given_up]
             open_requests[key] = event
         elif event.facts["answer"] == "PRODUCER_SUCCESS" and key in open_requests:
             open_requests.pop(key)  # One who waits for exclusive access was told that it waits.

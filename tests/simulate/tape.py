@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-ASKED = "asked"  # link, request_id, command
+ASKED = "asked"  # link, request_id, command, of (the producer or consumer that it names, None for others)
 ANSWERED = "answered"  # link, request_id, answer, error
 LINKED = "linked"  # link
 UNLINKED = "unlinked"  # link, why: "cut" by the actor or by nature, "ended" by the broker

@@ -121,7 +121,10 @@ class Link:
         request_id = next(self._request_ids)
         future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._waiting[request_id] = (command, future)
-        self._tape.note(self._actor, tape.ASKED, link=self.name, request_id=request_id, command=_NAME(command))
+        self._tape.note(
+            self._actor, tape.ASKED, link=self.name, request_id=request_id, command=_NAME(command),
+            of=fields.get("consumer_id", fields.get("producer_id")),
+        )  # fmt: skip
         self.send(command, request_id=request_id, **fields)
         return request_id, future
 

@@ -23,6 +23,7 @@ from pybroker.errors import (
     MetadataError,
     NotAllowedError,
     ProducerBusy,
+    StoreError,
     TopicFenced,
     UnknownError,
 )
@@ -236,6 +237,13 @@ async def unsubscribe(connection: Connection, command: pb.BaseCommand) -> None:
             await topic.delete_subscription(subscription)
     except TopicFenced as error:
         raise MetadataError(f"Consumer not found: {request.consumer_id}") from error
+    except StoreError as error:
+        # The subscription is there still, and the consumer not on it any more: its client subscribes again when it is told so,
+        # behind the answer, since a client that waits for it takes no notice.
+        connection.send(replies.error(request.request_id, connection.answerable(error)))
+        if request.consumer_id not in connection.consumers:
+            connection.close_consumer(request.consumer_id)
+        return
     connection.send(replies.success(request.request_id))
 
 
