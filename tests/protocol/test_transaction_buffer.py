@@ -145,14 +145,104 @@ async def test_a_message_for_a_transaction_that_has_ended_is_refused(broker: Mem
     assert await send(broker, topic, txn(1, most=1)), "another coordinator's"
 
 
-async def test_ending_twice_and_ending_what_is_unknown_succeeds_and_writes_nothing(broker: MemoryBroker) -> None:
+async def test_ending_twice_and_ending_what_is_unknown_succeeds_and_writes_no_marker(broker: MemoryBroker) -> None:
     topic = await broker.topic(TOPIC)
     await topic.end_transaction(txn(9), COMMIT, 0)
-    assert TRANSACTIONS_CURSOR not in topic.ledger.cursors
+    assert topic.ledger.last_confirmed.entry_id == -1
     await send(broker, topic, txn(1))
     await asyncio.gather(*(topic.end_transaction(txn(1), ABORT, 0) for _ in range(3)))
     await topic.end_transaction(txn(1), ABORT, 0)
     assert topic.ledger.last_confirmed.entry_id == 1
+
+
+@pytest.mark.parametrize("had_transactions", [False, True])
+async def test_a_late_message_of_a_transaction_that_ended_without_any_is_refused_also_after_a_crash(
+    broker: MemoryBroker, had_transactions: bool
+) -> None:
+    topic = await broker.topic(TOPIC)
+    if had_transactions:
+        await send(broker, topic, txn(1))
+    await asyncio.gather(*(topic.end_transaction(txn(2), ABORT, 0) for _ in range(3)))
+    with pytest.raises(NotAllowedError, match="has been ended"):
+        await send(broker, topic, txn(2))
+    topic.transactions.store = _nothing  # type: ignore[method-assign] # a crash stores nothing more
+    topic = await loaded_again(broker, topic)
+    with pytest.raises(NotAllowedError, match="has been ended"):
+        await send(broker, topic, txn(2))
+    assert await send(broker, topic, txn(3))
+
+
+async def _nothing() -> None:
+    """Stores nothing."""
+
+
+async def test_an_end_without_messages_that_could_not_be_stored_is_stored_when_it_is_asked_for_again(
+    broker: MemoryBroker,
+) -> None:
+    topic = await broker.topic(TOPIC)
+    await send(broker, topic, txn(1))
+    store = topic.transactions.store
+
+    async def fail() -> None:
+        raise StoreError("the disk is full")
+
+    topic.transactions.store = fail  # type: ignore[method-assign]
+    for _ in range(2):
+        with pytest.raises(BrokerError, match="the disk is full"):
+            await topic.end_transaction(txn(2), ABORT, 0)
+    with pytest.raises(NotAllowedError, match="has been ended"):
+        await send(broker, topic, txn(2))
+    topic.transactions.store = store  # type: ignore[method-assign]
+    await topic.end_transaction(txn(2), ABORT, 0)
+    topic.transactions.store = _nothing  # type: ignore[method-assign]
+    topic = await loaded_again(broker, topic)
+    with pytest.raises(NotAllowedError, match="has been ended"):
+        await send(broker, topic, txn(2))
+
+
+async def test_a_message_that_only_its_metadata_puts_into_a_transaction_is_refused_where_that_would_hold_it_back(
+    broker: MemoryBroker,
+) -> None:
+    topic = await broker.topic(TOPIC)
+    for is_refused in (False, True):
+        if is_refused:
+            await send(broker, topic, txn(1))
+        run, peer = run_in(txn(7), 1, first=int(is_refused)), RecordingPeer()
+        run.txn = None
+        topic.publish(broker.producer(topic, peer, f"p{is_refused}"), run)
+        await broker.until(lambda peer=peer: bool(peer.receipts or peer.errors))  # type: ignore[misc]
+        assert bool(peer.errors) is is_refused
+    topic = await loaded_again(broker, topic)
+    await topic.end_transaction(txn(1), COMMIT, 0)
+    assert topic.ledger.visibility.limit is None
+
+
+async def test_a_late_message_that_was_on_its_way_when_the_low_water_mark_passed_it_is_aborted(
+    broker: MemoryBroker,
+) -> None:
+    topic = await broker.topic(TOPIC)
+    await send(broker, topic, txn(9))
+    peer = RecordingPeer()
+    topic.publish(broker.producer(topic, peer, "late"), run_in(txn(1), 1))
+    await topic.end_transaction(txn(9), COMMIT, 8)
+    await broker.until(lambda: bool(peer.receipts))
+    assert topic.ledger.visibility.limit is None
+
+
+async def test_what_the_low_water_mark_had_passed_is_aborted_when_its_marker_was_lost_in_a_crash(
+    broker: MemoryBroker,
+) -> None:
+    topic = await broker.topic(TOPIC)
+    await send(broker, topic, txn(1))
+    assert topic.transactions.buffer is not None
+    assert topic.transactions.buffer.raise_low_water_mark(0, 3) == [txn(1)]
+    topic = await loaded_again(broker, topic)
+    assert topic.ledger.visibility.limit is None
+    reader = RecordingPeer()
+    await broker.consumer(topic, "s", reader)
+    behind = await send(broker, topic, None)
+    await quiet(broker, topic)
+    assert reader.delivered == behind
 
 
 async def test_an_end_right_behind_messages_that_are_not_stored_yet_takes_them_along(broker: MemoryBroker) -> None:

@@ -209,6 +209,9 @@ class Topic(TopicBase, ManagedLedgerListener):
         elif run.has_markers and any(map(is_end_marker, run.payloads)):
             self._refuse(producer, run, NotAllowedError("Only the broker says that a transaction has ended"))
             return
+        elif self.transactions.is_ready and (refusal := self.transactions.admit_plain(run)) is not None:
+            self._refuse(producer, run, refusal)
+            return
         known = self.deduplication.known
         if known is None:
             self.append(producer, run, None)

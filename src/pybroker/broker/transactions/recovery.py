@@ -36,6 +36,7 @@ async def recover(ledger: ManagedLedger, clock: Clock, max_open: int) -> Transac
         start = max(buffer.up_to, cursor.mark_delete_position)
         buffer.up_to = start
         replayed = await _replay(buffer, ledger, clock, start)
+        buffer.recovered()
     except BaseException:
         await ledger.close()
         raise

@@ -6,7 +6,8 @@ when the topic is loaded (`recovery.py`), so the cursor keeps it from being trim
 transactions, after some time, when the ledger changes and when the topic is closed. It is durable before the position moves.
 
 Operation: a message of a transaction is stored like any other. The end of one is a marker behind its messages; once that is durable
-the transaction has ended, for readers too. A terminated topic takes no markers: there the snapshot says it.
+the transaction has ended, for readers too. A terminated topic takes no markers, and a transaction without messages here needs none:
+there the snapshot says it, so that a message that comes too late is refused, after a restart as before.
 
 Invariants: the managed ledger's visibility is the buffer's; no message of a transaction is stored before the cursor is; whoever
 waits for an end is told, or refused when the topic closes.
@@ -66,6 +67,7 @@ class TopicTransactions(CursorOwner):
         self._waiting: list[tuple[Producer, SendRun]] = []  # for the cursor
         self._begun: asyncio.Event | None = None
         self._endings: dict[TxnId, _Ending] = {}
+        self._unsaved: set[TxnId] = set()  # that have ended in memory only: the snapshot that says so is not stored yet
         self._is_closed = False
         self._saving = asyncio.Lock()
         self._is_snapshot_due = False
@@ -93,6 +95,18 @@ class TopicTransactions(CursorOwner):
             return refusal
         return None
 
+    def admit_plain(self, run: SendRun) -> BrokerError | None:
+        """Why messages of no transaction are not taken, if they are not. What is stored is told from its metadata when the topic is
+        loaded again: one that says that it is of a transaction would be delivered now and held back then."""
+        for entry in run.payloads:
+            said = of_transaction(entry)
+            if said is not None:
+                return NotAllowedError(
+                    f"The metadata of a message says that it is of transaction {said.txn}, its command does not: send it in the "
+                    "transaction, or without txnid_least_bits and txnid_most_bits"
+                )
+        return None
+
     @property
     def is_ready(self) -> bool:
         """Whether messages of transactions can be taken; else `wait` for it."""
@@ -101,10 +115,14 @@ class TopicTransactions(CursorOwner):
     def wait(self, producer: Producer, run: SendRun) -> None:
         """Publish `run` once the cursor is durable; others wait in their connections."""
         self._waiting.append((producer, run))
+        self._begin_once()
+
+    def _begin_once(self) -> asyncio.Event:
         if self._begun is None:
             self._begun = asyncio.Event()
             self._hold(WaitingPublishers())
             self._topic.tasks.start(self._begin(), "first transaction")
+        return self._begun
 
     async def _begin(self) -> None:
         topic, ledger, error = self._topic, self._ledger, None
@@ -170,13 +188,15 @@ class TopicTransactions(CursorOwner):
     async def end(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
         """Durable when it returns; of what is unknown here nothing is left to do. Raises BrokerError, and then nothing is lost:
         ask again."""
-        if self._begun is not None:
-            await self._begun.wait()
+        if not self._is_closed and self.buffer is None:
+            await self._begin_once().wait()
         if self._is_closed:
             raise ServiceNotReady(f"topic {self._topic.name} is being unloaded, try again")
         buffer = self.buffer
         if buffer is None:
-            return
+            raise PersistenceError(
+                f"the end of transaction {txn} is not stored: its topic has no cursor for it, try again"
+            )
         await self._end(buffer, txn, action)
         for late in buffer.raise_low_water_mark(txn.most, low_water_mark):
             logs.warning("transaction.late_messages", topic=self._topic.name, transaction=str(late), action="aborted")
@@ -185,15 +205,15 @@ class TopicTransactions(CursorOwner):
     async def _end(self, buffer: TransactionBuffer, txn: TxnId, action: TxnAction) -> None:
         ending = self._endings.get(txn)
         if ending is None:
-            if not buffer.is_known(txn):
-                buffer.note_ended(txn)
+            is_known = buffer.is_known(txn)
+            if not is_known and buffer.has_ended(txn) and txn not in self._unsaved:
                 return
             ending = self._endings[txn] = _Ending(txn, action)
             buffer.offered_end(txn)
-            if self._ledger.is_terminated:
-                self._topic.tasks.start(self._end_terminated(buffer, ending), f"end transaction {txn}")
-            else:
+            if is_known and not self._ledger.is_terminated:
                 self._append_marker(buffer, ending)
+            else:
+                self._topic.tasks.start(self._end_in_snapshot(buffer, ending), f"end transaction {txn}")
         await asyncio.shield(ending.done)
 
     def _append_marker(self, buffer: TransactionBuffer, ending: _Ending) -> None:
@@ -224,7 +244,7 @@ class TopicTransactions(CursorOwner):
         buffer.end_failed(ending.txn)
         _fail(ending, error)
 
-    async def _end_terminated(self, buffer: TransactionBuffer, ending: _Ending) -> None:
+    async def _end_in_snapshot(self, buffer: TransactionBuffer, ending: _Ending) -> None:
         """The snapshot says what a marker would."""
         txn = ending.txn
         try:
@@ -232,7 +252,8 @@ class TopicTransactions(CursorOwner):
             self._changes += 1
             await self.store()
         except StoreError as error:
-            # It has ended here, and may be open after a restart, where it is ended again: as with a marker, who asked asks again.
+            # It has ended here, and may be open after a restart: as with a marker, who asked asks again.
+            self._unsaved.add(txn)
             self._endings.pop(txn, None)
             _fail(ending, error.answer())
             return
@@ -294,6 +315,7 @@ class TopicTransactions(CursorOwner):
                 self._entries_since += before[1]
                 self._ended_since += before[2]
                 raise
+            self._unsaved.clear()
             self.last_snapshot_ms = self._topic.surroundings.clock.wall_ms()
 
     def snapshot(self) -> bytes:

@@ -83,6 +83,7 @@ class TransactionBuffer:
         self._ending: set[TxnId] = set()
         self._ended: OrderedDict[TxnId, None] = OrderedDict()
         self._low_water_marks: dict[int, int] = {}
+        self._has_late: set[int] = set()  # coordinators of which late ones may be left
 
     @property
     def limit(self) -> Position | None:
@@ -159,16 +160,17 @@ class TransactionBuffer:
     # --- ends --------------------------------------------------------------------------------------------------------
 
     def offered_end(self, txn: TxnId) -> None:
-        """Its marker is on its way: no message of it comes behind."""
-        assert self.is_known(txn), "nothing to end"
+        """Its marker, or the snapshot that says so, is on its way: no message of it comes behind."""
         self._ending.add(txn)
 
     def end_failed(self, txn: TxnId) -> None:
         """The marker is not stored: it is open as before."""
         self._ending.discard(txn)
+        if txn.least <= self.low_water_mark(txn.most):
+            self._has_late.add(txn.most)
 
     def ended(self, txn: TxnId, action: TxnAction, marker: Position | None) -> None:
-        """It has ended, with a marker there, or without one where none could be stored."""
+        """It has ended, with a marker there, or without one where none could be stored, or none was needed."""
         self._ending.discard(txn)
         transaction = self.open.pop(txn, None)
         if transaction is not None:
@@ -192,15 +194,27 @@ class TransactionBuffer:
                 self._ended.popitem(last=False)
 
     def raise_low_water_mark(self, coordinator: int, least: int) -> list[TxnId]:
-        """All transactions of that coordinator up to `least` have ended there; those that are open here all the same are to be
-        aborted, oldest first: their last messages came too late."""
-        if least <= self.low_water_mark(coordinator):
+        """All transactions of that coordinator up to `least` have ended there; those that are open here all the same, or on their
+        way, are to be aborted, oldest first: their messages came too late. They are named each time until their markers are on
+        their way."""
+        if least > self.low_water_mark(coordinator):
+            self._low_water_marks[coordinator] = least
+            for txn in [txn for txn in self._ended if txn.most == coordinator and txn.least <= least]:
+                del self._ended[txn]
+        elif coordinator not in self._has_late:
             return []
-        late = [txn for txn in self.open if txn.most == coordinator and txn.least <= least and txn not in self._ending]
-        self._low_water_marks[coordinator] = least
-        for txn in [txn for txn in self._ended if txn.most == coordinator and txn.least <= least]:
-            del self._ended[txn]
+        late = [txn for txn in self._late() if txn.most == coordinator and txn not in self._ending]
+        (self._has_late.add if late else self._has_late.discard)(coordinator)
         return late
+
+    def _late(self) -> list[TxnId]:
+        known = [*self.open, *(txn for txn in self._in_flight if txn not in self.open)]
+        return [txn for txn in known if txn.least <= self.low_water_mark(txn.most)]
+
+    def recovered(self) -> None:
+        """All that is stored has been told: what the low-water mark has passed and no marker ended before a crash is aborted."""
+        for txn in self._late():
+            self.ended(txn, TxnAction.ABORT, None)
 
     def _hide(self, ledger_id: int, bitmap: BitMap) -> None:
         hidden = self.hidden.get(ledger_id)
