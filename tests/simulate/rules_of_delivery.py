@@ -195,7 +195,11 @@ def _has_delays(case: Case) -> bool:
 
 
 def one_holder_of_a_key(case: Case) -> Iterator[Finding]:
-    """Key_Shared: while somebody holds a message of a key, nobody else gets another of it."""
+    """Key_Shared: while somebody holds a message of a key, nobody else gets another of it.
+
+    Who asks for everything again gives up what is on its way to it as well.
+    """
+    given_up_s: dict[str, float] = {}
     held: dict[tuple[str, str, str], dict[str, dict[tuple[int, int], tape.Event]]] = defaultdict(
         lambda: defaultdict(dict)
     )
@@ -217,8 +221,11 @@ def one_holder_of_a_key(case: Case) -> Iterator[Finding]:
                         f"{consumer} got {facts['position']} of {facts['key']} while {other} holds {sorted(positions)}",
                         event.index,
                     )
-            lane[consumer][facts["position"]] = event
+            if event.at_s > given_up_s.get(consumer or "", -GRACE_S) + GRACE_S:
+                lane[consumer][facts["position"]] = event
             continue
+        if event.what == tape.NACKED and facts["positions"] is None:
+            given_up_s[consumer or ""] = event.at_s
         for (topic, subscription, _), lane in held.items():
             if (topic, subscription) != key or consumer not in lane:
                 continue
