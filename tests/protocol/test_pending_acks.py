@@ -254,6 +254,22 @@ async def test_what_acknowledges_too_late_is_refused_or_aborted_by_the_low_water
     await ack_in(broker, consumer, txn(8), [sent[0]])
 
 
+async def test_a_late_acknowledgement_of_a_transaction_that_ended_without_any_is_refused_after_a_restart(
+    broker: MemoryBroker,
+) -> None:
+    topic = await broker.topic(TOPIC)
+    sent = await send(broker, topic, None)
+    await broker.consumer(topic, "s", RecordingPeer())
+    await topic.subscriptions["s"].end_transaction(txn(5), ABORT, 0)
+    await broker.service.topics.unload(topic)
+    topic, peer = await broker.topic(TOPIC), RecordingPeer()
+    consumer = await broker.consumer(topic, "s", peer)
+    await quiet(broker, topic)
+    with pytest.raises(TransactionNotFound):
+        await ack_in(broker, consumer, txn(5), sent)
+    await ack_in(broker, consumer, txn(6), sent)
+
+
 async def test_a_seek_forgets_what_transactions_hold_and_their_end_changes_nothing(broker: MemoryBroker) -> None:
     topic, peer = await broker.topic(TOPIC), RecordingPeer()
     sent = await send(broker, topic, None, 3)

@@ -6,7 +6,8 @@ there is no moment between the two, and nothing of an ended transaction is left 
 A record's part for them is MessagePack: a list of changes in their order, a whole state being one hold for each transaction.
     [0, most, least, [[ledger, bitmap]...], [[ledger, entry, held bits, messages]...], up_to or nil]    held from now on
     [1, most, least]                                                                                     ended
-    [2, most, least]                                              all of that coordinator up to `least` have ended
+    [2, most, least]                                              all of that coordinator up to `least` have ended: what of them
+                                                                  is held before or behind this record is let go
 
 Invariants: no message is held by two transactions; only one holds a cumulative acknowledgement, and then no other holds anything
 that it covers.
@@ -84,7 +85,10 @@ class HeldAcks:
     # --- looking -----------------------------------------------------------------------------------------------------
 
     def has_ended(self, txn: TxnId) -> bool:
-        return txn in self._ended or txn.least <= self._low_water_marks.get(txn.most, 0)
+        return txn in self._ended or self._is_below_mark(txn)
+
+    def _is_below_mark(self, txn: TxnId) -> bool:
+        return txn.least <= self._low_water_marks.get(txn.most, 0)
 
     @property
     def was_used(self) -> bool:
@@ -215,14 +219,14 @@ class HeldAcks:
             self.cumulative = txn
 
     def end(self, txn: TxnId) -> Hold | None:
-        """Nothing is held by it any more, and no more of it is taken; what it held, None for nothing."""
-        hold = self._end(txn)
-        if hold is not None:
+        """Nothing is held by it any more, and no more of it is taken; what it held, None for nothing. That it has ended is a change
+        to be stored, also when it held nothing: an acknowledgement that comes late, after a restart, would be held for long."""
+        if txn in self.open or not self.has_ended(txn):
             self._changes.append([_ENDED, txn.most, txn.least])
-        return hold
+        return self._end(txn)
 
     def _end(self, txn: TxnId) -> Hold | None:
-        if txn.least > self._low_water_marks.get(txn.most, 0):
+        if not self._is_below_mark(txn):
             self._ended[txn] = None
             if len(self._ended) > MAX_ENDED_REMEMBERED:
                 del self._ended[next(iter(self._ended))]
@@ -247,12 +251,16 @@ class HeldAcks:
         return hold
 
     def raise_low_water_mark(self, coordinator: int, least: int) -> list[TxnId]:
-        """All transactions of that coordinator up to `least` have ended there; those that hold something here all the same."""
+        """All transactions of that coordinator up to `least` have ended there; those that hold something here all the same: the
+        caller ends them. A record of it ends them by itself."""
         if least <= self._low_water_marks.get(coordinator, 0):
             return []
         self._raise(coordinator, least)
         self._changes.append([_LOW_WATER_MARK, coordinator, least])
-        return [txn for txn in self.open if txn.most == coordinator and txn.least <= least]
+        return self._late()
+
+    def _late(self) -> list[TxnId]:
+        return [txn for txn in self.open if self._is_below_mark(txn)]
 
     def _raise(self, coordinator: int, least: int) -> None:
         self._low_water_marks[coordinator] = max(least, self._low_water_marks.get(coordinator, 0))
@@ -279,8 +287,11 @@ class HeldAcks:
     def whole(self) -> bytes:
         """All of it; empty for nothing."""
         rows = [[_LOW_WATER_MARK, *each] for each in self._low_water_marks.items()]
+        rows += [[_ENDED, *txn] for txn in self._ended]
         rows += [
-            _held_row(txn, hold.up_to, list(hold.entries.items()), _part_rows(hold)) for txn, hold in self.open.items()
+            _held_row(txn, hold.up_to, list(hold.entries.items()), _part_rows(hold))
+            for txn, hold in self.open.items()
+            if not self._is_below_mark(txn)
         ]
         return msgspec.msgpack.encode(rows) if rows else b""
 
@@ -291,9 +302,11 @@ class HeldAcks:
                 txn = TxnId(int(most), int(least))
                 if kind == _LOW_WATER_MARK:
                     self._raise(*txn)
+                    for late in self._late():
+                        self._end(late)
                 elif kind == _ENDED:
                     self._end(txn)
-                else:
+                elif not self._is_below_mark(txn):
                     entries, parts, up_to = rest
                     bitmaps = [(int(ledger_id), BitMap.deserialize(data)) for ledger_id, data in entries]
                     self._hold(

@@ -155,6 +155,7 @@ class SubscriptionTransactions(Stage):
         held = self._cursor.state.held
         await self._end(txn, action)
         late = held.raise_low_water_mark(txn.most, low_water_mark)
+        failure: BrokerError | None = None
         for each in late:
             logs.warning(
                 "transaction.late_acknowledgements",
@@ -163,18 +164,24 @@ class SubscriptionTransactions(Stage):
                 transaction=str(each),
                 action="aborted",
             )
-            await self._end(each, TxnAction.ABORT)
+            try:
+                await self._end(each, TxnAction.ABORT)
+            except BrokerError as error:
+                failure = error  # the others are let go all the same: they are named once
+        if failure is not None:
+            raise failure
 
     async def _end(self, txn: TxnId, action: TxnAction) -> None:
         state = self._cursor.state
         hold = state.held.end(txn)
+        if state.held.has_changes:
+            state.held_changed()
         self.first_seen.pop(txn, None)
         try:
             if hold is None:
                 # The record of an end that came before may be on its way.
                 await self._cursor.persist()
                 return
-            state.held_changed()
             stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
             def done(error: StoreError | None) -> None:
