@@ -14,6 +14,8 @@ LATE_NEWS_S = 3.0
 """So long after a crash a client may learn of it only."""
 LONGEST_BUSY_S = 40.0
 """A broker finds out within this time that a client is dead whose connection only seems to live."""
+Place = tuple[str, str | None]
+"""A topic and a subscription, or None for its producers."""
 OPENED_BY = {"CLOSE_PRODUCER": "PRODUCER", "CLOSE_CONSUMER": "SUBSCRIBE"}
 """Who closes what it is opening gets an answer to that only, as on Pulsar."""
 NEVER_TOLD = ("UnknownError", "TooManyRequests")
@@ -97,15 +99,7 @@ def connections_end_for_a_reason(case: Case) -> Iterator[Finding]:
 
 def busy_only_with_somebody(case: Case) -> Iterator[Finding]:
     """A place is refused as taken only while somebody has it, had it until lately, or is about to learn that it has."""
-    times: dict[tuple[str, str | None], dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    for event in case.tape.of(tape.ATTACHED, tape.DETACHED):
-        facts = event.facts
-        who = str(facts.get("consumer", facts.get("session"))).partition("#")[0]
-        stays = times[facts["topic"], facts.get("subscription")][who]
-        if event.what == tape.ATTACHED:
-            stays.append((event.at_s, 1e12))
-        elif stays:
-            stays[-1] = (stays[-1][0], event.at_s)
+    times = _stays(case)
     for event in case.tape.of(tape.REFUSED):
         facts = event.facts
         if facts["error"] not in ("ProducerBusy", "ConsumerBusy"):
@@ -117,6 +111,33 @@ def busy_only_with_somebody(case: Case) -> Iterator[Finding]:
             yield Finding(
                 "answers", f"{facts['slot']} was told {facts['error']} on {place}, where nobody is", event.index
             )
+
+
+def _stays(case: Case) -> dict[Place, dict[str, list[tuple[float, float]]]]:
+    """Of each place and slot, from when till when it had the place, or perhaps had it: a client whose connection ends before it
+    is answered does not know."""
+    times: dict[Place, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    for event in case.tape.of(tape.ATTACHED, tape.DETACHED):
+        facts = event.facts
+        who = str(facts.get("consumer", facts.get("session"))).partition("#")[0]
+        stays = times[facts["topic"], facts.get("subscription")][who]
+        if event.what == tape.ATTACHED:
+            stays.append((event.at_s, 1e12))
+        elif stays:
+            stays[-1] = (stays[-1][0], event.at_s)
+    opening: dict[tuple[str, int], tape.Event] = {}
+    for event in case.tape.of(tape.ASKED, tape.ANSWERED, tape.UNLINKED):
+        facts = event.facts
+        if event.what == tape.ASKED and facts["command"] in OPENED_BY.values():
+            opening[facts["link"], facts["request_id"]] = event
+        elif event.what == tape.ANSWERED and facts["is_last"]:
+            opening.pop((facts["link"], facts["request_id"]), None)
+        elif event.what == tape.UNLINKED:
+            for key in [key for key in opening if key[0] == facts["link"]]:
+                asked = opening.pop(key)
+                slot = f"{asked.actor}.{asked.facts['of']}"
+                times[asked.facts["place"]][slot].append((asked.at_s, event.at_s))
+    return times
 
 
 OF_ANSWERS = (

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-ASKED = "asked"  # link, request_id, command, of (the producer or consumer that it names, None for others)
-ANSWERED = "answered"  # link, request_id, answer, error
+ASKED = "asked"  # link, request_id, command, of (id of a producer or consumer), place (topic and subscription); None for none
+ANSWERED = "answered"  # link, request_id, answer, error, is_last (False: told that it waits for exclusive access)
 LINKED = "linked"  # link
 UNLINKED = "unlinked"  # link, why: "cut" by the actor or by nature, "ended" by the broker
 SENT = "sent"  # topic, producer, session, sequence_id, values, key, delay_s, is_whole

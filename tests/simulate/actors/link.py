@@ -124,6 +124,7 @@ class Link:
         self._tape.note(
             self._actor, tape.ASKED, link=self.name, request_id=request_id, command=_NAME(command),
             of=fields.get("consumer_id", fields.get("producer_id")),
+            place=(fields.get("topic"), fields.get("subscription")),
         )  # fmt: skip
         self.send(command, request_id=request_id, **fields)
         return request_id, future
@@ -197,6 +198,7 @@ class Link:
             request_id=request_id,
             answer=name,
             error=error,
+            is_last=command.type != Type.PRODUCER_SUCCESS or found.producer_ready,
             **({"message": message} if error else {}),
         )
         entry = self._waiting.get(request_id)
