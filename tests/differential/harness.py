@@ -42,6 +42,7 @@ class Scenario:
     run: Callable[["Run"], None]
     purpose: str
     is_secured: bool = False  # wants brokers that ask for tokens and check rights
+    has_transactions: bool = False  # wants brokers that have coordinators of transactions
 
 
 SCENARIOS: dict[str, Scenario] = {}
@@ -59,6 +60,15 @@ def secured_scenario(function: Callable[["Run"], None]) -> Callable[["Run"], Non
     """Register a scenario for brokers that ask for tokens."""
     SCENARIOS[scenario(function).__name__].is_secured = True
     return function
+
+
+def transaction_scenario(function: Callable[["Run"], None]) -> Callable[["Run"], None]:
+    """Register a scenario for brokers that have coordinators of transactions."""
+    SCENARIOS[scenario(function).__name__].has_transactions = True
+    return function
+
+
+TRANSACTION_SETTINGS = {"transactionCoordinatorEnabled": "true"}
 
 
 def security_settings(secret: bytes) -> dict[str, str]:

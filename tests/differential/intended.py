@@ -44,12 +44,45 @@ _GOES_ON = (
     "free or the consumer takes: the number says where it stopped in that run."
 )
 
+_ENDED_TRANSACTION = (
+    "What comes in the name of a transaction that has ended is refused. Pulsar takes it, and it is held or holds others back until "
+    "a low-water mark has passed it."
+)
+
+_HELD_BY_OTHERS = (
+    "A cumulative acknowledgement conflicts with what another transaction holds below it. Pulsar takes it: the other one's abort "
+    "then changes nothing."
+)
+
+_SEEK_LETS_GO = (
+    "A seek reads again all that is behind it, and forgets what transactions hold of the subscription. Pulsar leaves out what is "
+    "held, and after an abort sends all once more."
+)
+
 INTENDED: tuple[Intended, ...] = (
     Intended(
         "protocol_connect",
         "*feature_flags.supports_repl_dedup_by_lid_and_eid",
         "A replicator that reads this relies on the broker to drop what it has got already, and there is no replication.",
     ),
+    Intended(
+        "transactions_coordinators",
+        "connect to one that is not there: *",
+        "`TransactionCoordinatorNotFound` names those that there are. Pulsar answers `ServiceNotReady`, and a client tries again.",
+    ),
+    Intended(
+        "transactions_conflicts",
+        "one: the same again: *",
+        "A transaction may acknowledge once more what it holds itself, as a client does that has lost the answer.",
+    ),
+    Intended("transactions_conflicts", "one: after its end: *", _ENDED_TRANSACTION),
+    Intended("transactions_conflicts", "again: *", _ENDED_TRANSACTION),
+    Intended("transactions_of_ended_ones", "* in an ended one*", _ENDED_TRANSACTION),
+    Intended("transactions_cumulative_over_others", "one: up to the third: *", _HELD_BY_OTHERS),
+    Intended("transactions_cumulative_over_others", "stats: *", _HELD_BY_OTHERS),
+    Intended("transactions_seek", "*: from the first on*", _SEEK_LETS_GO),
+    Intended("transactions_seek", "commit: stats: *", _SEEK_LETS_GO),
+    Intended("transactions_seek", "abort: after the end*", _SEEK_LETS_GO),
     Intended("rest_produce_refused", "missing *", _BAD_REQUEST),
     Intended("rest_produce_refused", "no *", _BAD_REQUEST),
     Intended("rest_produce_refused", "bad *", _BAD_REQUEST),

@@ -20,6 +20,7 @@ import pkgutil
 import secrets
 import sys
 import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks import brokers
@@ -27,7 +28,7 @@ from benchmarks.brokers import Broker
 from tests import differential
 from tests.differential import intended
 from tests.differential.compare import Difference, differences
-from tests.differential.harness import SCENARIOS, Run, Scenario, security_settings
+from tests.differential.harness import SCENARIOS, TRANSACTION_SETTINGS, Run, Scenario, security_settings
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 # Importing them registers their scenarios, in the order of their names.
@@ -79,14 +80,20 @@ def main(arguments: list[str]) -> int:
         print(f"no scenario matches {options.only}", file=sys.stderr)
         return 2
     comparison = Comparison(options)
-    for is_secured in (False, True):
-        part = [each for each in chosen if each.is_secured is is_secured]
+    groups: list[tuple[dict[str, str], Callable[[Scenario], bool]]] = [
+        ({}, lambda each: not each.is_secured and not each.has_transactions),
+        (TRANSACTION_SETTINGS, lambda each: each.has_transactions),
+        (security_settings(SECRET), lambda each: each.is_secured),
+    ]
+    for settings, belongs in groups:
+        part = [each for each in chosen if belongs(each)]
         if not part:
             continue
+        is_secured = part[0].is_secured
         if is_secured and (options.reference_at or options.pybroker_at):
             print(f"left out, as the running brokers do not know this run's tokens: {len(part)} scenarios")
             continue
-        comparison.run(part, security_settings(SECRET) if is_secured else {})
+        comparison.run(part, settings)
     return comparison.finish(chosen)
 
 

@@ -99,6 +99,15 @@ async def test_the_oldest_open_transaction_holds_back_what_younger_ones_have_com
     assert peer.delivered == (sorted(first + second) if action is COMMIT else second)
 
 
+async def test_what_says_that_a_transaction_has_ended_counts_as_no_message_that_came_in(broker: MemoryBroker) -> None:
+    topic = await broker.topic(TOPIC)
+    for least, action in ((1, COMMIT), (2, ABORT)):
+        await send(broker, topic, txn(least), 2)
+        await topic.end_transaction(txn(least), action, 0)
+    assert topic.counters.messages_in == 4
+    assert topic.ledger.last_confirmed.entry_id == 5
+
+
 async def test_the_last_message_id_is_that_of_the_last_message_that_a_reader_gets(broker: MemoryBroker) -> None:
     topic = await broker.topic(TOPIC)
     assert await topic.last_message() == (EARLIEST, -1)

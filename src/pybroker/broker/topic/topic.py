@@ -259,18 +259,19 @@ class Topic(TopicBase, ManagedLedgerListener):
             messages = appended.message_count
             if self._entry_metadata is not None:
                 self._entry_metadata.stored(messages)
-            counters.messages_in += messages
-            counters.entries_in += entries
-            counters.bytes_in += run.size_bytes
-            counters.entry_size_bytes.add_sizes(run.payloads, run.size_bytes)
-            latency_ms = now_ms - publish.started_ms
-            counters.publish_latency_ms.add(latency_ms, entries)
-            self.surroundings.stats.publish_latency_ms.add(latency_ms, entries)
-            producer.counters.messages_in += messages
-            producer.counters.bytes_in += run.size_bytes
-            if run.chunk_count:
-                counters.chunks_in += run.chunk_count
-                producer.counters.chunks_in += run.chunk_count
+            if run.txn is None or not run.has_markers:  # the end of a transaction is no message that anybody published
+                counters.messages_in += messages
+                counters.entries_in += entries
+                counters.bytes_in += run.size_bytes
+                counters.entry_size_bytes.add_sizes(run.payloads, run.size_bytes)
+                latency_ms = now_ms - publish.started_ms
+                counters.publish_latency_ms.add(latency_ms, entries)
+                self.surroundings.stats.publish_latency_ms.add(latency_ms, entries)
+                producer.counters.messages_in += messages
+                producer.counters.bytes_in += run.size_bytes
+                if run.chunk_count:
+                    counters.chunks_in += run.chunk_count
+                    producer.counters.chunks_in += run.chunk_count
             producer.completed(entries)
             if self.transactions.buffer is not None:
                 self.transactions.stored(producer, run, Position(appended.ledger_id, appended.first_entry_id))
