@@ -39,6 +39,8 @@ class ReceivedEntry(NamedTuple):
     """`[0x0e02 ...] [0x0e01 crc32c] metadata_size MessageMetadata payload`; the checksum was not looked at."""
     ack_set: tuple[int, ...] = ()
     """Of a batch that is acknowledged in part: bits of the messages that are not, 64 in each unsigned number."""
+    epoch: int = -1
+    """The newest one that the consumer had named when this was sent; -1 when it has named none."""
 
 
 Event = pb.BaseCommand | ReceivedEntry
@@ -106,6 +108,7 @@ def _event(data: bytes, start: int, end: int) -> Event:
             command.message.redelivery_count,
             data[command_end:end],
             tuple(word & _MASK_64 for word in command.message.ack_set),
+            command.message.consumer_epoch if command.message.HasField("consumer_epoch") else -1,
         )
     return command
 
@@ -115,7 +118,7 @@ def _message(data: bytes, position: int, command_end: int, frame_end: int) -> Re
     if position + length != command_end:
         raise ProtocolViolation("a MESSAGE with something behind its fields")
     consumer_id = ledger_id = entry_id = -1
-    redeliveries = 0
+    redeliveries, epoch = 0, -1
     ack_set: tuple[int, ...] = ()
     while position < command_end:
         tag, position = decode(data, position, command_end)
@@ -139,11 +142,13 @@ def _message(data: bytes, position: int, command_end: int, frame_end: int) -> Re
         elif tag == 0x20:
             word, position = decode(data, position, command_end)
             ack_set += (word & _MASK_64,)
+        elif tag == 0x28:
+            epoch, position = decode(data, position, command_end)
         else:
             position = skip_field(data, tag, position, command_end)
     if consumer_id < 0 or not 0 <= ledger_id <= _MASK_63 or not 0 <= entry_id <= _MASK_63:
         raise ProtocolViolation("a MESSAGE without consumer or message id")
-    return ReceivedEntry(consumer_id, ledger_id, entry_id, redeliveries, data[command_end:frame_end], ack_set)
+    return ReceivedEntry(consumer_id, ledger_id, entry_id, redeliveries, data[command_end:frame_end], ack_set, epoch)
 
 
 def send_head(

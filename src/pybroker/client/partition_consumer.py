@@ -92,6 +92,8 @@ class PartitionConsumer(ConnectionUser):
         self._is_closed = False
         self._is_seeking = False
         self._is_ack_due = False
+        self._is_ordered = settings.kind in (SubType.Exclusive, SubType.Failover)
+        self._epoch = 0  # of an ordered one: how often it has asked for everything again
         self._partly = PartlyAcknowledged()
         self._chunked = ChunkedMessages()
         self._chunks: dict[tuple[int, int], list[tuple[int, int]]] = {}  # all entries of a message, by its last one
@@ -144,6 +146,8 @@ class PartitionConsumer(ConnectionUser):
         request.initialPosition = (
             pb.CommandSubscribe.Earliest if wanted.is_from_earliest else pb.CommandSubscribe.Latest
         )
+        if self._is_ordered:
+            request.consumer_epoch = self._epoch
         if wanted.name:
             request.consumer_name = wanted.name
         if wanted.schema is not None:
@@ -205,14 +209,22 @@ class PartitionConsumer(ConnectionUser):
         self._attach_again(error)
 
     def _came(self, entry: ReceivedEntry) -> None:
+        is_stale = (
+            0 <= entry.epoch < self._epoch
+        )  # sent before everything was asked for again: it comes again, in its order
         try:
-            unpacked = unpack(entry, str(self.topic), self.topic.partition_index, self._chunked)
-        except EncryptedMessage as error:
+            chunked = ChunkedMessages() if is_stale else self._chunked
+            unpacked = unpack(entry, str(self.topic), self.topic.partition_index, chunked)
+        except DamagedPayload as error:
+            if is_stale:
+                self._use(1)
+                return
+            if not isinstance(error, EncryptedMessage):
+                logs.warning("client.message_damaged", topic=self.topic, reason=error)
             self._owner.came(self, [error])
             return
-        except DamagedPayload as error:
-            logs.warning("client.message_damaged", topic=self.topic, reason=error)
-            self._owner.came(self, [error])
+        if is_stale:
+            self._use(unpacked.permits)
             return
         messages = [each for each in unpacked.messages if not self._is_seeking and not self._was_taken(each.id)]
         if unpacked.chunk_entries:
@@ -335,20 +347,28 @@ class PartitionConsumer(ConnectionUser):
         while self._nacks and self._nacks[0][0] <= loop.time():
             due[heapq.heappop(self._nacks)[1]] = None
         self._nack_timer = loop.call_at(self._nacks[0][0], self._redeliver_due) if self._nacks else None
-        if due and self._connection is not None:  # without one, everything comes again anyway
+        if due and self._is_ordered:
+            # One alone would come out of its order, so the broker sends everything: what waits here would come twice.
+            self.redeliver_all()
+        elif due and self._connection is not None:  # without one, everything comes again anyway
             self._redeliver(due)
 
     def _redeliver(self, positions: Iterable[tuple[int, int]]) -> None:
         assert self._connection is not None
         command = Command(type=Command.REDELIVER_UNACKNOWLEDGED_MESSAGES)
         command.redeliverUnacknowledgedMessages.consumer_id = self._consumer_id
+        if self._is_ordered:
+            command.redeliverUnacknowledgedMessages.consumer_epoch = self._epoch
         for ledger_id, entry_id in positions:
             command.redeliverUnacknowledgedMessages.message_ids.add(ledgerId=ledger_id, entryId=entry_id)
         self._connection.write(frame(command))
 
     def redeliver_all(self) -> None:
-        """Have everything delivered again that is not acknowledged."""
+        """Have everything delivered again that is not acknowledged. What was on its way is not handed out before."""
         self._chunked.clear()
+        self._nacks.clear()
+        if self._is_ordered:
+            self._epoch += 1
         self._use(self._owner.dropped(self))
         if self._connection is not None:
             self._redeliver(())

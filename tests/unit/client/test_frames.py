@@ -14,14 +14,23 @@ numbers = st.integers(0, (1 << 63) - 1)
 
 
 def message_frame(
-    consumer: int, ledger: int, entry: int, redeliveries: int, payload: bytes, ack_set: tuple[int, ...] = ()
+    consumer: int,
+    ledger: int,
+    entry: int,
+    redeliveries: int,
+    payload: bytes,
+    ack_set: tuple[int, ...] = (),
+    epoch: int = -1,
 ) -> bytes:
     bits = [[*ack_set]] if ack_set else None
-    return b"".join(replies.messages(consumer, ledger, [entry], [payload], [redeliveries], bits, -1, 3))
+    return b"".join(replies.messages(consumer, ledger, [entry], [payload], [redeliveries], bits, epoch, 3))
 
 
 words = st.lists(st.integers(0, (1 << 64) - 1), max_size=3).map(tuple)
-entries = st.builds(ReceivedEntry, numbers, numbers, numbers, st.integers(0, 1000), st.binary(max_size=300), words)
+epochs = st.integers(-1, (1 << 63) - 1)
+entries = st.builds(
+    ReceivedEntry, numbers, numbers, numbers, st.integers(0, 1000), st.binary(max_size=300), words, epochs
+)
 
 
 @given(st.lists(st.one_of(entries, st.just("ping")), max_size=8), st.lists(st.integers(1, 40), max_size=200))
