@@ -185,6 +185,24 @@ async def test_partitions_are_one_topic_to_producers_and_consumers(
     await consumer.ack(*found, wants_receipt=True)
 
 
+@pytest.mark.parametrize("kind", ["exclusive", "failover"])
+async def test_an_ordered_consumer_that_wants_one_again_gets_all_again_in_order_and_once(
+    client: PulsarClient, topic: str, kind: str
+) -> None:
+    consumer = await client.consumer(topic, "s", kind=kind, from_earliest=True, queue_messages=10)
+    producer = await client.producer(topic, batching=False)
+    for index in range(30):
+        await producer.send(b"%d" % index)
+    first, second, *_ = [await consumer.receive(TIMEOUT_S) for _ in range(3)]
+    await consumer.ack(first, wants_receipt=True)
+    consumer.nack(second, delay_s=0)
+    while (await consumer.receive(TIMEOUT_S)).value != second.value:
+        pass  # what was handed out before it was asked for again
+    assert await values(consumer, 28) == [b"%d" % index for index in range(2, 30)]
+    await producer.send(b"last")
+    assert await values(consumer, 1) == [b"last"]
+
+
 async def test_readers_begin_where_they_are_told(client: PulsarClient, topic: str) -> None:
     producer = await client.producer(topic)
     ids = [await producer.send(b"%d" % index) for index in range(5)]

@@ -1,4 +1,4 @@
-"""Transactions as programs see them, by `pybroker.client`: on all subscription types, ended in every way, with unloads in between."""
+"""Transactions as programs see them, by `pybroker.client`: on all subscription types, ended in every way, and unloads meanwhile."""
 
 import asyncio
 import itertools
@@ -12,7 +12,6 @@ from pybroker.client import (
     Message,
     MessageConsumer,
     MessageProducer,
-    OutcomeUnknown,
     OutgoingMessage,
     PulsarClient,
     RequestTimedOut,
@@ -25,6 +24,7 @@ from pybroker.client.transactions import TransactionState
 from pybroker.errors import (
     BrokerError,
     InvalidTxnStatus,
+    NotAllowedError,
     TransactionConflict,
     TransactionCoordinatorNotFound,
     TransactionNotFound,
@@ -245,8 +245,12 @@ async def test_time_ends_a_transaction_as_an_abort_does(client: PulsarClient, to
     out = await client.consumer(topic + "-out", "s", from_earliest=True)
     assert numbers(await received(out, 1)) == [7]  # which the time-out has let go
     assert sorted(numbers(await received(consumer, 2))) == [0, 1]
-    with pytest.raises((TransactionNotFound, InvalidTxnStatus, OutcomeUnknown)):
+    with pytest.raises(NotAllowedError):
+        await producer.send(b"late", transaction=transaction)
+    with pytest.raises((TransactionNotFound, InvalidTxnStatus, TransactionFailed)):
         await transaction.commit()
+    await producer.send(b"8")
+    assert numbers(await received(out, 1)) == [8]
 
 
 async def test_a_transaction_that_has_ended_or_never_was_takes_nothing(client: PulsarClient, topic: str) -> None:

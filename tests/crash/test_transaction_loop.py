@@ -43,6 +43,8 @@ SETTINGS = {
     "brokerDeduplicationEnabled": "true",  # what is sent again after a kill is no second message
     "managedLedgerMaxEntriesPerLedger": "300",
     "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+    "defaultRetentionTimeInMinutes": "-1",  # the topics are read once more in the end
+    "defaultRetentionSizeInMB": "-1",
     "transactionBufferSnapshotMaxTransactionCount": "20",
 }
 

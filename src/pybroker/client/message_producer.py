@@ -202,7 +202,7 @@ class PartitionPublisher:
             )
             for entry in entries
         ]
-        answers[-1].add_done_callback(lambda answer: self._stored(batch, answers[0], answer))
+        answers[-1].add_done_callback(lambda _: self._stored(batch, answers))
 
     def _pack(self, batch: _Batch) -> list[PackedEntry]:
         settings, producer = self._settings, self.producer
@@ -228,8 +228,10 @@ class PartitionPublisher:
         self._next_sequence_id = found + 1
         return found
 
-    def _stored(self, batch: _Batch, first: asyncio.Future[EntryId], last: asyncio.Future[EntryId]) -> None:
-        failure = last.exception()
+    def _stored(self, batch: _Batch, answers: list[asyncio.Future[EntryId]]) -> None:
+        """The last one is answered; when it is stored, those in front of it are answered, too."""
+        first, last = answers[0], answers[-1]
+        failure = last.exception() or next((each.exception() for each in answers if each.exception()), None)
         if failure is not None:
             self._fail(batch, failure)
             return

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pybroker.model.transactions import TxnId
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class PendingSend:
     """One entry on its way. `token` is its owner's, given back with the answer."""
 
@@ -70,6 +70,15 @@ class PendingSends:
         self._entries.popleft()
         self.size_bytes -= len(entry.data)
         return entry
+
+    def find(self, sequence_id: int) -> PendingSend | None:
+        """The first entry of that sequence id."""
+        return next((each for each in self._entries if each.sequence_id == sequence_id), None)
+
+    def give_up(self, entry: PendingSend) -> None:
+        """Keep it no longer; a refusal may come before the receipts of what was sent before."""
+        self._entries.remove(entry)
+        self.size_bytes -= len(entry.data)
 
     def clear(self) -> list[PendingSend]:
         """Give everything up; what was kept."""

@@ -44,6 +44,16 @@ _FINAL_SEND_ERRORS = frozenset(
     }
 )
 """After these the same bytes would be refused again. Any other refusal is answered by attaching anew and sending again."""
+_ERRORS_OF_TRANSACTIONS = frozenset(
+    {
+        pb.NotAllowedError,
+        pb.TooManyRequests,
+        pb.TransactionConflict,
+        pb.TransactionNotFound,
+        pb.InvalidTxnStatus,
+    }
+)
+"""Of an entry in a transaction: that has ended, or there are too many. The entry alone fails, and with it its transaction."""
 
 
 class EntryId(NamedTuple):
@@ -198,7 +208,12 @@ class Producer(ConnectionUser):
         elif event.type == Command.SEND_ERROR:
             code, text = event.send_error.error, event.send_error.message
             failure = refusal(code, f"{self.topic} refused an entry of {self.name}: {text}")
-            if code in _FINAL_SEND_ERRORS:
+            entry = self._pending.find(event.send_error.sequence_id)
+            if entry is not None and entry.txn is not None and code in _ERRORS_OF_TRANSACTIONS:
+                self._pending.give_up(entry)
+                self._refused(entry, failure)
+                self._changed.set()
+            elif code in _FINAL_SEND_ERRORS:
                 self._fail(failure, ProducerState.FAILED)
             else:
                 self._attach_again(failure)
@@ -346,12 +361,15 @@ class Producer(ConnectionUser):
             self._connection.producers.pop(self._producer_id, None)
             self._connection = None
         for entry in self._pending.clear():
-            future = entry.token
-            assert isinstance(future, asyncio.Future)
-            if not future.done():
-                future.set_exception(failure)
-                future.exception()  # retrieved: whoever flushes is told as well
+            self._refused(entry, failure)
         self._changed.set()
+
+    def _refused(self, entry: PendingSend, failure: Exception) -> None:
+        future = entry.token
+        assert isinstance(future, asyncio.Future)
+        if not future.done():
+            future.set_exception(failure)
+            future.exception()  # retrieved: whoever flushes is told as well
 
 
 ENTRY_HEADROOM_BYTES = 10 * 1024

@@ -28,6 +28,19 @@ def test_receipts_come_in_order_and_old_ones_are_passed_over() -> None:
     assert (pending.size_bytes, len(pending), pending.oldest) == (0, 0, None)
 
 
+def test_one_that_is_refused_alone_leaves_the_others_in_their_order() -> None:
+    pending = PendingSends(10, 1000)
+    for sequence_id in (5, 6, 6, 7):  # two parts of one message
+        pending.add(entry(sequence_id))
+    assert pending.find(8) is None
+    refused = pending.find(6)
+    assert refused is not None
+    pending.give_up(refused)
+    assert [each.sequence_id for each in pending] == [5, 6, 7]
+    assert pending.find(6) is not refused
+    assert pending.size_bytes == 30
+
+
 def test_entries_and_bytes_are_bounded_but_one_entry_always_fits() -> None:
     pending = PendingSends(2, 100)
     assert pending.has_room(1000)
