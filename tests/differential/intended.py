@@ -70,11 +70,6 @@ INTENDED: tuple[Intended, ...] = (
         "connect to one that is not there: *",
         "`TransactionCoordinatorNotFound` names those that there are. Pulsar answers `ServiceNotReady`, and a client tries again.",
     ),
-    Intended(
-        "transactions_conflicts",
-        "one: the same again: *",
-        "A transaction may acknowledge once more what it holds itself, as a client does that has lost the answer.",
-    ),
     Intended("transactions_conflicts", "one: after its end: *", _ENDED_TRANSACTION),
     Intended("transactions_conflicts", "again: *", _ENDED_TRANSACTION),
     Intended("transactions_of_ended_ones", "* in an ended one*", _ENDED_TRANSACTION),

@@ -157,11 +157,30 @@ async def test_what_another_transaction_holds_or_anybody_has_acknowledged_is_a_c
     for taken in (sent[0], sent[3], sent[1]):
         with pytest.raises(TransactionConflict):
             await ack_in(broker, consumer, txn(2), [sent[4], taken])
-    await ack_in(broker, consumer, txn(1), [sent[1]])  # its own, once more
+    for twice in ([sent[1]], [sent[2], sent[2]]):  # by one transaction: what came twice must not have its effect twice
+        with pytest.raises(TransactionConflict):
+            await ack_in(broker, consumer, txn(1), twice)
     await ack_in(broker, consumer, txn(2), [sent[4]])  # of what was refused nothing is held
     await subscription.end_transaction(txn(1), COMMIT, 0)
     with pytest.raises(TransactionConflict):
         await ack_in(broker, consumer, txn(2), [sent[1]])
+
+
+async def test_one_transaction_acknowledges_no_message_of_a_batch_twice(broker: MemoryBroker) -> None:
+    topic, peer = await broker.topic(TOPIC), RecordingPeer()
+    sent = await broker.publish(topic, 2, messages_each=10)
+    consumer = await broker.consumer(topic, "s", peer, "Shared")
+    await quiet(broker, topic)
+    everything = set(range(10))
+    await ack_in(broker, consumer, txn(1), [sent[0]], left=sorted(everything - {0}))
+    await ack_in(broker, consumer, txn(1), [sent[0]], left=sorted(everything - {1}))
+    with pytest.raises(TransactionConflict):
+        await ack_in(broker, consumer, txn(1), [sent[0]], left=sorted(everything - {1, 2}))
+    with pytest.raises(TransactionConflict):
+        await ack_in(broker, consumer, txn(1), [sent[1], sent[1]], left=sorted(everything - {1}))
+    with pytest.raises(TransactionConflict):
+        await ack_in(broker, consumer, txn(1), [sent[0]])
+    await ack_in(broker, consumer, txn(1), [sent[0]], left=sorted(everything - {2}))
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover"])

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from pyroaring import BitMap
+from pyroaring import BitMap, FrozenBitMap
 
 from pybroker.model import ack_set
 from pybroker.model.position import Position
@@ -29,6 +29,7 @@ _HELD, _ENDED, _LOW_WATER_MARK = range(3)
 MAX_ENDED_REMEMBERED = 1000
 """Ended transactions above the low-water mark whose late acknowledgements are refused, the latest."""
 _NO_PARTS: Mapping[int, int] = {}
+_NO_ENTRIES = FrozenBitMap()
 
 Groups = Sequence[tuple[int, Sequence[int]]]
 Parts = Sequence[tuple[Position, Sequence[int], int]]
@@ -136,34 +137,55 @@ class HeldAcks:
         return None
 
     def conflict(self, txn: TxnId, up_to: Position | None, groups: Groups, parts: Parts) -> Position | None:
-        """A position that another transaction holds something of; None when there is none."""
-        own = self.open.get(txn)
-        held_up_to = None if self.cumulative in (None, txn) else self.up_to
+        """A position of which something is held already; None when there is none.
+
+        By another transaction, or by `txn` itself: a message that it acknowledges twice came to its consumer twice, and would
+        have its effect twice. But what `txn` holds one by one may be covered by a cumulative one that says more.
+        """
         if up_to is not None:
-            if held_up_to is not None:
-                return held_up_to
-            if (found := self._held_by_others_up_to(own, up_to)) is not None:
-                return found
+            return self._conflict_up_to(txn, up_to, parts)
+        held_up_to = self.up_to
+        before: dict[int, BitMap] = {}  # in groups of the same ledger
         for ledger_id, entry_ids in groups:
             asked = BitMap(entry_ids)
+            if len(asked) < len(entry_ids):
+                return Position(ledger_id, _first_repeated(entry_ids))
+            if ledger_id in before:
+                if repeated := asked & before[ledger_id]:
+                    return Position(ledger_id, repeated.min())
+                before[ledger_id] |= asked
+            else:
+                before[ledger_id] = asked
             if held_up_to is not None and (ledger_id, asked.min()) <= held_up_to:
                 return Position(ledger_id, asked.min())
-            held = asked & self._entries.get(ledger_id, BitMap())
-            if own is not None:
-                held -= own.entries.get(ledger_id, BitMap())
+            held = asked & (self._entries.get(ledger_id, _NO_ENTRIES) | BitMap(self.parts_of(ledger_id)))
             if held:
                 return Position(ledger_id, held.min())
-            partly = self._parts.get(ledger_id)
-            if partly is not None:
-                for entry_id in asked & BitMap(partly):
-                    if self._bits_of_others(own, Position(ledger_id, entry_id)):
-                        return Position(ledger_id, entry_id)
+        seen: dict[Position, int] = {}
         for position, words, count in parts:
             bits = ack_set.full(count) & ~ack_set.left_of(count, words)
             is_covered = held_up_to is not None and position <= held_up_to
-            if is_covered or self._is_whole_of_other(own, position) or self._bits_of_others(own, position) & bits:
+            taken = seen.get(position, 0) | self._bits_of_others(None, position)
+            if is_covered or self._is_whole_of_other(None, position) or taken & bits:
                 return position
+            seen[position] = seen.get(position, 0) | bits
         return None
+
+    def _conflict_up_to(self, txn: TxnId, up_to: Position, parts: Parts) -> Position | None:
+        """The same of a cumulative one; `parts` is the batch that it ends in."""
+        held_up_to, own = self.up_to, self.open.get(txn)
+        if held_up_to is not None and self.cumulative != txn:
+            return held_up_to
+        if (found := self._held_by_others_up_to(own, up_to)) is not None:
+            return found
+        says_more = held_up_to is None or up_to > held_up_to
+        for position, words, count in parts:
+            bits = ack_set.full(count) & ~ack_set.left_of(count, words)
+            own_bits = 0 if own is None or position not in own.parts else own.parts[position][0]
+            if self._is_whole_of_other(own, position) or self._bits_of_others(own, position) & bits:
+                return position
+            says_more = says_more or bool(bits & ~own_bits)
+        return None if says_more else up_to
 
     def _held_by_others_up_to(self, own: Hold | None, up_to: Position) -> Position | None:
         for other in self.open.values():
@@ -178,12 +200,12 @@ class HeldAcks:
         return None
 
     def _is_whole_of_other(self, own: Hold | None, position: Position) -> bool:
-        if position.entry_id not in self._entries.get(position.ledger_id, BitMap()):
+        if position.entry_id not in self._entries.get(position.ledger_id, _NO_ENTRIES):
             return False
-        return own is None or position.entry_id not in own.entries.get(position.ledger_id, BitMap())
+        return own is None or position.entry_id not in own.entries.get(position.ledger_id, _NO_ENTRIES)
 
     def _bits_of_others(self, own: Hold | None, position: Position) -> int:
-        bits = self._parts.get(position.ledger_id, _NO_PARTS).get(position.entry_id, 0)
+        bits = self.parts_of(position.ledger_id).get(position.entry_id, 0)
         return bits if own is None or position not in own.parts else bits & ~own.parts[position][0]
 
     # --- changing ----------------------------------------------------------------------------------------------------
@@ -338,6 +360,15 @@ class HeldAcks:
         assert parts == self._parts
         cumulative = [txn for txn, hold in self.open.items() if hold.up_to is not None]
         assert cumulative == ([] if self.cumulative is None else [self.cumulative])
+
+
+def _first_repeated(entry_ids: Sequence[int]) -> int:
+    seen: set[int] = set()
+    for entry_id in entry_ids:
+        if entry_id in seen:
+            return entry_id
+        seen.add(entry_id)
+    raise AssertionError("none is repeated")
 
 
 def _part_rows(hold: Hold) -> Iterator[tuple[Position, int, int]]:

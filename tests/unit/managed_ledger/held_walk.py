@@ -149,6 +149,10 @@ class Walk:
         if up_to is not None:
             messages = model.up_to(position)
         others = {model.holder.get(message) for message in messages} - {None, txn}
+        if up_to is None and txn in {model.holder.get(message) for message in messages}:
+            others.add(txn)  # nothing is acknowledged twice
+        if up_to is not None and held.cumulative == txn and held.up_to is not None and up_to <= held.up_to:
+            others.add(txn)
         if up_to is not None and model.cumulative not in (None, txn):
             others.add(model.cumulative)  # a second cumulative one is refused wherever it stands
         conflict = held.conflict(txn, up_to, groups, parts)
