@@ -385,7 +385,7 @@ def single_holes_are_not_stored(patch: pytest.MonkeyPatch) -> None:
 
 def ack_sets_are_not_stored(patch: pytest.MonkeyPatch) -> None:
     original = cursor_record._encode
-    patch.setattr(cursor_record, "_encode", lambda kind, mark, holes, sets: original(kind, mark, holes, {}))
+    patch.setattr(cursor_record, "_encode", lambda kind, mark, holes, sets, held: original(kind, mark, holes, {}, held))
 
 
 def a_lost_delta_is_not_made_up_for(patch: pytest.MonkeyPatch) -> None:

@@ -239,7 +239,7 @@ def test_markers_are_acknowledged_and_never_delivered(broker: BrokerProcess, kin
     raw.subscribe(topic, sub_type=kind)
     raw.publish(1, 1)
     raw.send_message(1, 1, b"marker", metadata={"marker_type": 10})
-    raw.send_message(1, 2, b"marker", metadata={"marker_type": 21}, marker=True)
+    raw.send_message(1, 2, b"marker", metadata={"marker_type": 12}, marker=True)
     assert [raw.reply()["type"] for _ in range(2)] == ["SEND_RECEIPT"] * 2
     raw.publish(1, 1, first=3)
     raw.send_message(1, 4, b"marker", metadata={"marker_type": 11})

@@ -7,18 +7,15 @@ mended, its line belongs into `failed_once.jsonl`, which `make test` plays.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
-import multiprocessing
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 
 from tests.simulate.coverage import Coverage
 from tests.simulate.drawing import draw
 from tests.simulate.outcome import Outcome, play
+from tests.simulate.processes import played
 from tests.simulate.script import Script
 from tests.simulate.shrink import shrink
 
@@ -26,8 +23,6 @@ from pybroker.server.command_table import command_table
 from pybroker.wire import pulsar_api_pb2 as pb
 
 DIRECTORY = Path(".simulate")
-SEEDS_AT_ONCE = 20
-SEEDS_OF_A_PROCESS = 600
 HOLES_SHOWN = 40
 
 
@@ -69,45 +64,6 @@ class Totals:
         if len(shown) < len(holes):
             lines.append(f"    and {len(holes) - len(shown)} more (--all-holes)")
         return "\n".join(lines)
-
-
-def play_seeds(seeds: list[int]) -> list[Outcome]:
-    """In a process of its own."""
-    found = [play(draw(seed)) for seed in seeds]
-    gc.collect()  # a world is full of circles, and nothing is collected while one turns
-    return found
-
-
-def played(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
-    """Outcomes as they come."""
-    chunks = _chunks(seeds)
-    if jobs <= 1:
-        for chunk in chunks:
-            yield from play_seeds(chunk)
-        return
-    context = multiprocessing.get_context("spawn")
-    most_chunks = SEEDS_OF_A_PROCESS // SEEDS_AT_ONCE
-    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=most_chunks) as pool:
-        running: set[Future[list[Outcome]]] = set()
-        for chunk in chunks:
-            running.add(pool.submit(play_seeds, chunk))
-            if len(running) >= jobs + 1:
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield from future.result()
-        for future in running:
-            yield from future.result()
-
-
-def _chunks(seeds: Iterable[int]) -> Iterator[list[int]]:
-    chunk: list[int] = []
-    for seed in seeds:
-        chunk.append(seed)
-        if len(chunk) == SEEDS_AT_ONCE:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
 
 
 def write_down(outcome: Outcome, shrink_s: float) -> str:

@@ -186,6 +186,9 @@ class FakeDirectory:
         names = [topic.name for topic in self._topics.values() if topic.name.namespace == namespace]
         return sorted(str(name) for name in names if domain in {None, name.domain})
 
+    def expected_bytes(self, namespace: NamespaceName) -> int:
+        return 1
+
 
 class FakeTopics:
     loading_count = 0
