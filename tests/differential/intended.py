@@ -54,6 +54,11 @@ _HELD_BY_OTHERS = (
     "then changes nothing."
 )
 
+_HELD_IS_UNACKNOWLEDGED = (
+    "What a transaction holds is not acknowledged before its commit, and counts so. Pulsar takes it off at once, and counts what "
+    "an abort brings back twice."
+)
+
 _SEEK_LETS_GO = (
     "A seek reads again all that is behind it, and forgets what transactions hold of the subscription. Pulsar leaves out what is "
     "held, and after an abort sends all once more."
@@ -70,11 +75,27 @@ INTENDED: tuple[Intended, ...] = (
         "connect to one that is not there: *",
         "`TransactionCoordinatorNotFound` names those that there are. Pulsar answers `ServiceNotReady`, and a client tries again.",
     ),
-    Intended("transactions_conflicts", "one: after its end: *", _ENDED_TRANSACTION),
-    Intended("transactions_conflicts", "again: *", _ENDED_TRANSACTION),
     Intended("transactions_of_ended_ones", "* in an ended one*", _ENDED_TRANSACTION),
     Intended("transactions_cumulative_over_others", "one: up to the third: *", _HELD_BY_OTHERS),
     Intended("transactions_cumulative_over_others", "stats: *", _HELD_BY_OTHERS),
+    Intended(
+        "transactions_unloaded",
+        "*: stats: abortedTxnCount",
+        "How many transactions of the topic have ended is known when it is loaded again. Pulsar counts from nought.",
+    ),
+    Intended(
+        "transactions_unloaded",
+        "abort: after the end: *",
+        "Redelivery counts begin when the topic is loaded: what was held all the time comes for the first time since then.",
+    ),
+    Intended("transactions_without_taking_part", "stats: unackedMessages", _HELD_IS_UNACKNOWLEDGED),
+    Intended("transactions_of_batches", "*: unackedMessages", _HELD_IS_UNACKNOWLEDGED),
+    Intended("transactions_of_batches", "what is left: *", _LEAVES),
+    Intended(
+        "transactions_reader",
+        "acknowledged in a transaction: *",
+        "A reader's position is not stored, so no transaction can move it: `NotAllowedError`. Pulsar answers success.",
+    ),
     Intended("transactions_seek", "*: from the first on*", _SEEK_LETS_GO),
     Intended("transactions_seek", "commit: stats: *", _SEEK_LETS_GO),
     Intended("transactions_seek", "abort: after the end*", _SEEK_LETS_GO),

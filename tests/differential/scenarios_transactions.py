@@ -280,7 +280,6 @@ def transactions_conflicts(run: Run) -> None:
         consumer.acknowledge("two: other parts of it", two, [at(7, [0, 3], 4)])
         of.end(one, COMMIT, "one commits")
         consumer.acknowledge("two: what one has committed", two, [at(1)])
-        consumer.acknowledge("one: after its end", one, [at(5)])
         of.end(two, ABORT, "two aborts")
         consumer.collect("again")
 
