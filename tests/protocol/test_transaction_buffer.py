@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker
 from tests.support.recording_peer import RecordingPeer
-from tests.support.transactions import ABORT, COMMIT, run_in, send, txn
+from tests.support.transactions import ABORT, COMMIT, entry_of, run_in, send, txn
 
 from pybroker.broker.topic.topic import Topic
 from pybroker.dispatch.gates import Gate
@@ -26,6 +26,7 @@ from pybroker.managed_ledger.surroundings import LedgerLimits
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, Position
 from pybroker.model.transactions import TxnAction
+from pybroker.wire.transaction_metadata import of_transaction
 
 TOPIC = "persistent://public/default/t"
 TOPIC_PATH = "/persistent/public/default/t"
@@ -280,7 +281,29 @@ async def test_late_messages_of_what_the_low_water_mark_has_passed_are_aborted(b
     assert topic.ledger.visibility.limit is None
 
 
-@pytest.mark.parametrize("said", [None, txn(2), txn(1, most=3)])
+async def test_a_message_of_which_only_the_command_names_the_transaction_is_stored_with_it_in_its_metadata(
+    broker: MemoryBroker,
+) -> None:
+    """The Go client sends such messages."""
+    topic = await broker.topic(TOPIC)
+    run = run_in(txn(1, most=2), 1)
+    run.payloads = run_in(None, 1).payloads
+    peer = RecordingPeer()
+    topic.publish(broker.producer(topic, peer), run)
+    await broker.until(lambda: bool(peer.receipts))
+    [position] = peer.receipts
+    assert topic.ledger.visibility.limit == position
+    stored = await topic.ledger.read_if_there(position, 1, 1 << 20)
+    assert stored is not None
+    [entry] = stored.payloads
+    said = of_transaction(entry)
+    assert said is not None
+    assert said.txn == txn(1, most=2)
+    assert entry == entry_of(txn(1, most=2))
+    assert topic.ledger.ledgers.size_bytes == len(entry)
+
+
+@pytest.mark.parametrize("said", [txn(2), txn(1, most=3)])
 async def test_a_message_whose_metadata_says_something_else_than_its_command_is_refused(
     broker: MemoryBroker, said: object
 ) -> None:

@@ -14,9 +14,14 @@ from pybroker.wire.entry_metadata import MAGIC_CRC32C
 def framed(metadata: pb.MessageMetadata, payload: bytes, *, has_checksum: bool = True) -> bytes:
     """`[0x0e01 crc32c(4)] metadata_size(4) MessageMetadata payload`, where the payload is as `metadata` says."""
     header = metadata.SerializeToString()
-    front = len(header).to_bytes(4, "big") + header
     if not has_checksum:
-        return front + payload
+        return len(header).to_bytes(4, "big") + header + payload
+    return framed_header(header, payload)
+
+
+def framed_header(header: bytes, payload: bytes) -> bytes:
+    """The same with the metadata as bytes, and with a checksum."""
+    front = len(header).to_bytes(4, "big") + header
     checksum = crc32c(payload, crc32c(front))  # in two steps, and joined once: payloads are large
     return b"".join((MAGIC_CRC32C.to_bytes(2, "big"), checksum.to_bytes(4, "big"), front, payload))
 

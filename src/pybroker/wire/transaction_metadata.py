@@ -7,10 +7,12 @@ from typing import NamedTuple
 from pybroker.errors import ProtocolViolation
 from pybroker.model.transactions import TxnAction, TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.entry_builder import framed
-from pybroker.wire.entry_metadata import message_metadata, metadata_span
+from pybroker.wire.entry_builder import framed, framed_header
+from pybroker.wire.entry_metadata import message_metadata, message_start, metadata_span
+from pybroker.wire.varint import encode
 
 _LEAST_BYTES = b"\xb0\x01"  # the tag of txnid_least_bits as a varint
+_MOST_BYTES = b"\xb8\x01"
 _COMMIT_MARKER = 21
 _ABORT_MARKER = 22
 _MARKER_PRODUCER = "pulsar.marker"
@@ -47,6 +49,22 @@ def of_transaction(entry: bytes) -> OfTransaction | None:
             return None
     txn = TxnId(metadata.txnid_most_bits, metadata.txnid_least_bits)
     return OfTransaction(txn, ends, metadata.producer_name, metadata.publish_time)
+
+
+def put_into(entry: bytes, txn: TxnId) -> bytes | None:
+    """The entry with `txn` in its metadata, which say nothing of transactions; None when they do, or do not parse.
+
+    Some clients name a message's transaction in the command alone. What is stored has to say it: a restart leaves nothing else.
+    """
+    try:
+        start, end = metadata_span(entry)
+        metadata = message_metadata(entry)
+    except ProtocolViolation:
+        return None
+    if message_start(entry) or any(map(metadata.HasField, ("txnid_least_bits", "txnid_most_bits", "marker_type"))):
+        return None
+    header = entry[start:end] + _LEAST_BYTES + encode(txn.least) + _MOST_BYTES + encode(txn.most)
+    return framed_header(header, entry[end:])
 
 
 def is_end_marker(entry: bytes) -> bool:

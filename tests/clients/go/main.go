@@ -76,6 +76,7 @@ var scenarios = map[string]func(*walk){
 	"table_view":            tableView,
 	"terminate_under_load":  terminateUnderLoad,
 	"topic_pattern":         topicPattern,
+	"transactions":          transactions,
 	"unload":                unload,
 	"zero_queue_and_shared": zeroQueueAndShared,
 }

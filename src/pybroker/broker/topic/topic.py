@@ -228,7 +228,9 @@ class Topic(TopicBase, ManagedLedgerListener):
             self.transactions.offered(run)
         try:
             if self._entry_metadata is None:
-                self.ledger.append(run.payloads, run.message_counts, run.size_bytes, publish)
+                # Metadata of a transaction's messages may have become longer since they came.
+                size_bytes = run.size_bytes if run.txn is None else sum(map(len, run.payloads))
+                self.ledger.append(run.payloads, run.message_counts, size_bytes, publish)
             else:
                 self._append_with_metadata(self._entry_metadata, run, publish)
         except StoreError as error:

@@ -30,7 +30,7 @@ from pybroker.model.events import SendRun
 from pybroker.model.position import Position
 from pybroker.model.transactions import TxnAction, TxnId
 from pybroker.storage.cursor_store import CursorOwner
-from pybroker.wire.transaction_metadata import end_marker, of_transaction
+from pybroker.wire.transaction_metadata import end_marker, of_transaction, put_into
 
 if TYPE_CHECKING:
     from pybroker.broker.topic.topic_commons import TopicCommons
@@ -82,12 +82,15 @@ class TopicTransactions(CursorOwner):
     # --- messages ----------------------------------------------------------------------------------------------------
 
     def admit(self, producer: Producer, run: SendRun) -> BrokerError | None:
-        """Why messages of a transaction are not taken, if they are not."""
+        """Why messages of a transaction are not taken, if they are not. Metadata that say nothing of it say it afterwards."""
         assert run.txn is not None
-        for entry in run.payloads:
+        for index, entry in enumerate(run.payloads):
             said = of_transaction(entry)
+            if said is None and (named := put_into(entry, run.txn)) is not None:
+                run.payloads[index] = named
+                continue
             if said is None or said.txn != run.txn or said.ends is not None:
-                return NotAllowedError(f"The metadata of a message of transaction {run.txn} does not say that it is")
+                return NotAllowedError(f"The metadata of a message of transaction {run.txn} says something else")
         assert self.buffer is not None
         try:
             self.buffer.require_open(run.txn)
