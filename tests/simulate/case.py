@@ -111,8 +111,12 @@ class Case:
         return any(event.facts["how"] in ("kill", "power_cut") for event in self.tape.of(tape.FAULT))
 
     def topic_facts(self, topic: str) -> dict[str, object]:
-        name = topic.rpartition("/")[2].partition("-partition-")[0]
-        return self.run.script.topics.get(name, {})
+        return self.run.script.topics.get(self.short_name(topic), {})
+
+    @staticmethod
+    def short_name(topic: str) -> str:
+        """What the script calls this topic or partition."""
+        return topic.rpartition("/")[2].partition("-partition-")[0]
 
 
 def _windows(what: tape.Tape) -> list[Window]:

@@ -84,13 +84,15 @@ def connections_end_for_a_reason(case: Case) -> Iterator[Finding]:
                 down.append((event.at_s, 1e12))
             elif down:
                 down[-1] = (down[-1][0], event.at_s + LATE_NEWS_S)
-    # Who is fenced out is not told: the next message that it sends ends its connection, as on Pulsar.
+    # Who is fenced out is not told: the next message that it sends ends its connection, as on Pulsar; and all are out before it is
+    # known whether the one who fences gets in.
     fenced = {
-        event.facts["topic"]
-        for event in case.tape.of(tape.ATTACHED)
-        if event.facts.get("access") == "ExclusiveWithFencing"
+        step.facts["topic"]
+        for actor in case.run.script.actors
+        for step in actor.steps
+        if step.facts.get("access") == "ExclusiveWithFencing"
     }
-    victims = {event.actor for event in case.tape.of(tape.SENT) if event.facts["topic"] in fenced}
+    victims = {event.actor for event in case.tape.of(tape.SENT) if case.short_name(event.facts["topic"]) in fenced}
     for event in case.tape.of(tape.UNLINKED):
         is_down = any(begin <= event.at_s <= end for begin, end in down)
         if event.facts["why"] == "ended" and not is_down and event.actor not in victims:
