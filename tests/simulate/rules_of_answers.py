@@ -115,7 +115,18 @@ def busy_only_with_somebody(case: Case) -> Iterator[Finding]:
             )
 
 
-def _stays(case: Case) -> dict[Place, dict[str, list[tuple[float, float]]]]:
+def who_waits_gets_its_turn(case: Case) -> Iterator[Finding]:
+    """Nobody waits for exclusive access to a topic on which there is no producer."""
+    times = _stays(case, counts_waiters=False)
+    for event in case.tape.of(tape.WAITED):
+        stays = [stay for of_slot in times[event.facts["topic"], None].values() for stay in of_slot]
+        if not any(begin <= event.at_s <= end + LONGEST_BUSY_S for begin, end in stays):
+            yield Finding(
+                "in time", f"{event.facts['slot']} waits for {event.facts['topic']}, which nobody has", event.index
+            )
+
+
+def _stays(case: Case, *, counts_waiters: bool = True) -> dict[Place, dict[str, list[tuple[float, float]]]]:
     """Of each place and slot, from when till when it had the place, or perhaps had it: a client whose connection ends before it
     is answered does not know."""
     times: dict[Place, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
@@ -132,7 +143,7 @@ def _stays(case: Case) -> dict[Place, dict[str, list[tuple[float, float]]]]:
         facts = event.facts
         if event.what == tape.ASKED and facts["command"] in OPENED_BY.values():
             opening[facts["link"], facts["request_id"]] = event
-        elif event.what == tape.ANSWERED and facts["is_last"]:
+        elif event.what == tape.ANSWERED and (facts["is_last"] or not counts_waiters):
             opening.pop((facts["link"], facts["request_id"]), None)
         elif event.what == tape.UNLINKED:
             for key in [key for key in opening if key[0] == facts["link"]]:
@@ -148,4 +159,5 @@ OF_ANSWERS = (
     nobody_is_told_to_wait,
     connections_end_for_a_reason,
     busy_only_with_somebody,
+    who_waits_gets_its_turn,
 )

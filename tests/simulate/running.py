@@ -17,7 +17,7 @@ from typing import Any
 from tests.simulate import tape
 from tests.simulate.actors.admin import Admin
 from tests.simulate.actors.client import Client
-from tests.simulate.actors.slots import ConsumerSlot
+from tests.simulate.actors.slots import ConsumerSlot, ProducerSlot
 from tests.simulate.loop import WALL_START_MS
 from tests.simulate.script import ADMIN, CLIENT, NATURE, ActorScript, Script
 from tests.simulate.tape import Tape
@@ -30,6 +30,8 @@ SILENT_S = 200.0
 """The same where a connection was cut of which the broker learns only by its keep-alive."""
 READER_RETURN_S = 65.0
 """So long a reader's subscription waits for its reader after a seek, and a little more."""
+TURN_S = 65.0
+"""By then one of those who wait has got its turn."""
 DRAIN_PERMITS = 1000
 
 
@@ -102,6 +104,7 @@ class _Running:
             if isinstance(slot, ConsumerSlot) and slot.is_open
         ]
         self.found.settled = await self._look()
+        await self._let_waiters_in()
         for client in self.clients:
             for name in list(client.slots):
                 await client._close(name)
@@ -110,6 +113,29 @@ class _Running:
         await self._drain()
         await asyncio.sleep(1)
         self.found.drained = await self._look()
+
+    async def _let_waiters_in(self) -> None:
+        """Everybody else leaves, and who still waits for exclusive access gets it, one after the other."""
+        waiting: dict[asyncio.Task[None], tuple[Client, str, ProducerSlot]] = {}
+        for client in self.clients:
+            for name, slot in client.slots.items():
+                is_waiting = isinstance(slot, ProducerSlot) and slot.waits_for_its_turn
+                if is_waiting and slot.task is not None and not slot.task.done():
+                    waiting[slot.task] = (client, name, slot)
+        if not waiting:
+            return
+        waiters = [slot for _, _, slot in waiting.values()]
+        for client in self.clients:
+            for name, slot in list(client.slots.items()):
+                if slot not in waiters:
+                    await client._close(name)
+        while waiting:
+            done, _ = await asyncio.wait(waiting, timeout=TURN_S, return_when=asyncio.FIRST_COMPLETED)
+            for task in sorted(done or waiting, key=lambda task: waiting[task][0].name):
+                client, name, slot = waiting.pop(task)
+                if not done:
+                    client.note_waited(slot)
+                await client._close(name)
 
     def _client(self, actor: ActorScript) -> tuple[Client, ActorScript]:
         return self._new_client(actor.name), actor

@@ -23,6 +23,7 @@ ACKED = "acked"  # topic, subscription, consumer, request_id, positions, up_to, 
 ACK_STORED = "ack_stored"  # the same, and error
 NACKED = "nacked"  # topic, subscription, consumer, positions (None: all)
 REFUSED = "refused"  # topic, slot, subscription (None for a producer), error
+WAITED = "waited"  # topic, slot: a producer that still waits for exclusive access after a long time
 ACTIVE = "active"  # topic, subscription, consumer, is_active
 DISTURBING = "disturbing"  # token, topic, subscription or None, how
 DISTURBED = "disturbed"  # token

@@ -203,12 +203,18 @@ class Client:
             async with asyncio.timeout(SETTLE_S):
                 await slot.settled.wait()
         except TimeoutError:
-            if not (isinstance(slot, ProducerSlot) and slot.waits_for_its_turn):
+            if isinstance(slot, ProducerSlot) and slot.waits_for_its_turn:
+                self.note_waited(slot)
+            else:
                 what = f"{type(slot).__name__} {slot.id} on {slot.topic} was not open after {SETTLE_S} s"
                 self.broken("in time", what)
             slot.is_wanted = False
             return False
         return slot.is_open
+
+    def note_waited(self, slot: ProducerSlot) -> None:
+        """It has waited for exclusive access for a long time."""
+        self.tape.note(self.name, tape.WAITED, topic=slot.topic, slot=f"{self.name}.{slot.id}")
 
     async def _open(self, name: str, slot: Slot) -> None:
         await self._close(name)
