@@ -357,6 +357,23 @@ async def test_a_topic_that_is_unloaded_refuses_ends_and_the_next_one_takes_them
     assert reader.delivered == inside
 
 
+@pytest.mark.parametrize("turns", range(4))
+async def test_the_first_end_at_a_topic_that_is_unloaded_at_once_is_answered(broker: MemoryBroker, turns: int) -> None:
+    topic = await broker.topic(TOPIC)
+    ending = asyncio.ensure_future(topic.end_transaction(txn(1), COMMIT, 0))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await topic.tasks.close()
+    await broker.service.topics.unload(topic)
+    async with asyncio.timeout(10):
+        try:
+            await ending
+        except (ServiceNotReady, TopicFenced):
+            pass
+    topic = await broker.topic(TOPIC)
+    await topic.end_transaction(txn(1), COMMIT, 0)
+
+
 async def test_a_deleted_topic_leaves_nothing_of_its_transactions_to_the_next_one_of_its_name(
     broker: MemoryBroker,
 ) -> None:

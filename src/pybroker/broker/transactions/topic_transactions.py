@@ -342,6 +342,8 @@ class TopicTransactions(CursorOwner):
     def closed(self) -> None:
         """The ledger is closed, or deleted: whoever waits for an end asks again elsewhere."""
         self._is_closed = True
+        if self._begun is not None:
+            self._begun.set()  # a task that is cancelled before its first step does not say so by itself
         for ending in self._endings.values():
             _fail(ending, ServiceNotReady(f"topic {self._topic.name} is being unloaded, try again"))
         self._endings.clear()
