@@ -203,8 +203,8 @@ class Dispatcher(ABC):
         """Whether the subscription as a whole is stopped by its limit of unacknowledged messages."""
         self.has_unblocked = False
         """Whether entries that were held back can go now, and no read was planned since."""
-        self.now_ms = 0.0
-        """The time, as the subscription said it last; only to be shown."""
+        self.now_ms = 0
+        """The time, as the subscription says it before each `assign`; only to be shown."""
         # A new object with every rewind: no plan of before, nor of another dispatcher, is ever taken for one of now.
         self._epoch = object()
 

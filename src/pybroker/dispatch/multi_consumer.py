@@ -163,7 +163,9 @@ class MultiConsumerDispatcher(Dispatcher):
         sticky_hashes: list[int] | None = None,
     ) -> Delivery:
         """All of `part` to `consumer`. The delivery carries the counts of whole batches, not only what is unacked."""
-        messages = self._pending.add(consumer, part.ledger_id, part.entry_ids, unacked_counts, sticky_hashes)
+        messages = self._pending.add(
+            consumer, part.ledger_id, part.entry_ids, unacked_counts, sticky_hashes, self.now_ms
+        )
         consumer.spend(messages, len(part.entry_ids))
         self.unacked_messages += messages
         if 0 < self._max_unacked_messages <= self.unacked_messages:

@@ -20,10 +20,11 @@ from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.draining_hashes import DrainingHashes
 from pybroker.model.position import Position
 
-# The consumer that holds an entry, how many of its messages are unacknowledged, and its sticky hash (0 for types without
-# keys). A plain tuple, shared between the entries of one delivery where they are alike: there is one for each
-# unacknowledged entry, and its cost is the cost of a shared subscription.
-Hold = tuple[ConsumerState, int, int]
+# The consumer that holds an entry, how many of its messages are unacknowledged, its sticky hash (0 for types without
+# keys), and when it was delivered, in milliseconds since the epoch. A plain tuple, shared between the entries of one
+# delivery where they are alike: there is one for each unacknowledged entry, and its cost is the cost of a shared
+# subscription. The time is one object for all that one pump delivers.
+Hold = tuple[ConsumerState, int, int, int]
 _NOTHING: dict[int, Hold] = {}
 
 # A consumer's log is not looked through before it has this many deliveries.
@@ -38,8 +39,8 @@ class PendingAcks:
     def __init__(self, draining: DrainingHashes | None = None) -> None:
         """`draining` is told of every entry that is no longer held, while any hash drains."""
         self._by_ledger: dict[int, dict[int, Hold]] = {}  # none is empty
-        # What each consumer was sent, as (ledger id, entry ids) of a delivery; some of it may be acknowledged.
-        self._logs: dict[ConsumerState, list[tuple[int, Sequence[int]]]] = {}
+        # What each consumer was sent, as (ledger id, entry ids, time) of a delivery; some of it may be acknowledged.
+        self._logs: dict[ConsumerState, list[tuple[int, Sequence[int], int]]] = {}
         self._log_limits: dict[ConsumerState, int] = {}  # of logs that had to be looked through
         self._draining = draining
         self.total_messages = 0
@@ -61,6 +62,28 @@ class PendingAcks:
         hold = self._by_ledger.get(position.ledger_id, _NOTHING).get(position.entry_id)
         return None if hold is None else hold[0]
 
+    def hold(self, position: Position) -> Hold | None:
+        """Who holds the entry, how many of its messages are unacknowledged, its sticky hash, and since when."""
+        return self._by_ledger.get(position.ledger_id, _NOTHING).get(position.entry_id)
+
+    def delivered_ms(self, position: Position) -> int | None:
+        """When the entry was delivered to who holds it, in milliseconds since the epoch; None when nobody does."""
+        hold = self._by_ledger.get(position.ledger_id, _NOTHING).get(position.entry_id)
+        return None if hold is None else hold[3]
+
+    def oldest_delivered_ms(self, consumer: ConsumerState) -> int | None:
+        """When the oldest delivery of which `consumer` still holds something came to it; None when it holds nothing."""
+        if not consumer.unacked_messages:
+            return None
+        for ledger_id, entry_ids, delivered_ms in self._logs.get(consumer, ()):
+            holds = self._by_ledger.get(ledger_id, _NOTHING)
+            for entry_id in entry_ids:
+                hold = holds.get(entry_id)
+                # An entry that came back to the same consumer counts where it came last.
+                if hold is not None and hold[0] is consumer and hold[3] == delivered_ms:
+                    return delivered_ms
+        return None
+
     def add(
         self,
         consumer: ConsumerState,
@@ -68,8 +91,9 @@ class PendingAcks:
         entry_ids: Sequence[int],
         message_counts: list[int],
         sticky_hashes: list[int] | None = None,
+        now_ms: int = 0,
     ) -> int:
-        """`consumer` holds these entries, which nobody holds yet, from now on. Returns how many messages that are."""
+        """`consumer` holds these entries, which nobody holds yet, from `now_ms` on. Returns how many messages that are."""
         holds = self._by_ledger.get(ledger_id)
         if holds is None:
             holds = self._by_ledger[ledger_id] = {}
@@ -77,17 +101,17 @@ class PendingAcks:
         messages = sum(message_counts)
         if sticky_hashes is not None:
             for entry_id, message_count, sticky_hash in zip(entry_ids, message_counts, sticky_hashes, strict=True):
-                holds[entry_id] = (consumer, message_count, sticky_hash)
+                holds[entry_id] = (consumer, message_count, sticky_hash, now_ms)
         elif messages == len(message_counts):
-            holds.update(dict.fromkeys(entry_ids, (consumer, 1, 0)))
+            holds.update(dict.fromkeys(entry_ids, (consumer, 1, 0, now_ms)))
         else:
             for entry_id, message_count in zip(entry_ids, message_counts, strict=True):
-                holds[entry_id] = (consumer, message_count, 0)
+                holds[entry_id] = (consumer, message_count, 0, now_ms)
         assert len(holds) == before + len(entry_ids), "an entry at two consumers"
         log = self._logs.get(consumer)
         if log is None:
             log = self._logs[consumer] = []
-        log.append((ledger_id, entry_ids))
+        log.append((ledger_id, entry_ids, now_ms))
         if len(log) > _MIN_LOG_LIMIT and len(log) > self._log_limits.get(consumer, 0):
             self._cut_log(consumer, log)
         self.total_messages += messages
@@ -130,7 +154,7 @@ class PendingAcks:
         hold = None if holds is None else holds.get(entry_id)
         if holds is None or hold is None or hold[1] <= unacked_messages:
             return False
-        holds[entry_id] = (hold[0], unacked_messages, hold[2])
+        holds[entry_id] = (hold[0], unacked_messages, hold[2], hold[3])
         self.total_messages -= hold[1] - unacked_messages
         if self._draining:
             self._draining.lowered(hold[2], hold[1] - unacked_messages)
@@ -182,7 +206,7 @@ class PendingAcks:
         if log is None or not consumer.unacked_messages:
             return {}
         held: dict[int, list[int]] = {}
-        for ledger_id, entry_ids in log:
+        for ledger_id, entry_ids, _ in log:
             holds = self._by_ledger.get(ledger_id)
             if holds is None:
                 continue
@@ -218,7 +242,7 @@ class PendingAcks:
     def clear(self) -> None:
         """Forget everything, and what the consumers hold with it."""
         for holds in self._by_ledger.values():
-            for consumer, message_count, _ in holds.values():
+            for consumer, message_count, _, _ in holds.values():
                 consumer.release(message_count)
         self._by_ledger.clear()
         self._logs.clear()
@@ -228,7 +252,7 @@ class PendingAcks:
     def __iter__(self) -> Iterator[tuple[int, int, ConsumerState, int, int]]:
         """Ledger id, entry id, consumer, unacknowledged messages and sticky hash of every entry, to look at."""
         for ledger_id, holds in self._by_ledger.items():
-            for entry_id, (consumer, message_count, sticky_hash) in holds.items():
+            for entry_id, (consumer, message_count, sticky_hash, _) in holds.items():
                 yield ledger_id, entry_id, consumer, message_count, sticky_hash
 
     def check_invariants(self) -> None:
@@ -240,7 +264,7 @@ class PendingAcks:
             by_log = {ledger_id: set(entry_ids) for ledger_id, entry_ids in self.held_by(consumer).items()}
             assert by_log == held.get(consumer, {}), "a consumer's log is not what it holds"
 
-    def _cut_log(self, consumer: ConsumerState, log: list[tuple[int, Sequence[int]]]) -> None:
+    def _cut_log(self, consumer: ConsumerState, log: list[tuple[int, Sequence[int], int]]) -> None:
         """Forget deliveries of which nothing is held any more."""
         by_ledger = self._by_ledger
         log[:] = [each for each in log if not by_ledger.get(each[0], _NOTHING).keys().isdisjoint(each[1])]

@@ -67,3 +67,44 @@ def test_every_way_to_stop_holding_an_entry_counts_its_hash_down() -> None:
     assert pending.take_back(a, LEDGER, [3, 4, 5]) == ([3, 4, 5], [7, 8, 7])
     assert draining.take_freed() == [7]
     assert len(pending) == pending.total_messages == a.unacked_messages == 0
+
+
+def test_when_an_entry_was_delivered_is_known_while_somebody_holds_it() -> None:
+    pending, a, b = PendingAcks(), consumer("a"), consumer("b")
+    pending.add(a, LEDGER, range(3), [1] * 3, None, 1_000)
+    pending.add(b, LEDGER, [3, 4], [1, 2], [7, 8], 2_000)
+    assert pending.lower(LEDGER, 4, 1) is False
+    assert [pending.delivered_ms(Position(LEDGER, entry_id)) for entry_id in range(6)] == [
+        *[1_000] * 3,
+        *[2_000] * 2,
+        None,
+    ]
+    assert pending.hold(Position(LEDGER, 4)) == (b, 1, 8, 2_000)
+    assert pending.oldest_delivered_ms(a) == 1_000
+    pending.take_back(a, LEDGER, [0, 1])
+    pending.add(a, LEDGER, [1], [1], None, 3_000)
+    pending.remove(LEDGER, [2])
+    # What came back to the same consumer counts from when it came last.
+    assert pending.oldest_delivered_ms(a) == 3_000
+    pending.take_back(a, LEDGER, [1])
+    assert pending.oldest_delivered_ms(a) is None
+    assert pending.delivered_ms(Position(LEDGER, 1)) is None
+    assert pending.oldest_delivered_ms(b) == 2_000
+
+
+def test_the_oldest_delivery_of_a_consumer_is_right_whatever_was_acknowledged_and_came_back() -> None:
+    chance = random.Random(7)
+    pending, a = PendingAcks(), consumer("a")
+    delivered: dict[int, int] = {}
+    for now_ms in range(1_000, 3_000):
+        entry_id = chance.randrange(50)
+        if entry_id not in delivered:
+            pending.add(a, LEDGER, [entry_id], [1], None, now_ms)
+            delivered[entry_id] = now_ms
+        elif chance.random() < 0.5:
+            pending.remove(LEDGER, [entry_id])
+            del delivered[entry_id]
+        else:
+            pending.take_back(a, LEDGER, [entry_id])
+            del delivered[entry_id]
+        assert pending.oldest_delivered_ms(a) == min(delivered.values(), default=None)

@@ -552,7 +552,6 @@ class Subscription(SubscriptionBase, Pumped):
     def _add_columns(self, dispatcher: Dispatcher, entries: AssignInput) -> None:
         """What this type wants to know of each entry."""
         if dispatcher.needs_key_hashes:
-            dispatcher.now_ms = self.surroundings.clock.wall_ms()
             entries.key_hashes = [key_hash(sticky_key(payload)) for payload in entries.payloads]
         if dispatcher.keeps_chunks_together and self._kinds.may_hold_chunks(entries.ledger_id, entries.entry_ids[0]):
             chunks = [chunk_of(payload) for payload in entries.payloads]
@@ -560,14 +559,15 @@ class Subscription(SubscriptionBase, Pumped):
                 entries.chunks = chunks
 
     def _assign(self, plan: ReadPlan, entries: AssignInput) -> None:
-        assert self.dispatcher is not None
-        deliveries = self.dispatcher.assign(plan, entries)
+        dispatcher = self.dispatcher
+        assert dispatcher is not None
+        now_ms = dispatcher.now_ms = self.surroundings.clock.wall_ms()
+        deliveries = dispatcher.assign(plan, entries)
         if not deliveries:
             return
         self._has_moved = True
         if self.throttle is not None:
             self.throttle.sent(deliveries)
-        now_ms = self.surroundings.clock.wall_ms()
         has_chunks = self.topic.counters.chunks_in > 0
         for delivery in deliveries:
             consumer = delivery.consumer.peer
