@@ -143,6 +143,7 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
         "topics": ("calls", "stats", "namespaces"),
         "brokers": ("calls",),
         "transactions": ("time_text", "calls"),
+        "explain": ("slices", "calls"),
         "server": ("...",),
     },
 }
@@ -209,6 +210,7 @@ PURE = (
     "broker.delivery.entry_kinds",
     "broker.delivery.markers",
     "broker.delivery.stages",
+    "broker.explain",
     "broker.delivery.subscription_turns",
     "broker.lifecycle.watched_topics",
     "broker.limits.broker_unacked_limit",

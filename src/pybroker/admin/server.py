@@ -20,6 +20,7 @@ from pybroker.admin.brokers.openapi_routes import OpenApiRoutes
 from pybroker.admin.entries import lease_routes, message_routes
 from pybroker.admin.entries.entry_routes import EntryRoutes
 from pybroker.admin.entries.produce_routes import RestProduceRoutes
+from pybroker.admin.explain import explain_routes
 from pybroker.admin.http.application import Application
 from pybroker.admin.http.protocol import Connections, HttpProtocol, Reader
 from pybroker.admin.metrics.broker_stats_routes import BrokerStatsRoutes
@@ -87,6 +88,7 @@ NOUNS = (
     topic_policies,
     topic_operations,
     message_routes,
+    explain_routes,
     cursors,
     subscriptions,
     partitioned_topics,

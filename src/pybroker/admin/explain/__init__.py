@@ -1,0 +1,1 @@
+"""`.../explain`: the findings of `broker/explain` over REST. Begin at `explain_routes.py`."""

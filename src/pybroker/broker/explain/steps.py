@@ -1,0 +1,56 @@
+"""What rules have in common: findings that are looked for piece by piece, times, and numbers in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+from pybroker.model.findings import Finding
+
+if TYPE_CHECKING:
+    from pybroker.clock import Clock
+
+Steps = Generator[None, None, list[Finding]]
+"""Findings in the making: whoever has them made lets others run at each pause."""
+
+LISTED = 10
+"""How many of a kind a finding names; it says how many more there are."""
+
+
+def at_once(steps: Steps) -> list[Finding]:
+    """All of it, without pauses: for who has no loop, or little to look at."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: list[Finding] = done.value
+            return found
+
+
+def wall_ms(monotonic_ms: float, clock: Clock) -> int:
+    """A monotonic time as one since 1970."""
+    return round(clock.wall_ms() - (clock.monotonic_ms() - monotonic_ms))
+
+
+def for_long(since_ms: int | None, clock: Clock) -> str:
+    """` for 3.2 s`, with the blank in front, of a time since 1970; nothing where it is not known."""
+    return "" if since_ms is None else f" for {duration(max(0, clock.wall_ms() - since_ms))}"
+
+
+def duration(milliseconds: float) -> str:
+    """As people say it: `0.4 s`, `12 s`, `3 min`, `5 h`, `2 days`."""
+    seconds = milliseconds / 1000
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 2 * 3600:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.0f} h"
+    return f"{seconds / 86400:.0f} days"
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """`1 message`, `2,000 messages`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
