@@ -123,7 +123,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "app",
     ),
     "testing": ("embedding",),
-    "cli": (*STORES, *SERVICES, "wire", "app", "configuration_check", "tools", "pipelines"),
+    "cli": (*STORES, *SERVICES, "wire", "reading", "app", "configuration_check", "tools", "pipelines"),
     "__main__": ("cli",),
 }
 

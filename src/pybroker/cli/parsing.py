@@ -1,0 +1,35 @@
+"""argparse, with errors of one line that repeat no value which may be a secret."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from pybroker.cli.endings import EXIT_USAGE
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Says what is wrong in one line, and where help is. Of arguments that nobody knows only the options' names are told."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(*arguments, **options)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        options, unknown = self.parse_known_args(sys.argv[1:] if args is None else args, namespace)
+        if unknown:
+            names = [word.partition("=")[0] for word in unknown if word.startswith("-") and word != "-"]
+            count = f"{len(unknown)} argument{'s' * (len(unknown) > 1)} too many"
+            self.error(f"there is no option {', '.join(names)}" if names else count)
+        return options
+
+
+def described(parser: argparse.ArgumentParser, text: str, examples: str) -> None:
+    """What the command's help says above and below its options."""
+    parser.description = text
+    parser.epilog = "examples:\n" + "".join(f"  {line}\n" for line in examples.strip().splitlines())
