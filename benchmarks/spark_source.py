@@ -66,6 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="segment,bulk,broker,ready,parquet", help="ready is always among them")
     options = parser.parse_args()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     directory = Path(tempfile.mkdtemp(prefix="pybroker-spark-"))
@@ -75,12 +76,12 @@ def main() -> None:
             publish(broker.url, options.rows)
             broker.stop()  # Sealed by a restart.
             broker.start()
-            _measure(broker, directory, options.rows, options.rounds)
+            _measure(broker, directory, options.rows, options.rounds, {*options.only.split(","), "ready"})
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _measure(broker: BrokerProcess, directory: Path, rows: int, rounds: int) -> None:
+def _measure(broker: BrokerProcess, directory: Path, rows: int, rounds: int, only: set[str]) -> None:
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     spark = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.memory", "2g").getOrCreate()
@@ -101,6 +102,7 @@ def _measure(broker: BrokerProcess, directory: Path, rows: int, rounds: int) -> 
         "ready": lambda: spark.read.format("ready").load(str(ready)),
         "parquet": lambda: spark.read.parquet(str(parquet)),
     }
+    cases = {name: frame for name, frame in cases.items() if name in only}
     took_s: dict[str, list[float]] = {name: [] for name in cases}
     busy_s: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(rounds + 1):
