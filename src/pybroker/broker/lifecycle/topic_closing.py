@@ -36,6 +36,19 @@ ANSWERING_S = 2.0
 """How long a slow disk may keep clients, who were told, from being let go. What is not answered then they send again elsewhere."""
 
 
+class Ending:
+    """One topic that is being closed or deleted, to look at."""
+
+    __slots__ = ("ended", "is_deletion", "reason", "since_ms")
+
+    def __init__(self, since_ms: int, reason: str, *, is_deletion: bool) -> None:
+        """`since_ms`: since 1970; `reason`: why the broker itself closes it, empty when somebody asked for it."""
+        self.ended = asyncio.Event()
+        self.since_ms = since_ms
+        self.reason = reason
+        self.is_deletion = is_deletion
+
+
 class TopicClosing:
     """Owned by the topics."""
 
@@ -44,13 +57,15 @@ class TopicClosing:
         self._surroundings = commons.surroundings
         self._loaded = loaded
         self._directory = directory
-        self._ending: dict[str, asyncio.Event] = {}
+        self._ending: dict[str, Ending] = {}
+        self._reasons: dict[str, str] = {}  # why the broker itself closes a topic, until that begins
 
     # --- one topic ---------------------------------------------------------------------------------------------------
 
     def start_unload(self, topic: TopicBase, reason: str) -> None:
         """Close `topic` in the background; it is loaded again when a client comes."""
         logs.warning("topic.unloading", topic=topic.name, reason=reason)
+        self._reasons[str(topic.name)] = reason
         self._commons.tasks.start(self.unload(topic), f"unload {topic.name}")
 
     async def unload(self, topic: TopicBase) -> None:
@@ -61,23 +76,25 @@ class TopicClosing:
         assert isinstance(topic, Topic)
         ending = self._ending.get(str(topic.name))
         if ending is not None:
-            await ending.wait()
+            self._reasons.pop(str(topic.name), None)
+            await ending.ended.wait()
         else:
             try:
-                await self.end(topic, topic.close())
+                await self.end(topic, topic.close(), is_deletion=False)
             except StoreError as error:
                 logs.error("topic.close_failed", topic=topic.name, error=str(error))
 
     def forget(self, topic: NonPersistentTopic) -> None:
         """Close `topic`, which is its end; its clients look it up again, which makes a new one."""
         topic.fence()
+        self._reasons.pop(str(topic.name), None)
         if self._loaded.non_persistent.get(str(topic.name)) is topic:
             del self._loaded.non_persistent[str(topic.name)]
             self._directory.deleted(topic.name)
 
-    async def end(self, topic: Topic, ending: Coroutine[Any, Any, None]) -> None:
+    async def end(self, topic: Topic, ending: Coroutine[Any, Any, None], *, is_deletion: bool) -> None:
         """Wait for `ending`, which closes or deletes `topic`; then it is not loaded any more. Raises what that does."""
-        with self.ending(str(topic.name)):
+        with self.ending(str(topic.name), is_deletion=is_deletion):
             try:
                 await ending
             finally:
@@ -85,14 +102,19 @@ class TopicClosing:
                     del self._loaded.persistent[str(topic.name)]
 
     @contextmanager
-    def ending(self, key: str) -> Iterator[None]:
+    def ending(self, key: str, *, is_deletion: bool) -> Iterator[None]:
         """Within this nobody loads or makes the persistent topic of that name."""
-        ended = self._ending[key] = asyncio.Event()
+        since_ms, reason = self._surroundings.clock.wall_ms(), self._reasons.pop(key, "")
+        ending = self._ending[key] = Ending(since_ms, reason, is_deletion=is_deletion)
         try:
             yield
         finally:
             del self._ending[key]
-            ended.set()
+            ending.ended.set()
+
+    def ending_of(self, key: str) -> Ending | None:
+        """How the persistent topic of that name is being closed or deleted; None when it is not."""
+        return self._ending.get(key)
 
     def is_being_closed(self, key: str) -> bool:
         """Whether the persistent topic of that name is being closed or deleted."""
@@ -101,7 +123,7 @@ class TopicClosing:
     async def closed(self, key: str) -> None:
         """Wait until the persistent topic of that name is neither being closed nor deleted."""
         while (ending := self._ending.get(key)) is not None:
-            await ending.wait()
+            await ending.ended.wait()
 
     # --- all of them -------------------------------------------------------------------------------------------------
 

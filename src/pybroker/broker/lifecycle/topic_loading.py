@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker import logs
 from pybroker.broker.publishing import entry_metadata
@@ -32,17 +32,40 @@ if TYPE_CHECKING:
     from pybroker.model.names import TopicName
 
 
+WAITS = "waits for its turn (maxConcurrentTopicLoadRequest)"
+CLOSES = "waits until it is closed, or deleted, first"
+OPENS = "opens its ledgers and cursors"
+RECOVERS = "recovers its transactions"
+LOOKS_UP = "looks up its policies"
+
+
+class LoadUnderWay(NamedTuple):
+    """How far a load is, to look at: since when, in milliseconds since 1970, at which step, and of that how much is done.
+
+    `waiters`: requests that wait for it. `replay`: entries that are read again for its transactions, done and in all.
+    """
+
+    since_ms: int
+    step: str
+    waiters: int
+    before: int
+    replay: tuple[int, int] | None
+
+
 class _Load:
     """One load, waiting for its turn or under way."""
 
-    __slots__ = ("has_begun", "loaded", "may_create", "name", "waiters")
+    __slots__ = ("has_begun", "loaded", "may_create", "name", "replay", "since_ms", "step", "waiters")
 
-    def __init__(self, name: TopicName, may_create: bool, loaded: asyncio.Future[Topic]) -> None:
+    def __init__(self, name: TopicName, may_create: bool, loaded: asyncio.Future[Topic], since_ms: int) -> None:
         self.name = name
         self.may_create = may_create
         self.loaded = loaded
+        self.since_ms = since_ms
         self.waiters = 0
         self.has_begun = False
+        self.step = WAITS
+        self.replay = recovery.Progress()
 
 
 class TopicLoading:
@@ -73,6 +96,15 @@ class TopicLoading:
         """Topics that are being loaded, or are to be."""
         return len(self._loads)
 
+    def under_way(self, name: TopicName) -> LoadUnderWay | None:
+        """How far the load of that topic is; None when there is none."""
+        load = self._loads.get(str(name))
+        if load is None:
+            return None
+        replay = (load.replay.entries, load.replay.all_entries) if load.step == RECOVERS else None
+        before = 0 if load.has_begun else list(self._queue).index(str(name))
+        return LoadUnderWay(load.since_ms, load.step, load.waiters, before, replay)
+
     # --- load --------------------------------------------------------------------------------------------------------
 
     async def load(self, name: TopicName, may_create: bool, *, in_turn: bool) -> Topic:
@@ -90,7 +122,8 @@ class TopicLoading:
             is_own = load is None
             if load is None:
                 loaded: asyncio.Future[Topic] = asyncio.get_running_loop().create_future()
-                load = self._loads[key] = self._queue[key] = _Load(name, may_create, loaded)
+                since_ms = self._surroundings.clock.wall_ms()
+                load = self._loads[key] = self._queue[key] = _Load(name, may_create, loaded, since_ms)
                 self._begin_next()
             if not in_turn and not load.has_begun:
                 self._begin(load)
@@ -132,12 +165,15 @@ class TopicLoading:
         started_ms = self._surroundings.clock.monotonic_ms()
         try:
             async with asyncio.timeout(self._surroundings.config.topic_load_timeout_seconds):
+                load.step = CLOSES
                 await self._closing.closed(key)
+                load.step = OPENS
                 ledger = await self._open_ledger(name, load.may_create)
                 await entry_metadata.restore(ledger, self._commons.added_metadata)
-                buffer = await recovery.recover(
-                    ledger, self._surroundings.clock, self._surroundings.config.max_open_transactions_per_topic
-                )
+                load.step = RECOVERS
+                max_open = self._surroundings.config.max_open_transactions_per_topic
+                buffer = await recovery.recover(ledger, self._surroundings.clock, max_open, load.replay)
+                load.step = LOOKS_UP
                 # Last, and the topic is registered in the same turn of the loop: no change in between gets lost.
                 policies = await self._commons.resources.topic_policies(name.partitioned_name)
             topic = self._topics[key] = Topic(self._commons, name, ledger, policies, self._closing.start_unload, buffer)

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pybroker import logs
-from pybroker.broker.lifecycle.topic_loading import TopicLoading
+from pybroker.broker.lifecycle.topic_loading import LoadUnderWay, TopicLoading
 from pybroker.broker.non_persistent.topics import NonPersistentTopics
 from pybroker.errors import AdminError, NotAllowedError, ServiceNotReady, TopicNotFound
 from pybroker.metadata import paths
 
 if TYPE_CHECKING:
     from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
-    from pybroker.broker.lifecycle.topic_closing import TopicClosing
+    from pybroker.broker.lifecycle.topic_closing import Ending, TopicClosing
     from pybroker.broker.lifecycle.topic_creation import TopicCreation
     from pybroker.broker.lifecycle.topic_directory import TopicDirectory
     from pybroker.broker.presence import Presence
@@ -52,6 +52,18 @@ class Topics:
     def loading_count(self) -> int:
         """Topics that are being loaded, or wait for that."""
         return len(self._loading)
+
+    def load_of(self, name: TopicName) -> LoadUnderWay | None:
+        """How far the load of that topic is; None when it is not being loaded."""
+        return self._loading.under_way(name)
+
+    def ending_of(self, name: TopicName) -> Ending | None:
+        """How that topic is being closed or deleted; None when it is not."""
+        return self._closing.ending_of(str(name))
+
+    def is_settled(self, name: TopicName) -> bool:
+        """Whether nobody makes, grows or deletes what `name` belongs to now."""
+        return self._creation.is_settled(name)
 
     # --- for clients -------------------------------------------------------------------------------------------------
 
@@ -146,12 +158,12 @@ class Topics:
         else:
             if not force:
                 require_no_clients(topic)
-            await self._closing.end(topic, topic.delete())
+            await self._closing.end(topic, topic.delete(), is_deletion=True)
 
     async def _finish_deletion(self, name: TopicName) -> bool:
         """Whether there was a deletion of `name` that a crash had cut off."""
         await self.settled(name)
-        with self._closing.ending(str(name)):
+        with self._closing.ending(str(name), is_deletion=True):
             return await self._commons.ledgers.finish_deletion(paths.managed_ledger(name))
 
 

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from pybroker.broker.limits.rate_buckets import RateBuckets
+from pybroker.clock import Clock
 from pybroker.model.policies import PublishRate
 
 if TYPE_CHECKING:
@@ -29,12 +30,20 @@ class PublishWaiter(ABC):
 class WaitingPublishers:
     """A row of clients that wait, in the order in which they go on; by itself, until it is opened."""
 
-    def __init__(self) -> None:
-        self._waiting: dict[PublishWaiter, None] = {}
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: dict[PublishWaiter, float] = {}  # since when, monotonic
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def waits_since_ms(self, waiter: PublishWaiter) -> float | None:
+        """Since when `waiter` is here without having had all it wanted, in monotonic milliseconds; None when it does not wait."""
+        return self._waiting.get(waiter)
 
     def wait(self, waiter: PublishWaiter) -> None:
         """`waiter` is told as soon as something may pass."""
-        self._waiting[waiter] = None
+        self._waiting[waiter] = self._clock.monotonic_ms()
 
     def leave(self, waiter: PublishWaiter) -> None:
         """`waiter` is gone."""
@@ -46,9 +55,11 @@ class WaitingPublishers:
             self._let_go(waiter)
 
     def _let_go(self, waiter: PublishWaiter) -> None:
-        if waiter in self._waiting:
-            del self._waiting[waiter]
+        since_ms = self._waiting.pop(waiter, None)
+        if since_ms is not None:
             waiter.publish_again()
+            if waiter in self._waiting:  # It had more than could pass: it has waited all the while.
+                self._waiting[waiter] = since_ms
 
 
 class PublishRateLimit(WaitingPublishers):
@@ -56,7 +67,7 @@ class PublishRateLimit(WaitingPublishers):
 
     def __init__(self, surroundings: Surroundings, rate: PublishRate) -> None:
         assert is_limited(rate)
-        super().__init__()
+        super().__init__(surroundings.clock)
         self.rate = rate
         self.buckets = RateBuckets(
             rate.publishThrottlingRateInMsg, rate.publishThrottlingRateInByte, 1000, surroundings.clock.monotonic_ms()

@@ -19,6 +19,7 @@ from collections.abc import Container, Mapping
 from enum import Enum, auto
 from itertools import islice
 from operator import lt
+from typing import NamedTuple
 
 from pybroker.model.events import SendRun
 from pybroker.wire.entry_metadata import chunk_of, is_marker
@@ -65,10 +66,28 @@ class Accepted:
         self.behind: list[SendRun] = []
 
 
+class Dropped(NamedTuple):
+    """Messages of a producer that were duplicates, one after the other: how many, the last one's sequence id, and up to which
+    sequence id messages had been handed to the ledger then."""
+
+    messages: int
+    last_sequence_id: int
+    pushed: int
+
+
 class _Known:
     """One producer name. `epoch` counts failures: what was accepted before the last one counts for nothing any more."""
 
-    __slots__ = ("epoch", "failed_session", "in_flight", "inactive_since_ms", "last_accepted", "persisted", "pushed")
+    __slots__ = (
+        "dropped",
+        "epoch",
+        "failed_session",
+        "in_flight",
+        "inactive_since_ms",
+        "last_accepted",
+        "persisted",
+        "pushed",
+    )
 
     def __init__(self) -> None:
         self.pushed = self.persisted = _BELOW_ALL
@@ -77,6 +96,7 @@ class _Known:
         self.last_accepted: Accepted | None = None  # while something is in flight
         self.failed_session: object | None = None
         self.inactive_since_ms: float | None = None
+        self.dropped: Dropped | None = None
 
 
 class Deduplication:
@@ -198,6 +218,19 @@ class Deduplication:
         """The highest one that is durable, or NO_SEQUENCE_ID."""
         known = self._names.get(name)
         return NO_SEQUENCE_ID if known is None or known.persisted == _BELOW_ALL else known.persisted
+
+    def dropped(self, name: str, run: SendRun) -> None:
+        """These messages were duplicates: their producer is told so, and nothing of them is stored."""
+        known = self._known(name)
+        before = known.dropped
+        messages = 0 if before is None or before.pushed != known.pushed else before.messages
+        known.dropped = Dropped(messages + len(run.sequence_ids), _signed(run.sequence_ids[-1]), known.pushed)
+
+    def dropped_of(self, name: str) -> Dropped | None:
+        """What of this producer was dropped since its last message that was new; None when nothing was."""
+        known = self._names.get(name)
+        found = None if known is None else known.dropped
+        return None if known is None or found is None or found.pushed != known.pushed else found
 
     # --- recovery, and what is forgotten -----------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ than the liveness check takes. Whether a topic takes the producer at all is the 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pybroker import logs
@@ -65,6 +65,16 @@ class ProducerPlaces:
         return self._access.waiting_count
 
     @property
+    def waiting(self) -> Sequence[Producer]:
+        """Who waits for exclusive access, the next one first."""
+        return self._access.waiting
+
+    @property
+    def holder(self) -> Producer | None:
+        """Who has exclusive access, or is about to."""
+        return self._access.holder
+
+    @property
     def epoch(self) -> int | None:
         """Of the last take-over; None when there was none."""
         return self._access.epoch
@@ -96,7 +106,7 @@ class ProducerPlaces:
             topic_admission.require_room_for_producer(self._topic, self.attached.values(), producer.peer)
         joined = self._access.join(producer)
         for each in joined.fenced:
-            self._fence_out(each)
+            self._fence_out(each, producer)
         for each in joined.fenced_waiting:
             self._refuse(each, ProducerFenced("Fenced out"))
         if joined.standing is Standing.ATTACHED:
@@ -139,6 +149,7 @@ class ProducerPlaces:
     def _attach(self, producer: Producer) -> None:
         self.attached[producer.name] = producer
         producer.topic_epoch = self.epoch
+        self._topic.commons.refusals.admitted(str(self._topic.name), producer.name, producer.peer.address)
 
     def remove(self, producer: Producer) -> None:
         """`producer` is gone; the next one that waits has its turn, if it was the last in its way."""
@@ -210,11 +221,17 @@ class ProducerPlaces:
                 producer.detach()
                 self._refuse(producer, error)
 
-    def _fence_out(self, producer: Producer) -> None:
+    def _fence_out(self, producer: Producer, successor: Producer) -> None:
         """`producer` must not publish any more. Its client is not told, or it would come back at once: its next SEND tells it."""
         if self.attached.get(producer.name) is producer:
             del self.attached[producer.name]
             producer.is_closed = True
+            self._note(
+                producer,
+                ProducerFenced(
+                    f"producer {successor.name} from {successor.peer.address} took the topic over (ExclusiveWithFencing)"
+                ),
+            )
             producer.peer.producer_fenced(producer.producer_id)
         else:
             self._refuse(producer, ProducerFenced("Fenced out"))
@@ -224,4 +241,12 @@ class ProducerPlaces:
         producer.is_closed = True
         producer.refusal = refusal
         if producer.is_waiting:
+            self._note(producer, refusal)
             producer.peer.producer_refused(producer.producer_id, refusal)
+
+    def _note(self, producer: Producer, refusal: BrokerError) -> None:
+        """For people who ask why it does not publish. Who awaits `enter` notes what that raises."""
+        topic = self._topic
+        topic.commons.refusals.note(
+            str(topic.name), producer.name, producer.peer.address, refusal, topic.surroundings.clock.wall_ms()
+        )

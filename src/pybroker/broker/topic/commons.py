@@ -20,6 +20,7 @@ from pybroker.broker.limits.resource_group_rates import ResourceGroupRates
 from pybroker.broker.policies.default_policies import default_policies
 from pybroker.broker.publishing.entry_metadata import added_metadata
 from pybroker.broker.publishing.producer_names import ProducerNames
+from pybroker.broker.publishing.refusals import Refusals
 from pybroker.broker.topic.read_leases import ReadLeases
 from pybroker.metadata.resource_groups import ResourceGroups
 from pybroker.model.effective_policies import EffectivePolicies, effective_policies
@@ -57,6 +58,8 @@ class Commons:
         self.waiting = WaitingRequests(config)
         """Those that wait for a topic."""
         self.producer_names = ProducerNames(config.cluster_name, metadata_store, surroundings.clock)
+        self.refusals = Refusals()
+        """Producers that were not let in lately, and whose messages were refused."""
         self.resource_groups = ResourceGroups(metadata_store)
         self.default_policies = default_policies(config)
         self.entry_filters = AvailableFilters(config.entry_filter_names)

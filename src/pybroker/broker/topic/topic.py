@@ -472,6 +472,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         for subscription in self.subscriptions.values():
             subscription.delayed.drop()
             subscription.release_memory()
+        self.commons.refusals.forget(str(self.name))
         try:
             # First: a topic of that name that is made later must not inherit what is set for this one.
             await self.commons.resources.forget_topic(self.name)

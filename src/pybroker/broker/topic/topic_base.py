@@ -198,7 +198,7 @@ class TopicBase(ABC):
         """Take a run that nothing speaks against."""
 
     def _refuse(self, producer: Producer, run: SendRun, error: BrokerError) -> None:
-        self.counters.publish_errors += len(run.payloads)
+        self.shared.refused(producer, run, error)
         producer.peer.send_errors(run.producer_id, run.sequence_ids, error, run.size_bytes)
 
     # --- consumers ---------------------------------------------------------------------------------------------------

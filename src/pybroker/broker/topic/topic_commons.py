@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pybroker.errors import TopicFenced
+from pybroker.errors import BrokerError, TopicFenced
 from pybroker.model.effective_policies import EffectivePolicies
 from pybroker.model.stats import TopicCounters
 from pybroker.model.system_topics import is_system_topic
@@ -17,7 +17,9 @@ from pybroker.model.system_topics import is_system_topic
 if TYPE_CHECKING:
     from pybroker.broker.entry_filters import EntryFilter
     from pybroker.broker.limits.dispatch_rate_limit import DispatchRateLimit
+    from pybroker.broker.publishing.producer import Producer
     from pybroker.broker.topic.commons import Commons
+    from pybroker.model.events import SendRun
     from pybroker.model.names import TopicName
     from pybroker.model.policies import NamespacePolicies, TopicPolicies
     from pybroker.tasks import TaskOwner
@@ -81,6 +83,16 @@ class TopicCommons:
     def is_encryption_required(self) -> bool:
         """Whether every message must be encrypted; the broker's own need not be."""
         return self.policies.encryption_required and not is_system_topic(self.name)
+
+    # --- publishing --------------------------------------------------------------------------------------------------
+
+    def refused(self, producer: Producer, run: SendRun, error: BrokerError) -> None:
+        """Messages of it are not stored; the caller answers them."""
+        count = len(run.payloads)
+        self.counters.publish_errors += count
+        now_ms, address = self.surroundings.clock.wall_ms(), producer.peer.address
+        refusals = self.commons.refusals
+        refusals.note(str(self.name), producer.name, address, error, now_ms, is_of_messages=True, count=count)
 
     # --- life --------------------------------------------------------------------------------------------------------
 

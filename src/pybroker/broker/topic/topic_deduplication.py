@@ -93,6 +93,13 @@ class TopicDeduplication:
         self._append_to_ledger = append
         self._hold = hold
         self._is_holding = False
+        self.replayed_entries = 0
+        """How many entries the recovery has looked at so far; of so many, as far as it is known, `replay_entries`."""
+        self.replay_entries = 0
+        self.recovering_since_ms = 0.0
+        """When the recovery began, in monotonic milliseconds; 0 before there was one."""
+        self.last_error = ""
+        """Why the recovery, or the removal, has failed, while it is tried again."""
         self._is_following = False
         self._entries_behind = 0  # stored since the last snapshot
         self._snapshot_at_ms = 0.0  # when the last one began
@@ -117,7 +124,7 @@ class TopicDeduplication:
             self.known = Deduplication()
             self.status = DeduplicationStatus.INITIALIZED
             self._is_holding = True
-            self._hold(WaitingPublishers())
+            self._hold(WaitingPublishers(topic.surroundings.clock))
         elif not is_wanted and self.known is not None:
             self.known = None
             self.status = DeduplicationStatus.REMOVING
@@ -143,9 +150,11 @@ class TopicDeduplication:
                 else:
                     await self._recover(self.known)
                 failures = 0
+                self.last_error = ""
             except StoreError as error:
                 failures += 1
                 self.status = DeduplicationStatus.FAILED
+                self.last_error = str(error)
                 logs.error("deduplication.failed", topic=topic.name, failures=failures, error=str(error))
                 await asyncio.sleep(min(RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(failures - 1, 16)))
             except Exception as bug:  # noqa: BLE001  (the topic's fault boundary)
@@ -167,7 +176,8 @@ class TopicDeduplication:
 
     async def _recover(self, known: Deduplication) -> None:
         topic, ledger = self._topic, self._ledger
-        started_ms = topic.surroundings.clock.monotonic_ms()
+        started_ms = self.recovering_since_ms = topic.surroundings.clock.monotonic_ms()
+        self.replayed_entries = self.replay_entries = 0
         cursor = self.cursor
         if cursor is None:
             last = ledger.ledgers.last_position
@@ -192,6 +202,7 @@ class TopicDeduplication:
         """Note what was stored behind the snapshot; how many entries that were. Raises StoreError."""
         ledger, clock = self._ledger, self._topic.surroundings.clock
         position, entries = cursor.first_unacked_position, 0
+        self.replay_entries = cursor.backlog_entries
         slice_ends_ms = clock.monotonic_ms() + REPLAY_SLICE_MS
         while self.known is known and ledger.ledgers.has_entry(position := ledger.ledgers.normalize(position)):
             try:
@@ -212,6 +223,7 @@ class TopicDeduplication:
                     await asyncio.sleep(0)
                     slice_ends_ms = clock.monotonic_ms() + REPLAY_SLICE_MS
             entries += len(run.payloads)
+            self.replayed_entries = entries
             position = Position(run.ledger_id, run.first_entry_id + len(run.payloads))
         return entries
 
@@ -258,6 +270,7 @@ class TopicDeduplication:
             if part.verdict is Verdict.NEW:
                 self._append(known, producer, of_part, part.highest)
             elif part.verdict is Verdict.DUPLICATE:
+                known.dropped(producer.name, of_part)
                 in_flight = known.last_accepted(producer.name)
                 if in_flight is None:
                     _answer(producer, of_part)
@@ -279,8 +292,8 @@ class TopicDeduplication:
             known.refused(accepted)
 
     def _refuse(self, producer: Producer, run: SendRun, reason: str) -> None:
-        self._topic.counters.publish_errors += len(run.payloads)
         error = PersistenceError(f"[{self._topic.name}][{producer.name}] {reason}")
+        self._topic.refused(producer, run, error)
         producer.peer.send_errors(run.producer_id, run.sequence_ids, error, run.size_bytes)
 
     def stored(self, producer: Producer, accepted: Accepted, entries: int) -> None:

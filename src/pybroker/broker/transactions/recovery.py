@@ -23,7 +23,18 @@ _SLICE_MS = 1.0
 _SLICE_ENTRIES = 64  # between two looks at the clock
 
 
-async def recover(ledger: ManagedLedger, clock: Clock, max_open: int) -> TransactionBuffer | None:
+class Progress:
+    """How many entries were read again, and about how many there are to be."""
+
+    __slots__ = ("all_entries", "entries")
+
+    def __init__(self) -> None:
+        self.entries = self.all_entries = 0
+
+
+async def recover(
+    ledger: ManagedLedger, clock: Clock, max_open: int, progress: Progress | None = None
+) -> TransactionBuffer | None:
     """None for a topic that has had no transactions. Raises StoreError, and then the ledger is closed."""
     cursor = ledger.cursors.get(TRANSACTIONS_CURSOR)
     if cursor is None:
@@ -35,7 +46,7 @@ async def recover(ledger: ManagedLedger, clock: Clock, max_open: int) -> Transac
         # Without a record the first one was not written before a crash: the cursor says where transactions began.
         start = max(buffer.up_to, cursor.mark_delete_position)
         buffer.up_to = start
-        replayed = await _replay(buffer, ledger, clock, start)
+        replayed = await _replay(buffer, ledger, clock, start, progress or Progress())
         buffer.recovered()
     except BaseException:
         await ledger.close()
@@ -52,8 +63,11 @@ async def recover(ledger: ManagedLedger, clock: Clock, max_open: int) -> Transac
     return buffer
 
 
-async def _replay(buffer: TransactionBuffer, ledger: ManagedLedger, clock: Clock, behind: Position) -> int:
+async def _replay(
+    buffer: TransactionBuffer, ledger: ManagedLedger, clock: Clock, behind: Position, progress: Progress
+) -> int:
     position, entries = Position(behind.ledger_id, behind.entry_id + 1), 0
+    progress.all_entries = ledger.ledgers.entries_after(behind)
     slice_ends_ms = clock.monotonic_ms() + _SLICE_MS
     while ledger.ledgers.has_entry(position := ledger.ledgers.normalize(position)):
         try:
@@ -71,7 +85,7 @@ async def _replay(buffer: TransactionBuffer, ledger: ManagedLedger, clock: Clock
             if index % _SLICE_ENTRIES == 0 and clock.monotonic_ms() >= slice_ends_ms:
                 await asyncio.sleep(0)
                 slice_ends_ms = clock.monotonic_ms() + _SLICE_MS
-        entries += len(run.payloads)
+        progress.entries = entries = entries + len(run.payloads)
         position = Position(run.ledger_id, run.first_entry_id + len(run.payloads))
     return entries
 

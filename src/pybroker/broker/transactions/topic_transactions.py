@@ -123,7 +123,7 @@ class TopicTransactions(CursorOwner):
     def _begin_once(self) -> asyncio.Event:
         if self._begun is None:
             self._begun = asyncio.Event()
-            self._hold(WaitingPublishers())
+            self._hold(WaitingPublishers(self._topic.surroundings.clock))
             self._topic.tasks.start(self._begin(), "first transaction")
         return self._begun
 
@@ -151,7 +151,7 @@ class TopicTransactions(CursorOwner):
                     producer.peer.sends_dropped(run, PersistenceError("the topic is being closed"))
                 else:
                     refusal = error.answer()
-                    topic.counters.publish_errors += len(run.payloads)
+                    topic.refused(producer, run, refusal)
                     producer.peer.send_errors(run.producer_id, run.sequence_ids, refusal, run.size_bytes)
             self._hold(None)
 

@@ -13,7 +13,16 @@ from pybroker.broker.topic.backlog_quota import require_within_quota
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.topic.topic_base import TopicBase
 from pybroker.broker.topic.topic_schemas import producer_schema_version
-from pybroker.errors import MetadataError, NotAllowedError, ServiceNotReady, SubscriptionNotFound
+from pybroker.errors import (
+    AuthorizationError,
+    BrokerError,
+    MetadataError,
+    NotAllowedError,
+    ServiceNotReady,
+    StoreError,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
 from pybroker.model.names import TopicName
 from pybroker.server.handlers.refused import refused_to
 from pybroker.server.handlers.request_limits import require_short_name, require_small_properties
@@ -39,10 +48,26 @@ async def create_producer(connection: Connection, command: pb.BaseCommand) -> No
         raise ServiceNotReady(f"producer {producer_id} waits for exclusive access already")
     _require_supported(connection, request)
     name = TopicName.parse(request.topic)
-    _require_rights(connection, request, name)
-    opened = await connection.producer_set_ups.set_up(producer_id, _attach(connection, request, name))
+    try:
+        _require_rights(connection, request, name)
+        opened = await connection.producer_set_ups.set_up(producer_id, _attach(connection, request, name))
+    except (BrokerError, StoreError) as error:
+        _note_refusal(connection, request, name, error)
+        raise
     if opened is not None:
         _tell(connection, request, opened)
+
+
+def _note_refusal(
+    connection: Connection, request: pb.CommandProducer, name: TopicName, error: BrokerError | StoreError
+) -> None:
+    """For people who ask why it does not publish: the client, which was told, may be gone by then."""
+    broker = connection.broker
+    if isinstance(error, (TopicNotFound, AuthorizationError)) and broker.loaded.get(name) is None:
+        return  # Anybody may ask for anything: what is noted of topics nobody has would cost others their places.
+    told = error if isinstance(error, BrokerError) else error.answer()
+    now_ms = broker.surroundings.clock.wall_ms()
+    broker.commons.refusals.note(str(name), request.producer_name, connection.address, told, now_ms)
 
 
 def _tell(connection: Connection, request: pb.CommandProducer, opened: OpenProducer) -> None:

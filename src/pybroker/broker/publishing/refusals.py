@@ -1,0 +1,124 @@
+"""Who was not let in to publish lately, or had messages refused, and why: for people who ask, as the client was told and is gone.
+
+Pure; the caller passes the time. What must hold: whoever is refused again and again takes one place, and all places together are
+bounded, so that it costs no more however many are refused; what was refused and is let in again is forgotten at once.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from pybroker.errors import BrokerError
+
+MAX_REFUSALS = 1000
+"""In the whole broker, the latest: about a kilobyte each at most."""
+MAX_REFUSALS_PER_TOPIC = 16
+KEPT_MS = 3_600_000
+"""How long one is told after it happened last."""
+MAX_NAME = 128
+MAX_TEXT = 400
+
+
+@dataclass(slots=True)
+class Refusal:
+    """What a producer was told, how often, and when first and last, in milliseconds since 1970."""
+
+    producer: str
+    """Its name; empty for one that wanted the broker to name it."""
+    address: str
+    error: type[BrokerError]
+    text: str
+    is_of_messages: bool
+    """Whether messages of an attached producer were refused, not the producer itself."""
+    first_ms: int
+    last_ms: int
+    count: int
+
+
+_Key = tuple[str, bool]  # producer's name, or address without one; whether it is about messages
+
+
+class Refusals:
+    """Owned by what all topics share."""
+
+    def __init__(self) -> None:
+        self._all: OrderedDict[tuple[str, _Key], Refusal] = OrderedDict()  # the latest last
+        self._by_topic: dict[str, OrderedDict[_Key, Refusal]] = {}  # the same; none is empty
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def note(
+        self,
+        topic: str,
+        producer: str,
+        address: str,
+        error: BrokerError,
+        now_ms: int,
+        *,
+        is_of_messages: bool = False,
+        count: int = 1,
+    ) -> None:
+        """It was refused with `error`; `count` is how many messages were."""
+        key = ((producer or address)[:MAX_NAME], is_of_messages)
+        before = self._all.pop((topic, key), None)
+        of_topic = self._by_topic.setdefault(topic, OrderedDict())
+        refusal = Refusal(
+            producer[:MAX_NAME],
+            address[:MAX_NAME],
+            type(error),
+            _shortened(str(error)),
+            is_of_messages,
+            now_ms if before is None else before.first_ms,
+            now_ms,
+            count if before is None else before.count + count,
+        )
+        self._all[topic, key] = of_topic[key] = refusal
+        of_topic.move_to_end(key)
+        if len(of_topic) > MAX_REFUSALS_PER_TOPIC:
+            self._drop(topic, next(iter(of_topic)))
+        if len(self._all) > MAX_REFUSALS:
+            self._drop(*next(iter(self._all)))
+
+    def admitted(self, topic: str, producer: str, address: str) -> None:
+        """It is attached: nobody asks why it was not."""
+        of_topic = self._by_topic.get(topic)
+        if of_topic is not None:
+            for name in (producer[:MAX_NAME], address[:MAX_NAME]):
+                if (name, False) in of_topic:
+                    self._drop(topic, (name, False))
+
+    def forget(self, topic: str) -> None:
+        """The topic is deleted: what is said of it is not said of the next one of that name."""
+        for key in list(self._by_topic.get(topic, ())):
+            self._drop(topic, key)
+
+    def of(self, topic: str, now_ms: int) -> list[Refusal]:
+        """Those of a topic that are not too long ago, the latest first."""
+        of_topic = self._by_topic.get(topic)
+        if of_topic is None:
+            return []
+        for key, refusal in list(of_topic.items()):
+            if now_ms - refusal.last_ms > KEPT_MS:
+                self._drop(topic, key)
+        return [*reversed(of_topic.values())]
+
+    def check_invariants(self) -> None:
+        """For tests, after each step."""
+        listed = {(topic, key) for topic, of_topic in self._by_topic.items() for key in of_topic}
+        assert listed == self._all.keys(), "a refusal stands in one table only"
+        assert all(self._by_topic.values()), "an empty table is kept"
+        assert len(self._all) <= MAX_REFUSALS
+        assert all(len(of_topic) <= MAX_REFUSALS_PER_TOPIC for of_topic in self._by_topic.values())
+
+    def _drop(self, topic: str, key: _Key) -> None:
+        del self._all[topic, key]
+        of_topic = self._by_topic[topic]
+        del of_topic[key]
+        if not of_topic:
+            del self._by_topic[topic]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
