@@ -23,7 +23,7 @@ from pyroaring import BitMap, FrozenBitMap
 
 from pybroker.model import ack_set
 from pybroker.model.position import Position
-from pybroker.model.transactions import TxnId
+from pybroker.model.transactions import TxnId, passed_by
 
 _HELD, _ENDED, _LOW_WATER_MARK = range(3)
 MAX_ENDED_REMEMBERED = 1000
@@ -188,14 +188,16 @@ class HeldAcks:
         return None if says_more else up_to
 
     def _held_by_others_up_to(self, own: Hold | None, up_to: Position) -> Position | None:
-        for other in self.open.values():
-            if other is own:
+        for ledger_id, bitmap in self._entries.items():
+            if ledger_id > up_to.ledger_id:
                 continue
-            for ledger_id, bitmap in other.entries.items():
-                if (ledger_id, bitmap.min()) <= up_to:
-                    return Position(ledger_id, bitmap.min())
-            for position in other.parts:
-                if position <= up_to:
+            of_others = bitmap if own is None or ledger_id not in own.entries else bitmap - own.entries[ledger_id]
+            if of_others and (ledger_id, of_others.min()) <= up_to:
+                return Position(ledger_id, of_others.min())
+        for ledger_id, by_entry in self._parts.items():
+            for entry_id in by_entry if ledger_id <= up_to.ledger_id else ():
+                position = Position(ledger_id, entry_id)
+                if position <= up_to and self._bits_of_others(own, position):
                     return position
         return None
 
@@ -230,8 +232,11 @@ class HeldAcks:
         if hold is None:
             hold = self.open[txn] = Hold()
         for ledger_id, bitmap in bitmaps:
-            hold.entries[ledger_id] = hold.entries.get(ledger_id, BitMap()) | bitmap
-            self._entries[ledger_id] = self._entries.get(ledger_id, BitMap()) | bitmap
+            for of in (hold.entries, self._entries):
+                if ledger_id in of:
+                    of[ledger_id] |= bitmap
+                else:
+                    of[ledger_id] = bitmap.copy()
         for position, bits, count in parts:
             hold.parts[position] = (hold.parts.get(position, (0, 0))[0] | bits, count)
             by_entry = self._parts.setdefault(position.ledger_id, {})
@@ -277,17 +282,19 @@ class HeldAcks:
         caller ends them. A record of it ends them by itself."""
         if least <= self._low_water_marks.get(coordinator, 0):
             return []
-        self._raise(coordinator, least)
+        late = self._raise(coordinator, least)
         self._changes.append([_LOW_WATER_MARK, coordinator, least])
-        return self._late()
+        return late
 
-    def _late(self) -> list[TxnId]:
-        return [txn for txn in self.open if self._is_below_mark(txn)]
-
-    def _raise(self, coordinator: int, least: int) -> None:
-        self._low_water_marks[coordinator] = max(least, self._low_water_marks.get(coordinator, 0))
-        for txn in [txn for txn in self._ended if txn.most == coordinator and txn.least <= least]:
+    def _raise(self, coordinator: int, least: int) -> list[TxnId]:
+        """What it passes now and is open all the same: nothing that it has passed before is."""
+        before = self._low_water_marks.get(coordinator, 0)
+        if least <= before:
+            return []
+        self._low_water_marks[coordinator] = least
+        for txn in passed_by(self._ended, coordinator, before, least):
             del self._ended[txn]
+        return passed_by(self.open, coordinator, before, least)
 
     def clear(self) -> None:
         """Nothing is held any more: the cursor was moved on purpose."""
@@ -323,8 +330,7 @@ class HeldAcks:
             for kind, most, least, *rest in msgspec.msgpack.decode(record, type=list[list[Any]]):
                 txn = TxnId(int(most), int(least))
                 if kind == _LOW_WATER_MARK:
-                    self._raise(*txn)
-                    for late in self._late():
+                    for late in self._raise(*txn):
                         self._end(late)
                 elif kind == _ENDED:
                     self._end(txn)

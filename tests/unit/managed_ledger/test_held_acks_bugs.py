@@ -164,15 +164,19 @@ def _record_loses(index: int, empty: object) -> Callable[[pytest.MonkeyPatch], N
 
 def _late_ones_stay_held_through_a_crash(patch: pytest.MonkeyPatch) -> None:
     raised = HeldAcks.raise_low_water_mark
-    late = HeldAcks._late
+    found = HeldAcks._raise
 
     def named(self: HeldAcks, coordinator: int, least: int) -> list[TxnId]:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(HeldAcks, "_late", late)
+            inner.setattr(HeldAcks, "_raise", found)
             return raised(self, coordinator, least)
 
+    def silent(self: HeldAcks, coordinator: int, least: int) -> list[TxnId]:
+        found(self, coordinator, least)
+        return []
+
     patch.setattr(HeldAcks, "raise_low_water_mark", named)
-    patch.setattr(HeldAcks, "_late", lambda _self: [])
+    patch.setattr(HeldAcks, "_raise", silent)
 
 
 def _late_ones_of_all_coordinators(patch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from pyroaring import BitMap
 from pybroker.errors import NotAllowedError, StoreError, TooManyRequests
 from pybroker.managed_ledger.visibility import without_ledgers
 from pybroker.model.position import Position
-from pybroker.model.transactions import TxnAction, TxnId
+from pybroker.model.transactions import TxnAction, TxnId, passed_by
 
 FORMAT_VERSION = 1
 MAX_ENDED_REMEMBERED = 10_000
@@ -80,6 +80,7 @@ class TransactionBuffer:
         self.committed_total = 0
         self.aborted_total = 0
         self._in_flight: dict[TxnId, int] = {}
+        self._only_in_flight = 0  # transactions that have nothing stored yet
         self._ending: set[TxnId] = set()
         self._ended: OrderedDict[TxnId, None] = OrderedDict()
         self._low_water_marks: dict[int, int] = {}
@@ -118,10 +119,12 @@ class TransactionBuffer:
             )
 
     def _is_full(self) -> bool:
-        return len(self.open) + sum(txn not in self.open for txn in self._in_flight) >= self.max_open
+        return len(self.open) + self._only_in_flight >= self.max_open
 
     def offered(self, txn: TxnId, entries: int) -> None:
         """So many messages of it are on their way."""
+        if not self.is_known(txn):
+            self._only_in_flight += 1
         self._in_flight[txn] = self._in_flight.get(txn, 0) + entries
 
     def failed(self, txn: TxnId, entries: int) -> None:
@@ -132,6 +135,7 @@ class TransactionBuffer:
             self._in_flight[txn] = left
         else:
             del self._in_flight[txn]
+            self._only_in_flight -= txn not in self.open
 
     def stored(self, txn: TxnId, first: Position, entries: int, now_ms: int, owner: str) -> None:
         """Of those, these are."""
@@ -143,6 +147,7 @@ class TransactionBuffer:
         transaction = self.open.get(txn)
         if transaction is None:
             transaction = self.open[txn] = OpenTransaction(first, now_ms, owner)
+            self._only_in_flight -= txn in self._in_flight
         bitmap = transaction.entries.get(first.ledger_id)
         if bitmap is None:
             bitmap = transaction.entries[first.ledger_id] = BitMap()
@@ -174,6 +179,7 @@ class TransactionBuffer:
         self._ending.discard(txn)
         transaction = self.open.pop(txn, None)
         if transaction is not None:
+            self._only_in_flight += txn in self._in_flight
             if action is TxnAction.ABORT:
                 self.aborted_total += 1
                 for ledger_id, bitmap in transaction.entries.items():
@@ -197,24 +203,31 @@ class TransactionBuffer:
         """All transactions of that coordinator up to `least` have ended there; those that are open here all the same, or on their
         way, are to be aborted, oldest first: their messages came too late. They are named each time until their markers are on
         their way."""
-        if least > self.low_water_mark(coordinator):
+        before = self.low_water_mark(coordinator)
+        if least > before:
             self._low_water_marks[coordinator] = least
-            for txn in [txn for txn in self._ended if txn.most == coordinator and txn.least <= least]:
+            for txn in passed_by(self._ended, coordinator, before, least):
                 del self._ended[txn]
         elif coordinator not in self._has_late:
             return []
-        late = [txn for txn in self._late() if txn.most == coordinator and txn not in self._ending]
+        # What the mark passed earlier was named then, and has ended, or is known to be left.
+        late = [txn for txn in self._late(coordinator, 0 if coordinator in self._has_late else before)]
+        late = [txn for txn in late if txn not in self._ending]
         (self._has_late.add if late else self._has_late.discard)(coordinator)
         return late
 
-    def _late(self) -> list[TxnId]:
-        known = [*self.open, *(txn for txn in self._in_flight if txn not in self.open)]
-        return [txn for txn in known if txn.least <= self.low_water_mark(txn.most)]
+    def _late(self, coordinator: int, above: int) -> list[TxnId]:
+        """What is known of that coordinator's transactions behind `above` and up to its mark, the oldest here first."""
+        mark = self.low_water_mark(coordinator)
+        late = passed_by(self.open, coordinator, above, mark)
+        late.sort(key=lambda txn: self.open[txn].first)
+        return late + [txn for txn in passed_by(self._in_flight, coordinator, above, mark) if txn not in self.open]
 
     def recovered(self) -> None:
         """All that is stored has been told: what the low-water mark has passed and no marker ended before a crash is aborted."""
-        for txn in self._late():
-            self.ended(txn, TxnAction.ABORT, None)
+        for coordinator in self._low_water_marks:
+            for txn in self._late(coordinator, 0):
+                self.ended(txn, TxnAction.ABORT, None)
 
     def _hide(self, ledger_id: int, bitmap: BitMap) -> None:
         hidden = self.hidden.get(ledger_id)
@@ -298,6 +311,7 @@ class TransactionBuffer:
                 assert not seen.get(ledger_id, BitMap()) & bitmap, "an entry is of two transactions, or hidden"
                 seen[ledger_id] = seen.get(ledger_id, BitMap()) | bitmap
         assert all(count > 0 for count in self._in_flight.values())
+        assert self._only_in_flight == sum(txn not in self.open for txn in self._in_flight)
 
 
 def _encoded(bitmaps: Iterable[tuple[int, BitMap]]) -> list[tuple[int, bytes]]:
