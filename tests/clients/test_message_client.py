@@ -14,6 +14,7 @@ from tests.support.rest import call
 from pybroker.client import (
     EARLIEST,
     LATEST,
+    ClientError,
     EndOfTopic,
     Message,
     MessageConsumer,
@@ -348,3 +349,32 @@ async def test_a_client_of_another_process_is_refused(client: PulsarClient, monk
     monkeypatch.setattr("os.getpid", lambda: -1)
     with pytest.raises(Exception, match="fork"):
         await other.reader("persistent://public/default/forked")
+
+
+async def test_who_waits_for_a_client_that_is_closed_is_told_and_nothing_of_it_runs_on(
+    broker: BrokerProcess, topic: str
+) -> None:
+    before = asyncio.all_tasks()
+    client = connect(broker.url, operation_timeout_s=TIMEOUT_S)
+    producer = await client.producer(topic, batch_delay_s=3600)
+    fresh = await client.producer(topic)  # of which the sending task has not taken its first step
+    consumer, reader = await client.consumer(topic, "s", kind="shared"), await client.reader(topic + "-other")
+    receiving = [asyncio.ensure_future(each.receive()) for each in (consumer, reader)]
+    await producer.send(b"stored")
+    batched = [await producer.submit(OutgoingMessage(b"%d" % number)) for number in range(3)]
+    receiving.append(asyncio.ensure_future(consumer.receive()))
+    await asyncio.wait(receiving, return_when=asyncio.FIRST_COMPLETED)
+    await client.close()
+    assert all(isinstance(each.exception(), NotSent) for each in batched)
+    done, waiting = await asyncio.wait(receiving, timeout=TIMEOUT_S)
+    assert not waiting
+    assert sum(isinstance(each.exception(), ClientError) for each in done) == 2
+    for each in (producer, fresh):
+        with pytest.raises(NotSent):
+            await each.send(b"late")
+        await each.close()
+    with pytest.raises(ClientError):
+        await client.producer(topic)
+    assert not client.parts
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() <= before

@@ -10,6 +10,7 @@ import asyncio
 import os
 import random
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -49,6 +50,14 @@ class TopicSchema:
         return schema
 
 
+class ClientPart(ABC):
+    """A producer or consumer that its client was asked for, as long as neither it nor the client is closed."""
+
+    @abstractmethod
+    async def client_closed(self) -> None:
+        """Nothing more comes or goes: end all tasks and timers, and tell whoever waits. Must not raise."""
+
+
 class Client:
     """Use it as an asynchronous context manager, on one loop."""
 
@@ -56,6 +65,8 @@ class Client:
         self.access = access
         self.tasks = TaskOwner("client")
         """Runs what producers do in the background."""
+        self.parts: dict[ClientPart, None] = {}
+        """Those that are told when the client is closed; each takes itself away when it is closed before."""
         self._seeds = addresses(access.service_url)
         self._seed = 0
         self._connections: dict[tuple[Address, Address | None], Connection] = {}
@@ -72,8 +83,10 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections; producers and consumers on them end."""
+        """Close all connections; producers and consumers that are open still end, and whoever waits for them is told."""
         self._closed = True
+        while self.parts:
+            await self.parts.popitem()[0].client_closed()
         await self.tasks.close()
         for connection in [*self._connections.values()]:
             await connection.close()
@@ -172,11 +185,19 @@ class Client:
             connection = self._connections.get(key)
             if connection is not None and connection.failure is None:
                 return connection
-            if self._closed:
-                raise ClientError("this client is closed")
+            self._require_open()
             connection = await Connection.open(address, self.access, behind_proxy=behind_proxy)
+            try:
+                self._require_open()
+            except ClientError:
+                await connection.close()
+                raise
             self._connections[key] = connection
             return connection
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClientError("this client is closed")
 
     async def connection_for(self, topic: TopicName) -> Connection:
         """To the broker that serves `topic` now, by lookup."""

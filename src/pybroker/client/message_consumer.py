@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
-from pybroker.client.client import Client
+from pybroker.client.client import Client, ClientPart
 from pybroker.client.failures import ClientError, RequestTimedOut
 from pybroker.client.message import Message, MessageId
 from pybroker.client.partition_consumer import PartitionConsumer, Receiver, Receiving
@@ -21,7 +21,7 @@ class EndOfTopic(ClientError):
     """All topics are terminated, and everything of them was taken."""
 
 
-class MessageConsumer(Receiver):
+class MessageConsumer(Receiver, ClientPart):
     """Made by `open_message_consumer`. Use it as an asynchronous context manager, or `close` it."""
 
     def __init__(self, client: Client, settings: Receiving) -> None:
@@ -32,6 +32,7 @@ class MessageConsumer(Receiver):
         self._queue: deque[tuple[PartitionConsumer, Message | DamagedPayload]] = deque()
         self._changed = asyncio.Event()
         self._is_closed = False
+        client.parts[self] = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -175,11 +176,17 @@ class MessageConsumer(Receiver):
 
     async def close(self) -> None:
         """Detach; messages that are not acknowledged go to others, or come again."""
+        self._client.parts.pop(self, None)
+        await self.client_closed()
+        for each in self._partitions.values():
+            await each.close()
+
+    async def client_closed(self) -> None:
         self._is_closed = True
         self._queue.clear()
         self._changed.set()
         for each in self._partitions.values():
-            await each.close()
+            each.stop()
 
     # --- what partitions tell
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
-from pybroker.client.client import Client, TopicSchema
+from pybroker.client.client import Client, ClientPart, TopicSchema
 from pybroker.client.failures import NotSent
 from pybroker.client.message import MessageId, OutgoingMessage
 from pybroker.client.packing import PackedEntry, Packing, pack_batch, pack_chunks, pack_one
@@ -85,6 +85,7 @@ class PartitionPublisher:
         self._next_sequence_id = producer.last_sequence_id + 1
         self._unanswered = 0
         self._is_sending = False
+        self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
@@ -101,9 +102,11 @@ class PartitionPublisher:
             raise NotSent("sequence ids of one's own do not go with batches by key: those are not sent in order")
         if transaction is not None:
             await transaction.topic_takes_part(str(self.producer.topic))
-        while self._queued_bytes > self._settings.max_pending_bytes:
+        while self._queued_bytes > self._settings.max_pending_bytes and not self._is_closed:
             self._changed.clear()
             await self._changed.wait()
+        if self._is_closed:
+            raise self._not_sent()
         if transaction is not None:
             transaction.require_open()
         receipt: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
@@ -180,7 +183,7 @@ class PartitionPublisher:
             try:
                 await self._send(batch)
             except asyncio.CancelledError:
-                self._fail(batch, NotSent(f"the producer on {self.producer.topic} is closed"))
+                self._fail(batch, self._not_sent())
                 self.fail_all()
                 raise
             except Exception as error:  # noqa: BLE001 - told to those who wait for the messages
@@ -252,21 +255,35 @@ class PartitionPublisher:
                 receipt.set_exception(failure)
 
     def fail_all(self) -> None:
-        """Nothing more is sent."""
+        """Nothing more is sent, and nothing more is taken."""
+        self._is_closed = True
         self.close_batches()
         while self._ready:
-            self._fail(self._ready.popleft(), NotSent(f"the producer on {self.producer.topic} is closed"))
+            self._fail(self._ready.popleft(), self._not_sent())
+        self._changed.set()
+
+    def _not_sent(self) -> NotSent:
+        return NotSent(f"the producer on {self.producer.topic} is closed")
 
 
-class MessageProducer:
+class MessageProducer(ClientPart):
     """Made by `open_message_producer`. Use it as an asynchronous context manager, or `close` it."""
 
-    def __init__(self, topic: TopicName, settings: Publishing, partitions: list[PartitionPublisher], tasks: TaskOwner):
+    def __init__(
+        self,
+        client: Client,
+        topic: TopicName,
+        settings: Publishing,
+        partitions: list[PartitionPublisher],
+        tasks: TaskOwner,
+    ) -> None:
         self.topic = topic
         self._settings = settings
         self._partitions = partitions
         self._tasks = tasks
         self._turn = 0
+        self._client = client
+        client.parts[self] = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -333,10 +350,15 @@ class MessageProducer:
         try:
             await self.flush()
         finally:
-            await self._tasks.close()
+            self._client.parts.pop(self, None)
+            await self.client_closed()
             for each in self._partitions:
-                each.fail_all()
                 await each.producer.close()
+
+    async def client_closed(self) -> None:
+        await self._tasks.close()
+        for each in self._partitions:
+            each.fail_all()
 
 
 async def open_message_producer(client: Client, topic: TopicName, settings: Publishing) -> MessageProducer:
@@ -361,4 +383,4 @@ async def open_message_producer(client: Client, topic: TopicName, settings: Publ
             await producer.close()
         raise
     partitions = [PartitionPublisher(each, each.topic.partition_index, settings, tasks) for each in producers]
-    return MessageProducer(topic, settings, partitions, tasks)
+    return MessageProducer(client, topic, settings, partitions, tasks)

@@ -444,11 +444,15 @@ class PartitionConsumer(ConnectionUser):
         command.unsubscribe.consumer_id = self._consumer_id
         await connection.request(command)
 
-    async def close(self) -> None:
-        """Detach; messages that are not acknowledged go to others, or come again."""
+    def stop(self) -> None:
+        """Attach no more, and ask for nothing more."""
         self._is_closed = True
         if self._nack_timer is not None:
             self._nack_timer.cancel()
+
+    async def close(self) -> None:
+        """Detach; messages that are not acknowledged go to others, or come again."""
+        self.stop()
         connection, self._connection = self._connection, None
         if connection is None or connection.consumers.pop(self._consumer_id, None) is None:
             return

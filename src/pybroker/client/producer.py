@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pybroker import logs
 from pybroker.client.backoff import Backoff
-from pybroker.client.client import Client, TopicSchema
+from pybroker.client.client import Client, ClientPart, TopicSchema
 from pybroker.client.connection import Connection, ConnectionUser
 from pybroker.client.failures import ClientError, ConnectionLost, NotSent, RequestTimedOut, may_pass, refusal
 from pybroker.client.frames import ReceivedEntry, send_head
@@ -88,7 +88,7 @@ class ProducerState(Enum):
     CLOSED = "closed"
 
 
-class Producer(ConnectionUser):
+class Producer(ConnectionUser, ClientPart):
     """Made by `open_producer`. `send` waits for room, and gives a future of the receipt."""
 
     def __init__(self, client: Client, topic: TopicName, settings: ProducerSettings) -> None:
@@ -111,6 +111,7 @@ class Producer(ConnectionUser):
         self._changed = asyncio.Event()
         """Set whenever there may be room, nothing left to answer, or another state."""
         self._timer: asyncio.TimerHandle | None = None
+        client.parts[self] = None
 
     @property
     def state(self) -> ProducerState:
@@ -177,6 +178,9 @@ class Producer(ConnectionUser):
                 await connection.request(command)
             except (ClientError, BrokerError) as error:
                 logs.debug("client.producer_not_closed", topic=self.topic, reason=error)
+
+    async def client_closed(self) -> None:
+        self._fail(NotSent(f"the client of the producer on {self.topic} is closed"), ProducerState.CLOSED)
 
     async def _wait(self) -> None:
         self._changed.clear()
@@ -256,8 +260,8 @@ class Producer(ConnectionUser):
                 if time.monotonic() > busy_until:
                     raise
                 await asyncio.sleep(0.2)
-            except BaseException:
-                self._state = ProducerState.CLOSED
+            except BaseException as failure:
+                self._fail(NotSent(f"not attached: {failure}"), ProducerState.CLOSED)
                 raise
 
     async def _attach_once(self) -> None:
@@ -355,6 +359,7 @@ class Producer(ConnectionUser):
             return
         self._failure = failure
         self._state = state
+        self._client.parts.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
         if self._connection is not None:

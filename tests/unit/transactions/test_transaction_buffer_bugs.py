@@ -126,9 +126,7 @@ def _late_ones_are_named_once(patch: pytest.MonkeyPatch) -> None:
 
 def _late_ones_on_their_way_are_missed(patch: pytest.MonkeyPatch) -> None:
     late = TransactionBuffer._late
-    patch.setattr(
-        TransactionBuffer, "_late", lambda self, *of: [txn for txn in late(self, *of) if txn in self.open]
-    )
+    patch.setattr(TransactionBuffer, "_late", lambda self, *of: [txn for txn in late(self, *of) if txn in self.open])
 
 
 def _late_ones_of_all_coordinators(patch: pytest.MonkeyPatch) -> None:

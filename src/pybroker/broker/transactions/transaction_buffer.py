@@ -211,8 +211,8 @@ class TransactionBuffer:
         elif coordinator not in self._has_late:
             return []
         # What the mark passed earlier was named then, and has ended, or is known to be left.
-        late = [txn for txn in self._late(coordinator, 0 if coordinator in self._has_late else before)]
-        late = [txn for txn in late if txn not in self._ending]
+        above = 0 if coordinator in self._has_late else before
+        late = [txn for txn in self._late(coordinator, above) if txn not in self._ending]
         (self._has_late.add if late else self._has_late.discard)(coordinator)
         return late
 
