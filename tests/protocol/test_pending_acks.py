@@ -14,6 +14,7 @@ from tests.support.transactions import ABORT, COMMIT, send, txn
 from pybroker.broker.delivery import cursor_moves
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.topic.topic import Topic
+from pybroker.broker.transactions.subscription_transactions import SLICE_ENTRIES
 from pybroker.errors import BrokerError, NotAllowedError, TransactionConflict, TransactionNotFound
 from pybroker.model.events import Ack, PartialAck
 from pybroker.model.position import Position
@@ -414,3 +415,96 @@ async def test_open_transactions_stand_in_the_stats_with_id_age_and_owner(broker
         flags[position] = (headers.get("x-pulsar-txn-aborted"), headers["x-pulsar-txn-uncommitted"])
     assert flags == {sent[0]: (None, "false"), held_back: ("false", "true"), aborted: ("true", "true")}
     assert (await broker.rest("GET", f"{path}/lastMessageId")).json["entryId"] == sent[1].entry_id
+
+
+@pytest.mark.parametrize("kind", SHARED)
+@pytest.mark.parametrize("action", TxnAction)
+async def test_a_transaction_acknowledges_more_than_a_consumer_may_have_unacknowledged(
+    kind: str, action: TxnAction
+) -> None:
+    """And more than an end tells its dispatcher in one turn."""
+    count = 2 * SLICE_ENTRIES + 10
+    async with memory_broker(
+        max_unacked_messages_per_consumer=100, max_unacked_messages_per_subscription=300
+    ) as broker:
+        topic, peer = await broker.topic(TOPIC), RecordingPeer()
+        await send(broker, topic, None, count)
+        consumer = await broker.consumer(topic, "s", peer, kind)
+        consumer.flow(3 * count)
+        subscription = topic.subscriptions["s"]
+        dispatcher = subscription.dispatcher
+        assert dispatcher is not None
+        acknowledged = 0
+        while acknowledged < count:
+            await broker.until(lambda: len(peer.delivered) > acknowledged)  # noqa: B023
+            positions, acknowledged = peer.delivered[acknowledged:], len(peer.delivered)
+            ack = Ack(consumer.consumer_id)
+            ack.txn = txn(1)
+            ack.groups.append((positions[0].ledger_id, [each.entry_id for each in positions]))
+            subscription.acknowledge(consumer, ack)
+        dispatcher.check_invariants()
+        assert (subscription.unacked_messages, consumer.state.unacked_messages) == (0, 0)
+        assert subscription.cursor.backlog_entries == count
+        await subscription.end_transaction(txn(1), action, 0)
+        if action is COMMIT:
+            await quiet(broker, topic)
+            assert subscription.cursor.backlog_entries == 0
+            assert len(peer.delivered) == count
+            consumer.detach()
+            assert subscription.replay_entry_count == 0
+            return
+        for last in (*range(count, 2 * count, 100), 2 * count):
+            await broker.until(lambda: len(peer.delivered) >= last)  # noqa: B023
+            acknowledge(consumer, peer.delivered[count:])
+        dispatcher.check_invariants()
+        assert sorted(peer.delivered[count:]) == sorted(peer.delivered[:count])
+
+
+@pytest.mark.parametrize("kind", SHARED)
+@pytest.mark.parametrize("stays", [True, False])
+async def test_an_abort_counts_one_redelivery_whoever_has_left_meanwhile(
+    broker: MemoryBroker, kind: str, stays: bool
+) -> None:
+    topic, first, second = await broker.topic(TOPIC), RecordingPeer(), RecordingPeer()
+    [held] = await send(broker, topic, None, 1)
+    consumer = await broker.consumer(topic, "s", first, kind)
+    await quiet(broker, topic)
+    await ack_in(broker, consumer, txn(1), [held])
+    subscription = topic.subscriptions["s"]
+    other = broker.consumer_on(subscription, second, kind, "other")
+    if not stays:
+        consumer.detach()
+    await quiet(broker, topic)
+    await subscription.end_transaction(txn(1), ABORT, 0)
+    await quiet(broker, topic)
+    dispatcher = subscription.dispatcher
+    assert dispatcher is not None
+    dispatcher.check_invariants()
+    assert [*first.delivered[1:], *second.delivered] == [held]
+    assert dispatcher.redelivery_counts.column(held.ledger_id, [held.entry_id]) == [1]
+    await ack_in(broker, other, txn(2), [held])
+    await subscription.end_transaction(txn(2), COMMIT, 0)
+    assert subscription.cursor.backlog_entries == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_one_transaction_leaves_of_a_batch_comes_when_the_other_one_that_held_it_is_aborted(
+    broker: MemoryBroker, kind: str
+) -> None:
+    topic, first, second = await broker.topic(TOPIC), RecordingPeer(), RecordingPeer()
+    [batch] = await broker.publish(topic, 1, messages_each=10)
+    consumer = await broker.consumer(topic, "s", first, kind)
+    await quiet(broker, topic)
+    await ack_in(broker, consumer, txn(1), [batch], left=[5, 6, 7, 8, 9])
+    await ack_in(broker, consumer, txn(2), [batch], left=[0, 1, 2, 3, 4])
+    consumer.detach()
+    subscription = topic.subscriptions["s"]
+    broker.consumer_on(subscription, second, kind)
+    await quiet(broker, topic)
+    assert second.delivered == []
+    await subscription.end_transaction(txn(1), COMMIT, 0)
+    await quiet(broker, topic)
+    assert second.delivered == []
+    await subscription.end_transaction(txn(2), ABORT, 0)
+    await quiet(broker, topic)
+    assert second.delivered == [batch]

@@ -201,6 +201,7 @@ PURE = (
     "broker.publishing.deduplication",
     "broker.publishing.producer_access",
     "broker.topic.backlog",
+    "broker.transactions.entries_aside",
     "broker.transactions.transaction_buffer",
     "broker.policies.default_policies",
     "broker.limits.dispatch_rate_limit",

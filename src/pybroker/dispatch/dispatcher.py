@@ -271,7 +271,15 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def acked_partly(self, ledger_id: int, entry_id: int, unacked_messages: int) -> bool:
-        """Of a batch `unacked_messages` (at least 1) are left. True when somebody can move again."""
+        """Of a batch `unacked_messages` are left (0: those that transactions hold). True when somebody can move again."""
+
+    def set_unacked(self, ledger_id: int, entry_ids: Sequence[int], unacked_messages: int) -> bool:
+        """Of each of these entries so many messages are still to be acknowledged by whoever holds it, 0 for none: it is done with
+        them, and they stay its own until they are acknowledged, or taken back. True when somebody can move again."""
+        can_move = False
+        for entry_id in entry_ids:
+            can_move = self.acked_partly(ledger_id, entry_id, unacked_messages) or can_move
+        return can_move
 
     @abstractmethod
     def acked_up_to(self, position: Position) -> bool:

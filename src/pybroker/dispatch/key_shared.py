@@ -453,7 +453,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         holders: dict[int, dict[ConsumerState, int]] = {}
         messages: dict[int, int] = {}
         for _, _, consumer, message_count, sticky_hash in self._pending:
-            messages[sticky_hash] = messages.get(sticky_hash, 0) + message_count
+            messages[sticky_hash] = messages.get(sticky_hash, 0) + max(1, message_count)
             counts = holders.setdefault(sticky_hash, {})
             counts[consumer] = counts.get(consumer, 0) + 1
         assert not self.draining.freed

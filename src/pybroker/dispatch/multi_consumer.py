@@ -133,7 +133,7 @@ class MultiConsumerDispatcher(Dispatcher):
         held: dict[int, int] = {}
         for ledger_id, entry_id, consumer, message_count, _ in self._pending:
             assert consumer in self.consumers, "an entry is held by a consumer that left"
-            assert message_count > 0, "an entry without unacknowledged messages is held"
+            assert message_count >= 0, "an entry with less than no unacknowledged messages is held"
             assert Position(ledger_id, entry_id) not in self._replay, "a held entry waits in the replay set"
             held[id(consumer)] = held.get(id(consumer), 0) + message_count
         assert self.unacked_messages == self._pending.total_messages == sum(held.values())

@@ -140,7 +140,7 @@ class PendingAcks:
                 holder = hold[0]
             messages += hold[1]
             if draining is not None:
-                draining.released(hold[0], hold[2], hold[1])
+                draining.released(hold[0], hold[2], max(1, hold[1]))
         if holder is not None:
             self.total_messages -= messages
             unblocked = holder.release(messages) or unblocked
@@ -149,7 +149,10 @@ class PendingAcks:
         return unblocked
 
     def lower(self, ledger_id: int, entry_id: int, unacked_messages: int) -> bool:
-        """Of the batch `unacked_messages` are left; True when that unblocked its consumer. Never raises the count."""
+        """Of the entry `unacked_messages` are left, 0 while a transaction holds the rest; True when that unblocked its consumer.
+
+        Never raises the count. A hash drains until its entries are gone: there, one without messages counts as one.
+        """
         holds = self._by_ledger.get(ledger_id)
         hold = None if holds is None else holds.get(entry_id)
         if holds is None or hold is None or hold[1] <= unacked_messages:
@@ -157,7 +160,7 @@ class PendingAcks:
         holds[entry_id] = (hold[0], unacked_messages, hold[2], hold[3])
         self.total_messages -= hold[1] - unacked_messages
         if self._draining:
-            self._draining.lowered(hold[2], hold[1] - unacked_messages)
+            self._draining.lowered(hold[2], hold[1] - max(1, unacked_messages))
         return hold[0].release(hold[1] - unacked_messages)
 
     def remove_up_to(self, position: Position) -> bool:
@@ -191,7 +194,7 @@ class PendingAcks:
                 sticky_hashes.append(hold[2])
                 messages += hold[1]
                 if draining is not None:
-                    draining.released(consumer, hold[2], hold[1])
+                    draining.released(consumer, hold[2], max(1, hold[1]))
         if not taken:
             return taken, sticky_hashes
         if not holds:
@@ -203,7 +206,7 @@ class PendingAcks:
     def held_by(self, consumer: ConsumerState) -> dict[int, list[int]]:
         """Everything that `consumer` holds, by ledger, each entry once."""
         log = self._logs.get(consumer)
-        if log is None or not consumer.unacked_messages:
+        if log is None:
             return {}
         held: dict[int, list[int]] = {}
         for ledger_id, entry_ids, _ in log:
@@ -225,12 +228,12 @@ class PendingAcks:
         return counts
 
     def hash_messages(self, consumer: ConsumerState) -> dict[int, int]:
-        """How many messages of each sticky hash `consumer` has to acknowledge."""
+        """How many messages of each sticky hash `consumer` has to acknowledge; an entry has one at least."""
         counts: Counter[int] = Counter()
         for ledger_id, entry_ids in self.held_by(consumer).items():
             holds = self._by_ledger[ledger_id]
             for entry_id in entry_ids:
-                counts[holds[entry_id][2]] += holds[entry_id][1]
+                counts[holds[entry_id][2]] += max(1, holds[entry_id][1])
         return counts
 
     def forget(self, consumer: ConsumerState) -> None:

@@ -11,12 +11,13 @@ Invariants: what is set aside is held; what nobody holds any more is with a cons
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pybroker import logs
 from pybroker.broker.delivery.acknowledgement import Acknowledged, PartOfBatch, receipt, refuse
 from pybroker.broker.delivery.stages import Stage
+from pybroker.broker.transactions.entries_aside import EntriesAside
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan, Redelivery
 from pybroker.errors import (
     BrokerError,
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from pybroker.broker.topic.topic_commons import TopicCommons
     from pybroker.managed_ledger.managed_cursor import ManagedCursor, PersistDone
     from pybroker.model.events import Ack
+
+SLICE_ENTRIES = 5000
+"""Of what a transaction held, the dispatcher is told of so many in one turn of the loop."""
 
 Settle = Callable[[Acknowledged, "PersistDone"], object]
 
@@ -62,7 +66,7 @@ class SubscriptionTransactions(Stage):
         self._settle = settle
         self._dispatcher = dispatcher
         self._apply = apply
-        self._aside: dict[Position, tuple[Dispatcher, ReadPlan, int]] = {}
+        self._aside = EntriesAside()
         self.first_seen: dict[TxnId, tuple[int, str]] = {}
         """When its first acknowledgement came, in milliseconds since 1970, and from which consumer, since the topic was loaded."""
 
@@ -74,9 +78,27 @@ class SubscriptionTransactions(Stage):
         if refused is None:
             if txn in self._cursor.state.held.open:
                 self.first_seen.setdefault(txn, (self._topic.surroundings.clock.wall_ms(), consumer.name))
+            self._not_waited_for(what)
             self._cursor.changed(receipt(consumer, ack))
         else:
             refuse(consumer, ack, refused)
+
+    def _not_waited_for(self, what: Acknowledged) -> None:
+        """What a transaction holds its consumer has done with: it counts as unacknowledged no more, or a transaction of more than a
+        consumer may have unacknowledged would wait for itself. It stays with the consumer: another one of its key waits."""
+        dispatcher = self._dispatcher()
+        if dispatcher is None:
+            return
+        held, state = self._cursor.state.held, self._cursor.state
+        can_move = False
+        for ledger_id, entry_ids in what.groups:
+            can_move = dispatcher.set_unacked(ledger_id, entry_ids, 0) or can_move
+        for position, _, count in what.parts:
+            words = state.ack_set_of(*position)
+            left = ack_set.full(count) if words is None else ack_set.left_of(count, words)
+            left &= ~held.parts_of(position.ledger_id).get(position.entry_id, 0)
+            can_move = dispatcher.set_unacked(position.ledger_id, [position.entry_id], left.bit_count()) or can_move
+        self._apply(Redelivery(rewind=False, wake=can_move))
 
     def hold(self, txn: TxnId, what: Acknowledged) -> BrokerError | None:
         """Hold this for `txn` until it ends; why not, and then nothing of it is held. The cursor's next record stores it."""
@@ -173,6 +195,9 @@ class SubscriptionTransactions(Stage):
 
     async def _end(self, txn: TxnId, action: TxnAction) -> None:
         state = self._cursor.state
+        hold = state.held.open.get(txn)
+        if hold is not None and action is TxnAction.COMMIT and hold.entry_count > SLICE_ENTRIES:
+            await self._forgotten_by_dispatcher(hold)
         hold = state.held.end(txn)
         if state.held.has_changes:
             state.held_changed()
@@ -196,50 +221,51 @@ class SubscriptionTransactions(Stage):
                 # One record says both: that it ended, and what it acknowledged.
                 parts = [PartOfBatch(*part) for part in hold.left_parts]
                 self._settle(Acknowledged(hold.up_to, hold.groups, parts), done)
+                self._aside.forget(hold)
             else:
                 self._cursor.changed(done)
-            self._let_go(hold, is_acknowledged=action is TxnAction.COMMIT)
+                self._let_go(hold)
             await stored
         except StoreError as error:
             raise error.answer(f"the end of transaction {txn} is not stored: ") from error
 
-    def _let_go(self, hold: Hold, *, is_acknowledged: bool) -> None:
-        """What was held is acknowledged now, or to be sent again."""
-        released = self._released(hold)
-        if is_acknowledged:
-            return
+    def _let_go(self, hold: Hold) -> None:
+        """What was held is to be sent again: at once what is first, the rest in slices, while the loop turns to others."""
+        steps = self._sent_again(hold)
+        if next(steps, None) is not None:
+            self._topic.tasks.start(_exhaust(steps), f"abort on {self._name}")
 
-        dispatcher, state = self._dispatcher(), self._cursor.state
-        if dispatcher is None:
-            return
-        for of, plan, key_hashes in released:
-            if of is dispatcher:
-                dispatcher.put_back(plan, key_hashes)
-        undone = [(ledger_id, [e for e in ids if not state.is_deleted(ledger_id, e)]) for ledger_id, ids in hold.groups]
-        undone += [(each.ledger_id, [each.entry_id]) for each in hold.parts if not state.is_deleted(*each)]
-        self._apply(dispatcher.take_back(undone))
+    def _sent_again(self, hold: Hold) -> Iterator[int]:
+        """Do it, pausing after so many entries. Whoever became the dispatcher meanwhile reads them by himself."""
+        state = self._cursor.state
+        for of, plan, key_hashes in list(self._aside.take(hold)):
+            if of is self._dispatcher():
+                of.put_back(plan, key_hashes)
+        groups = [(ledger_id, list(bitmap - state.deleted_in(ledger_id))) for ledger_id, bitmap in hold.entries.items()]
+        groups += [(each.ledger_id, [each.entry_id]) for each in hold.parts if not state.is_deleted(*each)]
+        count = 0
+        for ledger_id, entry_ids in groups or [(0, [])]:
+            for start in range(0, max(1, len(entry_ids)), SLICE_ENTRIES):
+                part = entry_ids[start : start + SLICE_ENTRIES]
+                if count >= SLICE_ENTRIES:
+                    yield count
+                    count = 0
+                    # In the meantime others may have acknowledged some.
+                    part = [entry_id for entry_id in part if not state.is_deleted(ledger_id, entry_id)]
+                dispatcher = self._dispatcher()
+                if dispatcher is not None:
+                    self._apply(dispatcher.take_back([(ledger_id, part)]))
+                count += max(1, len(part))
 
-    def _released(self, hold: Hold) -> list[tuple[Dispatcher, ReadPlan, list[int]]]:
-        """What was set aside for it alone, by the reads that had brought it."""
-        whole = [Position(ledger_id, entry_id) for ledger_id, ids in hold.groups for entry_id in ids]
-        found: dict[tuple[int, int], tuple[Dispatcher, ReadPlan, list[int]]] = {}
-        if hold.up_to is not None:
-            whole += [position for position in self._aside if position <= hold.up_to]
-        for position in (*whole, *hold.parts):
-            aside = self._aside.pop(position, None)
-            if aside is None:
-                continue
-            dispatcher, plan, hash_of_key = aside
-            key = (id(dispatcher), id(plan.epoch))
-            if key not in found:
-                found[key] = (dispatcher, ReadPlan(0, plan.max_bytes, [], plan.epoch), [])
-            of, later, hashes = found[key]
-            assert later.replay is not None
-            later.replay.append(position)
-            later.max_entries += 1
-            if of.needs_key_hashes:
-                hashes.append(hash_of_key)
-        return list(found.values())
+    async def _forgotten_by_dispatcher(self, hold: Hold) -> None:
+        """A dispatcher is told in slices of what it has delivered and a commit acknowledges: it is held until then, so nobody
+        gets it. Whoever is cancelled begins anew."""
+        for ledger_id, bitmap in [*hold.entries.items()]:
+            entry_ids = list(bitmap)
+            for start in range(0, len(entry_ids), SLICE_ENTRIES):
+                if (dispatcher := self._dispatcher()) is not None:
+                    dispatcher.acked(ledger_id, entry_ids[start : start + SLICE_ENTRIES])
+                await asyncio.sleep(0)
 
     # --- delivery ----------------------------------------------------------------------------------------------------
 
@@ -268,7 +294,13 @@ class SubscriptionTransactions(Stage):
                 kept.append(index)
                 continue
             hashed = key_hash(sticky_key(entries.payloads[index])) if dispatcher.needs_key_hashes else 0
-            self._aside[Position(entries.ledger_id, entry_id)] = (dispatcher, plan, hashed)
+            self._aside.add(dispatcher, plan, Position(entries.ledger_id, entry_id), hashed)
         passed = entries.rows(range(len(entries.entry_ids)))
         passed.ack_sets = ack_sets if any(words is not None for words in ack_sets) else None
         return passed if len(kept) == len(ack_sets) else passed.rows(kept)
+
+
+async def _exhaust(steps: Iterator[int]) -> None:
+    await asyncio.sleep(0)
+    for _ in steps:
+        await asyncio.sleep(0)
