@@ -143,7 +143,7 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
         "namespaces": ("slices", "calls", "policies.policy_values"),
         "topics": ("calls", "stats", "namespaces"),
         "brokers": ("calls",),
-        "transactions": ("time_text", "calls"),
+        "transactions": ("time_text", "calls", "stats.managed_ledger_stats"),
         "explain": ("slices", "calls"),
         "server": ("...",),
     },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pybroker.admin.time_text import iso_text
+from pybroker.admin.stats.managed_ledger_stats import cursor_stats, managed_ledger_stats
 from pybroker.transactions.transaction_log import CURSOR
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
     from pybroker.managed_ledger.cursor_state import CursorState
     from pybroker.managed_ledger.held_acks import HeldAcks
-    from pybroker.managed_ledger.ledger_list import LedgerRow
     from pybroker.model.position import Position
     from pybroker.model.transactions import TxnId
     from pybroker.transactions.coordinator import Coordinator
@@ -141,61 +140,22 @@ def position_in_pending_ack(state: CursorState, position: Position, batch_index:
 
 def log_stats(coordinator: Coordinator, log: TransactionLog, *, with_metadata: bool) -> dict[str, Any]:
     """`coordinatorInternalStats`: what the log's managed ledger looks like from inside."""
-    managed, cursor = log.managed, log.cursor
-    rows = list(managed.ledgers.rows())
-    current = managed.ledgers.row_of(managed.current_ledger_id)
-    mark_delete = cursor.mark_delete_position
-    closed_ms = max((row.closed_ms for row in rows if row.is_sealed), default=0)
+    cursor = cursor_stats(
+        log.managed,
+        log.cursor,
+        opened_ms=coordinator.recover_ended_ms,
+        is_waiting=False,
+        is_reading=False,
+        properties={},
+    )
     return {
         "managedLedgerName": f"pulsar/system/persistent/__transaction_log_{coordinator.id}",
-        "managedLedgerInternalStats": {
-            "entriesAddedCounter": managed.entries_added_total,
-            "numberOfEntries": managed.ledgers.entry_count,
-            "totalSize": managed.ledgers.size_bytes,
-            "currentLedgerEntries": 0 if current is None else current.entry_count,
-            "currentLedgerSize": 0 if current is None else current.size_bytes,
-            "lastLedgerCreatedTimestamp": iso_text(max(closed_ms, coordinator.recover_started_ms)),
-            "waitingCursorsCount": 0,
-            "pendingAddEntriesCount": managed.pending_entries,
-            "lastConfirmedEntry": str(managed.last_confirmed),
-            "state": "WriteFailed" if managed.is_write_failed else "LedgerOpened",
-            "ledgers": [_ledger(row, with_metadata) for row in rows],
-            "cursors": {
-                CURSOR: {
-                    "markDeletePosition": str(mark_delete),
-                    "readPosition": str(cursor.read_position),
-                    "waitingReadOp": False,
-                    "pendingReadOps": 0,
-                    "messagesConsumedCounter": managed.entries_added_total - managed.ledgers.entries_after(mark_delete),
-                    "cursorLedger": -1,
-                    "cursorLedgerLastEntry": -1,
-                    "individuallyDeletedMessages": cursor.state.individually_deleted_text(),
-                    "lastLedgerSwitchTimestamp": iso_text(coordinator.recover_ended_ms),
-                    "state": "Open",
-                    "active": True,
-                    "numberOfEntriesSinceFirstNotAckedMessage": cursor.backlog_entries,
-                    "totalNonContiguousDeletedMessagesRange": cursor.state.deleted_range_count,
-                    "subscriptionHavePendingRead": False,
-                    "subscriptionHavePendingReplayRead": False,
-                    "properties": {},
-                }
-            },
-            "properties": dict(managed.properties),
-            "schemaLedgers": [],
-        },
+        "managedLedgerInternalStats": managed_ledger_stats(
+            log.managed,
+            opened_ms=coordinator.recover_started_ms,
+            waiting_cursors=0,
+            state="WriteFailed" if log.managed.is_write_failed else "LedgerOpened",
+            with_metadata=with_metadata,
+            cursors={CURSOR: cursor},
+        ),
     }
-
-
-def _ledger(row: LedgerRow, with_metadata: bool) -> dict[str, Any]:
-    """An open one shows nothing yet, as in Pulsar."""
-    shown: dict[str, Any] = {
-        "ledgerId": row.ledger_id,
-        "entries": row.entry_count if row.is_sealed else 0,
-        "size": row.size_bytes if row.is_sealed else 0,
-        "offloaded": False,
-        "underReplicated": False,
-    }
-    if with_metadata:
-        state = f"CLOSED, lastEntryId={row.entry_count - 1}, length={row.size_bytes}" if row.is_sealed else "OPEN"
-        shown["metadata"] = f"LedgerMetadata{{state={state}, digestType=CRC32C}}"
-    return shown
