@@ -9,8 +9,8 @@ from typing import NamedTuple
 from tests.simulate import tape
 from tests.simulate.running import KEEPER, Run
 from tests.simulate.tape import Event
+from tests.simulate.transactions_seen import NEVER, TransactionsSeen
 
-NEVER = 1 << 60
 Key = tuple[str, str]
 """Topic and subscription."""
 
@@ -56,6 +56,7 @@ class Case:
         self.run = run
         self.tape = run.tape
         self.windows = _windows(self.tape)
+        self.transactions = TransactionsSeen(self.tape)
         self.got: dict[Key, list[Event]] = defaultdict(list)
         self.of_consumer: dict[str, list[Event]] = defaultdict(list)
         """Everything that one consumer saw and did between two subscribes."""
@@ -109,6 +110,11 @@ class Case:
 
     def has_crash(self) -> bool:
         return any(event.facts["how"] in ("kill", "power_cut") for event in self.tape.of(tape.FAULT))
+
+    def must_be_seen(self, value: str, topic: str) -> bool:
+        """Whether a message is of no transaction, or of one that is known to be committed there."""
+        txn = self.transactions.of(self.sent[value])
+        return txn is None or txn.is_committed_at(topic)
 
     def topic_facts(self, topic: str) -> dict[str, object]:
         return self.run.script.topics.get(self.short_name(topic), {})

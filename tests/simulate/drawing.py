@@ -27,6 +27,11 @@ class _Drawing:
         theme = self.chance.choice(
             ("mixed", "one subscription", "keys", "deduplication", "administrators", "crowd", "crashes")
         )
+        # Of what was added later: the other scripts stay as they were.
+        self.more = Random(f"more {seed}")
+        drawn = self.more.random()
+        self.has_transactions = drawn < 0.3
+        theme = "transactions" if drawn < 0.2 else theme
         self.theme = theme
         count = 1 if theme in ("one subscription", "keys") else self.chance.randint(1, 3)
         self.topics = {f"t{index}": self._topic() for index in range(count)}
@@ -52,6 +57,8 @@ class _Drawing:
             actors += [ActorScript(f"admin{index}", ADMIN, self._administrating()) for index in range(count)]
         if self.theme == "crashes" or chance.random() < 0.3:
             actors.append(ActorScript("nature", NATURE, self._faults()))
+        if self.has_transactions:
+            actors += self._of_transactions()
         return Script(self.seed, self._settings(), self.topics, tuple(actors))
 
     def _settings(self) -> dict[str, Any]:
@@ -179,6 +186,90 @@ class _Drawing:
         if chance.random() < 0.1:
             facts["priority"] = chance.randint(1, 2)
         return Step("subscribe", facts)
+
+    def _of_transactions(self) -> list[ActorScript]:
+        """Clients that consume, transform and produce, and perhaps an administrator who ends what is theirs."""
+        chance = self.chance = self.more
+        count = chance.randint(1, 3) if self.theme == "transactions" else 1
+        actors = [ActorScript(f"worker{index}", CLIENT, self._working()) for index in range(count)]
+        if chance.random() < 0.3:
+            actors.append(ActorScript("txn_admin", ADMIN, self._administrating_transactions()))
+        return actors
+
+    def _working(self) -> tuple[Step, ...]:
+        """Two transactions at a time, which no order binds: what one begins the other may have taken already."""
+        chance = self.chance
+        steps = [self._subscribe("c"), self._open_producer("p")]
+        if chance.random() < 0.5:
+            steps.append(self._open_producer("q"))
+        for _ in range(chance.randint(2, 5)):
+            txn = chance.choice(("x", "x", "y"))
+            timeout_s = chance.choice((0.3, 2, 10, 10, 10))
+            steps.append(Step("begin", {"txn": txn, "coordinator": chance.choice((0, 0, 1)), "timeout_s": timeout_s}))
+            for _ in range(chance.randint(1, 6)):
+                steps += self._in_transaction(chance.choice((txn, txn, txn, "x", "y")))
+            if chance.random() < 0.85:
+                facts = {"txn": txn, "is_commit": chance.random() < 0.65, "waits": chance.random() < 0.7}
+                steps.append(Step("end", facts))
+            if chance.random() < 0.15:
+                steps += self._in_transaction(txn)  # which has ended
+            if chance.random() < 0.1:
+                steps.append(Step("end", {"txn": txn, "is_commit": chance.random() < 0.5, "waits": False}))
+            if chance.random() < 0.1:
+                steps.append(self._forge(txn))
+        return tuple(steps)
+
+    def _in_transaction(self, txn: str) -> list[Step]:
+        chance = self.chance
+        slot = chance.choice(("p", "p", "q"))
+        do = chance.choices(
+            ("take", "ack", "send", "batch", "chunks", "plain", "plain ack", "nack", "wait", "cut", "again", "forge"),
+            (8, 8, 8, 2, 0.5, 2, 1, 1, 2, 1, 0.7, 0.3),
+        )[0]
+        if do == "take":
+            return [Step("take", {"slot": "c", "count": chance.choice((1, 3, 10))})]
+        if do in ("ack", "plain ack"):
+            how = chance.choice(("each", "each", "some", "some", "cumulative", "parts", "again"))
+            facts = {"slot": "c", "how": how, "receipt": True}
+            return [Step("ack", facts | ({"txn": txn} if do == "ack" else {}))]
+        if do in ("send", "plain"):
+            facts = {"slot": slot, "count": chance.choice((1, 1, 2, 5)), "keys": chance.choice((0, 1, 3))}
+            return [Step("send", facts | ({"txn": txn} if do == "send" else {}))]
+        if do == "batch":
+            return [Step("send", {"slot": slot, "count": 1, "batch": chance.randint(2, 6), "keys": 0, "txn": txn})]
+        if do == "chunks":
+            return [Step("send", {"slot": slot, "count": 1, "chunks": 2, "keys": 0, "txn": txn})]
+        if do == "nack":
+            return [Step("nack", {"slot": "c", "how": chance.choice(("some", "all"))})]
+        if do == "wait":
+            return [self._pause()]
+        if do == "cut":
+            return [Step("cut", {"silently": chance.random() < 0.2})]
+        if do == "again":
+            return [Step("close_consumer", {"slot": "c"}), self._subscribe("c")]
+        return [self._forge(txn)]
+
+    def _forge(self, txn: str) -> Step:
+        chance = self.chance
+        facts = {"is_commit": chance.random() < 0.5, "of_subscription": chance.random() < 0.5}
+        return Step("forge", {"txn": txn, **facts, "is_made_up": chance.random() < 0.5})
+
+    def _administrating_transactions(self) -> tuple[Step, ...]:
+        chance = self.chance
+        steps = []
+        for _ in range(chance.randint(2, 6)):
+            do = chance.choice(
+                ("abort_txn", "abort_txn", "transactions", "unload", "grow_coordinators", "wait", "wait")
+            )
+            if do == "wait":
+                steps.append(self._pause())
+            elif do == "abort_txn":
+                steps.append(Step(do, {"which": chance.randint(0, 3)}))
+            elif do == "grow_coordinators":
+                steps.append(Step(do))
+            else:
+                steps.append(Step(do, {"topic": self._some_topic()}))
+        return tuple(steps)
 
     def _asking(self) -> tuple[Step, ...]:
         chance = self.chance

@@ -14,6 +14,7 @@ from tests.simulate.rules_at_rest import AT_REST
 from tests.simulate.rules_of_answers import OF_ANSWERS
 from tests.simulate.rules_of_delivery import OF_DELIVERY
 from tests.simulate.rules_of_publishing import OF_PUBLISHING
+from tests.simulate.rules_of_transactions import OF_TRANSACTIONS
 from tests.simulate.running import Run
 
 Rule = Callable[[Case], Iterator[Finding]]
@@ -27,7 +28,7 @@ def told_by_clients(case: Case) -> Iterator[Finding]:
         yield Finding(event.facts["rule"], f"{event.actor}: {event.facts['text']}", event.index)
 
 
-RULES: tuple[Rule, ...] = (told_by_clients, *OF_ANSWERS, *OF_PUBLISHING, *OF_DELIVERY, *AT_REST)
+RULES: tuple[Rule, ...] = (told_by_clients, *OF_ANSWERS, *OF_PUBLISHING, *OF_DELIVERY, *OF_TRANSACTIONS, *AT_REST)
 
 
 def judge(run: Run) -> list[Finding]:

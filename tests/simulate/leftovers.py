@@ -21,7 +21,13 @@ def after_clients(world: World) -> list[str]:
     life = world.life
     assert life is not None
     assert life.service is not None
-    return [*_of_connections(life), *_of_requests(life), *_of_memory(life), *_of_topics(life)]
+    return [
+        *_of_connections(life),
+        *_of_requests(life),
+        *_of_memory(life),
+        *_of_topics(life),
+        *_of_transactions(life),
+    ]
 
 
 def after_stop(life: Life) -> list[str]:
@@ -89,6 +95,33 @@ def _of_memory(life: Life) -> Iterator[str]:
         kept_bytes = part.ahead_bytes + (recent_bytes if part is memory.reads else 0)
         if part not in (memory.cache, memory.writes) and part.used_bytes != kept_bytes:
             yield f"{part.used_bytes - kept_bytes} bytes of {name} are taken"
+
+
+def _of_transactions(life: Life) -> Iterator[str]:
+    """All have ended or timed out long ago, and nothing of them is held anywhere."""
+    assert life.service is not None
+    for coordinator in life.service.transactions.running():
+        coordinator.state.check_invariants()
+        for transaction in coordinator.state.transactions():
+            ending = coordinator.endings.find(transaction.id)
+            why = "" if ending is None else f": {ending.last_error}"
+            yield f"transaction {transaction.id} is {transaction.status}{why}"
+        for what, count in (
+            ("endings", len(coordinator.endings)),
+            ("requests for a transaction", coordinator.waiting),
+            ("who waits for an end", len(coordinator._ended)),
+        ):
+            if count:
+                yield f"coordinator {coordinator.id} has {count} {what}"
+    for name, topic in life.service.loaded.persistent.items():
+        buffer = topic.transactions.buffer
+        if buffer is not None:
+            buffer.check_invariants()
+            if buffer.open or buffer._in_flight or buffer._ending:
+                yield f"{name} knows open transactions {[*buffer.open, *buffer._in_flight, *buffer._ending]}"
+        for subscription in topic.subscriptions.values():
+            if subscription.cursor.state.held.open:
+                yield f"{subscription.name} of {name} holds what {list(subscription.cursor.state.held.open)} acknowledged"
 
 
 def _of_topics(life: Life) -> Iterator[str]:

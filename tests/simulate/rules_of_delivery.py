@@ -17,47 +17,44 @@ EARLY_S = 1.01
 
 def acknowledged_stays_acknowledged(case: Case) -> Iterator[Finding]:
     """Who subscribes after an acknowledgement was receipted never gets to see what it covers."""
-    done: dict[Key, dict[tuple[int, int], int]] = defaultdict(dict)
-    up_to: dict[Key, list[tuple[tuple[int, int], int]]] = defaultdict(list)
+    # Where each was known to be done for good, and where it was asked for.
+    done: dict[Key, dict[tuple[int, int], tuple[int, int]]] = defaultdict(dict)
+    up_to: dict[Key, list[tuple[tuple[int, int], tuple[int, int]]]] = defaultdict(list)
     # By position as well: without deduplication, what a client sends again after a cut may be stored twice.
-    parts: dict[tuple[Key, tuple[int, int], str], int] = {}
+    parts: dict[tuple[Key, tuple[int, int], str], tuple[int, int]] = {}
+    never = (-1, -1)
     for event in case.tape.of(tape.ACK_STORED, tape.GOT):
         facts = event.facts
         key = (facts["topic"], facts["subscription"])
         if event.what == tape.ACK_STORED:
             if facts["error"] or not _is_durable(case, facts["consumer"]):
                 continue
+            txn = case.transactions.of(event)
+            if facts["txn"] is not None and (txn is None or not txn.is_committed_at(*key)):
+                continue
+            at = (event.index if txn is None else max(event.index, txn.known_at), facts["asked"])
             if "up_to" in facts:
-                up_to[key].append((facts["up_to"], event.index))
+                up_to[key].append((facts["up_to"], at))
             elif "part_of" in facts:
-                parts |= {(key, facts["part_of"], value): event.index for value in facts["values"]}
+                parts |= {(key, facts["part_of"], value): at for value in facts["values"]}
             else:
-                done[key] |= dict.fromkeys(facts["positions"], event.index)
+                done[key] |= dict.fromkeys(facts["positions"], at)
             continue
         attached = case.attached.get(facts["consumer"])
         if attached is None:
             continue
         begun = attached.facts["begun"]
-        acked_at = [done[key].get(facts["position"], -1)]
-        acked_at += [index for position, index in up_to[key] if position >= facts["position"]]
-        acked_at += [parts.get((key, facts["position"], value), -1) for value in facts["values"]]
-        for index in acked_at:
-            if 0 <= index < begun and not case.is_disturbed(*key, _asked(case, index), event.index):
+        acked_at = [done[key].get(facts["position"], never)]
+        acked_at += [at for position, at in up_to[key] if position >= facts["position"]]
+        acked_at += [parts.get((key, facts["position"], value), never) for value in facts["values"]]
+        for index, asked in acked_at:
+            if 0 <= index < begun and not case.is_disturbed(*key, asked, event.index):
                 yield Finding(
                     "acks",
                     f"{facts['position']} {facts['values']} came again to {facts['consumer']} on {key}",
                     event.index,
                 )
                 break
-
-
-def _asked(case: Case, stored_index: int) -> int:
-    """Where the acknowledgement was asked for that is stored here."""
-    stored = case.tape.events[stored_index]
-    for event in reversed(case.of_consumer[stored.facts["consumer"]]):
-        if event.index < stored_index and event.what == tape.ACKED:
-            return event.index
-    return stored_index
 
 
 def _is_durable(case: Case, consumer: str) -> bool:
@@ -86,6 +83,8 @@ def everything_is_delivered(case: Case) -> Iterator[Finding]:
                 sent = case.sent[event.facts["values"][0]]
                 if event.facts["topic"] != topic or sent.index < first[key] or case.is_disturbed(*key, sent.index):
                     continue
+                if not case.must_be_seen(event.facts["values"][0], topic):
+                    continue
                 for value in event.facts["values"]:
                     where = f"{value} at {event.facts['position']}"
                     if value not in got:
@@ -102,7 +101,8 @@ def _acknowledged(case: Case, key: Key) -> set[str]:
     done: set[str] = set()
     for event in case.tape.of(tape.ACKED):
         facts = event.facts
-        if (facts["topic"], facts["subscription"]) != key:
+        txn = case.transactions.of(event)
+        if (facts["topic"], facts["subscription"]) != key or (txn is not None and txn.is_aborted_at(*key)):
             continue
         done.update(facts.get("values", ()))
         for position in facts.get("positions", ()):
@@ -151,7 +151,7 @@ def nobody_gets_a_message_twice(case: Case) -> Iterator[Finding]:
     """
     for consumer, events in case.of_consumer.items():
         times: dict[tuple[tuple[int, int], str], int] = defaultdict(int)
-        chances = 1
+        chances = 1 + case.transactions.releases(events[0].facts["topic"], events[0].facts["subscription"])
         for event in events:
             if event.what in (tape.NACKED, tape.ACTIVE):
                 chances += 1
@@ -176,12 +176,15 @@ def in_order_for_one(case: Case) -> Iterator[Finding]:
         if is_keyed and _has_delays(case):
             continue
         last: dict[str, tuple[int, int]] = {}
+        releases = case.transactions.releases(attached.facts["topic"], attached.facts["subscription"])
         for event in events:
             if event.what in (tape.NACKED, tape.ACTIVE) and not is_keyed:
                 last.clear()
             elif event.what == tape.GOT and not (is_keyed and (not event.facts["key"] or event.facts["redeliveries"])):
                 lane = event.facts["key"] if is_keyed else ""
-                if event.facts["position"] < last.get(lane, (-1, -1)):
+                if event.facts["position"] < last.get(lane, (-1, -1)) and releases:
+                    releases -= 1
+                elif event.facts["position"] < last.get(lane, (-1, -1)):
                     yield Finding(
                         "order",
                         f"{consumer} got {event.facts['position']} of key {lane!r} after {last[lane]}",

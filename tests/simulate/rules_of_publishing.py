@@ -51,6 +51,7 @@ def receipted_messages_are_kept(case: Case) -> Iterator[Finding]:
             sent = case.sent[facts["values"][0]]
             if (
                 facts["topic"] != topic
+                or not case.must_be_seen(facts["values"][0], topic)
                 or case.is_topic_ended(topic, sent.index)
                 or _is_keeper_disturbed(case, topic, sent.index)
             ):
@@ -110,6 +111,8 @@ def deduplication_is_exact(case: Case) -> Iterator[Finding]:
         for event in case.tape.of(tape.DUPLICATE):
             facts = event.facts
             if facts["topic"] != topic or len(users[topic, facts["producer"]]) > 1:
+                continue
+            if not case.must_be_seen(facts["values"][0], topic):
                 continue
             if not is_on:
                 yield Finding("deduplication", f"{facts['values']} was called a duplicate in {topic}", event.index)

@@ -23,11 +23,16 @@ from tests.simulate.script import ADMIN, CLIENT, NATURE, ActorScript, Script
 from tests.simulate.tape import Tape
 from tests.simulate.world import World
 
+from pybroker.managed_ledger.managed_cursor import ManagedCursor
+from pybroker.model.position import Position
+
 KEEPER = "keeper"
 QUIET_S = 12.0
 """Who waits got nothing for so long: longer than any delay, election or retry that a script can bring about."""
 SILENT_S = 200.0
 """The same where a connection was cut of which the broker learns only by its keep-alive."""
+TOLD_S = 15.0
+"""Within this all that take part in a transaction know of its end, once no fault keeps them from it."""
 READER_RETURN_S = 65.0
 """So long a reader's subscription waits for its reader after a seek, and a little more."""
 TURN_S = 65.0
@@ -41,6 +46,8 @@ class Look:
 
     stats: dict[str, dict[str, Any]] = field(default_factory=dict)
     standstills: dict[tuple[str, str], str] = field(default_factory=dict)
+    hidden: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Of each subscription's backlog, how many entries nobody gets: markers, and messages of aborted transactions."""
     unloaded: list[str] = field(default_factory=list)
 
 
@@ -77,6 +84,10 @@ class _Running:
         self.clients: list[Client] = []
         steps = [step for actor in script.actors for step in actor.steps]
         self._quiet_s = SILENT_S if any(step.facts.get("silently") for step in steps) else QUIET_S
+        # What nobody ends times out, and everybody is told, again and again.
+        longest_s = max((step.facts["timeout_s"] for step in steps if step.do == "begin"), default=0)
+        if longest_s:
+            self._quiet_s = max(self._quiet_s, longest_s + TOLD_S)
 
     async def run(self) -> None:
         await self._prepare()
@@ -214,13 +225,14 @@ class _Running:
             for subscription in topic.subscriptions.values():
                 standstill = subscription.standstill
                 look.standstills[name, subscription.name] = "" if standstill is None else standstill.gate.name
+                look.hidden[name, subscription.name] = _hidden(subscription.cursor)
         return look
 
     async def _drain(self) -> None:
         """Read each subscription to its end, all of them at once; one client for each topic."""
         look = await self._look()
         for (topic, subscription), count in backlogs(look).items():
-            self.found.backlog_before_drain[topic, subscription] = count
+            self.found.backlog_before_drain[topic, subscription] = count - look.hidden.get((topic, subscription), 0)
         async with asyncio.TaskGroup() as everybody:
             for number, (topic, stats) in enumerate(look.stats.items()):
                 everybody.create_task(self._drain_topic(number, topic, list(stats["subscriptions"])))
@@ -233,6 +245,15 @@ class _Running:
             await settle(client, QUIET_S)
             for name in list(client.slots):
                 await client._close(name)
+
+
+def _hidden(cursor: ManagedCursor) -> int:
+    ledger, state = cursor.ledger, cursor.state
+    return sum(
+        ledger.ledgers.has_entry(Position(ledger_id, entry_id)) and not state.is_deleted(ledger_id, entry_id)
+        for ledger_id, entries in ledger.visibility.hidden.items()
+        for entry_id in entries
+    )
 
 
 async def settle(client: Client, quiet_s: float) -> None:

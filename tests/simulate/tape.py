@@ -12,15 +12,15 @@ ASKED = "asked"  # link, request_id, command, of (id of a producer or consumer),
 ANSWERED = "answered"  # link, request_id, answer, error, is_last (False: told that it waits for exclusive access)
 LINKED = "linked"  # link
 UNLINKED = "unlinked"  # link, why: "cut" by the actor or by nature, "ended" by the broker
-SENT = "sent"  # topic, producer, session, sequence_id, values, key, delay_s, is_whole
+SENT = "sent"  # topic, producer, session, sequence_id, values, key, chunk, deliver_at_s, txn (None: of none)
 RECEIPTED = "receipted"  # topic, producer, session, sequence_id, values, position
 DUPLICATE = "duplicate"  # as RECEIPTED: a receipt that says that it was stored before
 SEND_REFUSED = "send_refused"  # topic, producer, session, sequence_id, values, error
 ATTACHED = "attached"  # topic, subscription, kind, consumer, durable
 DETACHED = "detached"  # topic, subscription, consumer, why
 GOT = "got"  # topic, subscription, consumer, position, values, key, redeliveries, chunk
-ACKED = "acked"  # topic, subscription, consumer, request_id, positions, up_to, parts
-ACK_STORED = "ack_stored"  # the same, and error
+ACKED = "acked"  # topic, subscription, consumer, txn, and positions, up_to, or part_of, values and is_whole
+ACK_STORED = "ack_stored"  # the same, error, and asked (the place of ACKED)
 NACKED = "nacked"  # topic, subscription, consumer, positions (None: all)
 REFUSED = "refused"  # topic, slot, subscription (None for a producer), error
 WAITED = "waited"  # topic, slot: a producer that still waits for exclusive access after a long time
@@ -29,6 +29,13 @@ DISTURBING = "disturbing"  # token, topic, subscription or None, how
 DISTURBED = "disturbed"  # token
 FAULT = "fault"  # how, is_begin
 HTTP = "http"  # method, path, status, body
+TXN_OPENED = "txn_opened"  # txn (most and least bits), timeout_s, asked_s (when it was asked for)
+TXN_ENDING = (
+    "txn_ending"  # txn, is_commit: somebody asks for its end; without is_commit: an administrator, for an abort
+)
+TXN_NOT_ANSWERED = "txn_not_answered"  # the same: the connection was lost
+TXN_ENDED = "txn_ended"  # the same, and error
+TXN_FORGED = "txn_forged"  # txn, topic, subscription (None: of the topic): somebody says there that it has ended
 BROKEN = "broken"  # what: a promise that is broken by one frame alone
 
 

@@ -15,6 +15,7 @@ from tests.simulate.tape import Tape
 
 Call = Callable[..., Awaitable[tuple[int, Any]]]
 _ROOT = "/admin/v2"
+_TRANSACTIONS = "/admin/v3/transactions"
 OF_SUBSCRIPTION = ("delete_subscription", "skip", "skip_all", "reset_cursor", "expire", "create_subscription")
 
 
@@ -29,11 +30,12 @@ class Admin:
         self._tokens = 0
 
     async def call(self, method: str, path: str, body: Any = None, **query: Any) -> tuple[int, Any]:
-        """One request below `/admin/v2`; status 0 when the broker went away meanwhile."""
+        """One request below `/admin/v2`, or of a whole path; status 0 when the broker went away meanwhile."""
+        whole = path if path.startswith("/admin/") else _ROOT + path
         self._tape.note(self.name, tape.HTTP, method=method, path=path, is_begin=True)
         try:
             status, found = await self._http(
-                method, _ROOT + path, body, {name: str(value).lower() for name, value in query.items()}
+                method, whole, body, {name: str(value).lower() for name, value in query.items()}
             )
         except (ConnectionError, EOFError):
             status, found = 0, None
@@ -144,6 +146,26 @@ class Admin:
     async def _do_expire(self, topic: str, subscription: str, count: int) -> None:
         path = f"{self._path(topic)}/subscription/{subscription}/expireMessages/{count}"
         await self._disturb(topic, subscription, "expire", "POST", path)
+
+    async def _do_abort_txn(self, which: int) -> None:
+        """One of those that are open, for its client."""
+        status, found = await self.call("GET", f"{_TRANSACTIONS}/slowTransactions/0")
+        if status != 200 or not found:
+            return
+        most, least = list(found)[which % len(found)].strip("()").split(",")
+        facts = {"txn": (int(most), int(least)), "is_commit": False}
+        self._tape.note(self.name, tape.TXN_ENDING, **facts)
+        status, _ = await self.call("POST", f"{_TRANSACTIONS}/abortTransaction/{int(most)}/{int(least)}")
+        if status == 204:
+            self._tape.note(self.name, tape.TXN_ENDED, **facts, error="")
+
+    async def _do_transactions(self, topic: str) -> None:
+        name = self._path(topic).removeprefix("/persistent")
+        for path in ("coordinatorStats", "coordinatorInternalStats/0", f"transactionBufferStats{name}"):
+            await self.call("GET", f"{_TRANSACTIONS}/{path}")
+
+    async def _do_grow_coordinators(self) -> None:
+        await self.call("POST", f"{_TRANSACTIONS}/transactionCoordinator/replicas", 17)
 
     async def _do_peek(self, topic: str, subscription: str) -> None:
         await self.call("GET", f"{self._path(topic)}/subscription/{subscription}/position/1")

@@ -15,6 +15,7 @@ from tests.simulate import tape
 from tests.simulate.actors.link import Command, Link, LinkLost, Refused, Type
 from tests.simulate.actors.messages import Outgoing, chunk_of, entry_of
 from tests.simulate.actors.slots import ConsumerSlot, ProducerSlot, Slot
+from tests.simulate.actors.transactions import Transactions
 from tests.simulate.loop import WALL_START_MS
 from tests.simulate.script import Step
 from tests.simulate.tape import Tape
@@ -57,6 +58,7 @@ class Client:
         self._tokens = 0
         self._linked = asyncio.Event()
         self.arrived = asyncio.Event()
+        self.transactions = Transactions(self)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -279,11 +281,25 @@ class Client:
                 )
 
     async def _do_send(
-        self, slot: str, count: int, keys: int = 0, batch: int = 0, chunks: int = 0, delay_s: float = 0
+        self,
+        slot: str,
+        count: int,
+        keys: int = 0,
+        batch: int = 0,
+        chunks: int = 0,
+        delay_s: float = 0,
+        txn: str | None = None,
     ) -> None:
         found = self.slots.get(slot)
         if not isinstance(found, ProducerSlot) or not await self._settled(found):
             return
+        id_ = None
+        if txn is not None:
+            joined = self.transactions.find(txn)
+            if joined is None:
+                return
+            await self.transactions.join_topic(joined, found.topic)
+            id_ = joined.id
         for _ in range(count):
             self._values += 1
             value = f"{self.name}-{self._values}"
@@ -296,17 +312,17 @@ class Client:
             if chunks:
                 found.next_sequence_id = sequence_id + 1
                 for chunk in range(chunks):
-                    entry = chunk_of(found.name, sequence_id, value, chunk, chunks, now_ms)
-                    found.send(Outgoing(sequence_id, [f"{value}/{chunk}"], "", entry, 1, chunk))
+                    entry = chunk_of(found.name, sequence_id, value, chunk, chunks, now_ms, id_)
+                    found.send(Outgoing(sequence_id, [f"{value}/{chunk}"], "", entry, 1, chunk, txn=id_))
                 continue
             values = [f"{value}.{index}" for index in range(batch)] if batch else [value]
             found.next_sequence_id = sequence_id + len(values)
             deliver_at_ms = now_ms + int(delay_s * 1000) if delay_s else 0
             entry = entry_of(
-                found.name, sequence_id, values, key, now_ms, deliver_at_ms=deliver_at_ms, is_batch=bool(batch)
+                found.name, sequence_id, values, key, now_ms, deliver_at_ms=deliver_at_ms, is_batch=bool(batch), txn=id_
             )
             deliver_at_s = (deliver_at_ms - WALL_START_MS) / 1000 if delay_s else 0
-            found.send(Outgoing(sequence_id, values, key, entry, len(values), deliver_at_s=deliver_at_s))
+            found.send(Outgoing(sequence_id, values, key, entry, len(values), deliver_at_s=deliver_at_s, txn=id_))
 
     async def _do_subscribe(self, slot: str, topic: str, **facts: Any) -> None:
         name = self.topic(topic, facts["subscription"])
@@ -334,20 +350,44 @@ class Client:
         except TimeoutError:
             pass
 
-    async def _do_ack(self, slot: str, how: str, receipt: bool) -> None:
+    async def _do_ack(self, slot: str, how: str, receipt: bool, txn: str | None = None) -> None:
         found = self._consumer(slot)
+        id_ = None
+        if found is not None and txn is not None:
+            joined = self.transactions.find(txn)
+            if joined is None or not found.is_open:
+                return
+            await self.transactions.join_subscription(joined, found.topic, found.subscription)
+            id_ = joined.id
+            if how == "again":
+                # What another transaction, or the same, has acknowledged.
+                if found.in_transactions:
+                    found.acknowledge(list(found.in_transactions)[-3:], has_receipt=True, txn=id_)
+                return
         if found is None or not found.held:
             return
         whole = list(found.held)
         batches = [each for each in found.held.values() if each.is_batch and len(each.left) > 1]
         if how == "cumulative" and found.has_active:
-            found.acknowledge_up_to(whole[len(whole) // 2], has_receipt=receipt)
+            found.acknowledge_up_to(whole[len(whole) // 2], has_receipt=receipt, txn=id_)
         elif how == "parts" and batches and self._may_ack_parts:
             held = batches[0]
             done = {index for index in held.left if index % 2 == 0} or set(held.left)
-            found.acknowledge_parts(held, done, has_receipt=receipt)
+            found.acknowledge_parts(held, done, has_receipt=receipt, txn=id_)
         else:
-            found.acknowledge(whole[::2] if how == "some" else whole, has_receipt=receipt)
+            found.acknowledge(whole[::2] if how == "some" else whole, has_receipt=receipt, txn=id_)
+
+    async def _do_begin(self, txn: str, coordinator: int, timeout_s: float) -> None:
+        await self.transactions.begin(txn, coordinator, timeout_s)
+
+    async def _do_end(self, txn: str, *, is_commit: bool, waits: bool) -> None:
+        if waits:
+            for name in list(self.slots):
+                await self._do_flush(name)
+        await self.transactions.end(txn, is_commit=is_commit)
+
+    async def _do_forge(self, txn: str, **facts: bool) -> None:
+        await self.transactions.forge(txn, **facts)
 
     async def _do_nack(self, slot: str, how: str) -> None:
         found = self._consumer(slot)

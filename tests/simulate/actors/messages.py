@@ -22,6 +22,7 @@ class Outgoing:
     message_count: int
     chunk_id: int = -1
     deliver_at_s: float = 0
+    txn: tuple[int, int] | None = None
 
 
 def entry_of(
@@ -33,12 +34,14 @@ def entry_of(
     *,
     deliver_at_ms: int = 0,
     is_batch: bool = False,
+    txn: tuple[int, int] | None = None,
 ) -> bytes:
     metadata = pb.MessageMetadata(producer_name=producer, sequence_id=sequence_id, publish_time=now_ms)
     if key:
         metadata.partition_key = key
     if deliver_at_ms:
         metadata.deliver_at_time = deliver_at_ms
+    _say_txn(metadata, txn)
     if not is_batch:
         return framed(metadata, values[0].encode())
     metadata.num_messages_in_batch = len(values)
@@ -50,7 +53,20 @@ def entry_of(
     return framed(metadata, payload)
 
 
-def chunk_of(producer: str, sequence_id: int, value: str, chunk_id: int, chunk_count: int, now_ms: int) -> bytes:
+def _say_txn(metadata: pb.MessageMetadata, txn: tuple[int, int] | None) -> None:
+    if txn is not None:
+        metadata.txnid_most_bits, metadata.txnid_least_bits = txn
+
+
+def chunk_of(
+    producer: str,
+    sequence_id: int,
+    value: str,
+    chunk_id: int,
+    chunk_count: int,
+    now_ms: int,
+    txn: tuple[int, int] | None = None,
+) -> bytes:
     metadata = pb.MessageMetadata(
         producer_name=producer,
         sequence_id=sequence_id,
@@ -60,6 +76,7 @@ def chunk_of(producer: str, sequence_id: int, value: str, chunk_id: int, chunk_c
         total_chunk_msg_size=chunk_count * len(value),
         chunk_id=chunk_id,
     )
+    _say_txn(metadata, txn)
     return framed(metadata, f"{value}/{chunk_id}".encode())
 
 

@@ -7,12 +7,13 @@ official clients do.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tests.simulate import tape
 from tests.simulate.actors.link import LinkLost, Type
 from tests.simulate.actors.messages import Incoming, Outgoing, ack_set, incoming
+from tests.simulate.actors.transactions import Bits, bits
 
 from pybroker.model.position import Position, from_wire
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -156,7 +157,7 @@ class ProducerSlot(Slot):
         if link is None or not self.is_open:
             return
         self.client.tape.note(self.client.name, tape.SENT, **self._facts(outgoing))
-        send = pb.CommandSend(producer_id=self.id, sequence_id=outgoing.sequence_id)
+        send = pb.CommandSend(producer_id=self.id, sequence_id=outgoing.sequence_id, **bits(outgoing.txn))
         if outgoing.message_count > 1:
             send.num_messages = outgoing.message_count
             send.highest_sequence_id = outgoing.sequence_id + outgoing.message_count - 1
@@ -174,6 +175,7 @@ class ProducerSlot(Slot):
             "key": outgoing.key,
             "chunk": outgoing.chunk_id,
             "deliver_at_s": outgoing.deliver_at_s,
+            "txn": outgoing.txn,
         }
 
     def receipt(self, receipt: pb.CommandSendReceipt) -> None:
@@ -200,7 +202,11 @@ class ProducerSlot(Slot):
             self.client.name, tape.SEND_REFUSED, topic=self.topic, session=self.session,
             sequence_id=error.sequence_id, error=name, message=error.message,
         )  # fmt: skip
-        if name in ("TopicTerminatedError", "ProducerFenced", "NotAllowedError"):
+        refused = next((key for key, each in self.pending.items() if key[0] == error.sequence_id and each.txn), None)
+        if name == "NotAllowedError" and refused is not None:
+            del self.pending[refused]  # Its transaction has ended; whatever else is sent goes on.
+            self._look_at_rest()
+        elif name in ("TopicTerminatedError", "ProducerFenced", "NotAllowedError"):
             self.give_up(name)
         elif self.client.link is not None and self.is_open:
             self.client.link.cut()  # As Java does, with everything that is not answered sent again.
@@ -246,6 +252,8 @@ class ConsumerSlot(Slot):
         self.label = ""
         self.epoch = 0
         self.held: dict[Position, Incoming] = {}
+        self.in_transactions: dict[Position, Incoming] = {}
+        """What was acknowledged in one, whatever became of it."""
         self.seen: list[Position] = []
         self.permits = 0
         self.wanted_permits = 0
@@ -342,37 +350,54 @@ class ConsumerSlot(Slot):
 
     # --- acknowledging -----------------------------------------------------------------------------------------------
 
-    def acknowledge(self, positions: list[Position], *, has_receipt: bool) -> None:
+    def acknowledge(self, positions: list[Position], *, has_receipt: bool, txn: Bits | None = None) -> None:
         """Whole entries."""
         ids = [pb.MessageIdData(ledgerId=each.ledger_id, entryId=each.entry_id) for each in positions]
-        for each in positions:
-            self.held.pop(each, None)
-        self._ack(pb.CommandAck.Individual, ids, {"positions": [tuple(each) for each in positions]}, has_receipt)
+        taken = [self.held.pop(each) for each in positions if each in self.held]
+        if txn is not None:
+            self.in_transactions |= {found.position: found for found in taken}
+        facts = {"positions": [tuple(each) for each in positions]}
+        self._ack(pb.CommandAck.Individual, ids, facts, has_receipt, txn, taken)
 
-    def acknowledge_up_to(self, position: Position, *, has_receipt: bool) -> None:
+    def acknowledge_up_to(self, position: Position, *, has_receipt: bool, txn: Bits | None = None) -> None:
         ids = [pb.MessageIdData(ledgerId=position.ledger_id, entryId=position.entry_id)]
-        for each in [held for held in self.held if held <= position]:
-            del self.held[each]
-        self._ack(pb.CommandAck.Cumulative, ids, {"up_to": tuple(position)}, has_receipt)
+        taken = [self.held.pop(held) for held in list(self.held) if held <= position]
+        self._ack(pb.CommandAck.Cumulative, ids, {"up_to": tuple(position)}, has_receipt, txn, taken)
 
-    def acknowledge_parts(self, held: Incoming, done: set[int], *, has_receipt: bool) -> None:
+    def acknowledge_parts(self, held: Incoming, done: set[int], *, has_receipt: bool, txn: Bits | None = None) -> None:
         """Of a batch, the messages at these indexes."""
         values = [held.values[index] for index in sorted(done)]
         held.left -= done
         message_id = pb.MessageIdData(ledgerId=held.position.ledger_id, entryId=held.position.entry_id)
-        message_id.ack_set.extend(ack_set(held.left, len(held.values)))
+        # Of a transaction's acknowledgement all bits are set but those of what it acknowledges, whatever others did before.
+        left = held.left if txn is None else set(range(len(held.values))) - done
+        message_id.ack_set.extend(ack_set(left, len(held.values)))
         message_id.batch_size = len(held.values)
         if not held.left:
             self.held.pop(held.position, None)
         parts = {"part_of": tuple(held.position), "values": values, "is_whole": not held.left}
-        self._ack(pb.CommandAck.Individual, [message_id], parts, has_receipt)
+        # What is refused of a batch is acknowledged whole later.
+        again = replace(held, left=set(done))
+        self._ack(pb.CommandAck.Individual, [message_id], parts, has_receipt, txn, [again])
 
-    def _ack(self, kind: int, ids: list[pb.MessageIdData], facts: dict[str, Any], has_receipt: bool) -> None:
+    def _ack(
+        self,
+        kind: int,
+        ids: list[pb.MessageIdData],
+        facts: dict[str, Any],
+        has_receipt: bool,
+        txn: Bits | None,
+        taken: list[Incoming],
+    ) -> None:
+        """Of a transaction, what was `taken` is held again when it is refused."""
         link = self.client.link
         if link is None or not self.is_open:
             return
-        fields = {"consumer_id": self.id, "ack_type": kind, "message_id": ids}
+        fields = {"consumer_id": self.id, "ack_type": kind, "message_id": ids, **bits(txn)}
         consumer = self.label
+        facts = {**facts, "txn": txn}
+        asked = len(self.client.tape.events)
+        given_up = [] if txn is None else taken
         self.note(tape.ACKED, **facts)
         if not has_receipt:
             link.send(Type.ACK, **fields)
@@ -381,10 +406,13 @@ class ConsumerSlot(Slot):
 
         def stored(done: asyncio.Future[Any]) -> None:
             error = done.exception()
+            if error is not None and given_up and self.is_open and self.label == consumer:
+                for found in given_up:  # It is for somebody else to acknowledge, or for later.
+                    self.held.setdefault(found.position, found).left.update(found.left)
             if not isinstance(error, LinkLost):
                 self.client.tape.note(
                     self.client.name, tape.ACK_STORED, topic=self.topic, subscription=self.subscription,
-                    consumer=consumer, error=getattr(error, "error", ""), **facts,
+                    consumer=consumer, error=getattr(error, "error", ""), asked=asked, **facts,
                 )  # fmt: skip
 
         future.add_done_callback(stored)
