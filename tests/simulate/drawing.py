@@ -13,6 +13,8 @@ from tests.simulate.script import ADMIN, CLIENT, NATURE, ActorScript, Script, St
 
 KINDS = ("Exclusive", "Shared", "Failover", "Key_Shared")
 NAMESPACE = "public/default"
+FULL_AND_KILLED = (3, 2, 4, 2, 0)
+"""Weights of faults for those who send again."""
 
 
 def draw(seed: int) -> Script:
@@ -59,6 +61,11 @@ class _Drawing:
             actors.append(ActorScript("nature", NATURE, self._faults()))
         if self.has_transactions:
             actors += self._of_transactions()
+        is_nature_quiet = all(actor.kind != NATURE for actor in actors)
+        if is_nature_quiet and self.theme in ("transactions", "deduplication") and self.more.random() < 0.5:
+            self.chance = self.more
+            actors.append(ActorScript("nature", NATURE, self._faults(FULL_AND_KILLED)))
+            self.chance = chance
         return Script(self.seed, self._settings(), self.topics, tuple(actors))
 
     def _settings(self) -> dict[str, Any]:
@@ -189,22 +196,28 @@ class _Drawing:
 
     def _of_transactions(self) -> list[ActorScript]:
         """Clients that consume, transform and produce, and perhaps an administrator who ends what is theirs."""
-        chance = self.chance = self.more
+        before, self.chance = self.chance, self.more
+        chance = self.chance
         count = chance.randint(1, 3) if self.theme == "transactions" else 1
         actors = [ActorScript(f"worker{index}", CLIENT, self._working()) for index in range(count)]
         if chance.random() < 0.3:
             actors.append(ActorScript("txn_admin", ADMIN, self._administrating_transactions()))
+        self.chance = before
         return actors
 
     def _working(self) -> tuple[Step, ...]:
         """Two transactions at a time, which no order binds: what one begins the other may have taken already."""
         chance = self.chance
-        steps = [self._subscribe("c"), self._open_producer("p")]
+        subscribe = self._subscribe("c")
+        subscribe.facts["earliest"] = True
+        steps = [subscribe, self._open_producer("p")]
+        if chance.random() < 0.6:
+            steps.append(Step("send", {"slot": "p", "count": chance.randint(2, 10), "keys": chance.choice((0, 1, 3))}))
         if chance.random() < 0.5:
             steps.append(self._open_producer("q"))
         for _ in range(chance.randint(2, 5)):
             txn = chance.choice(("x", "x", "y"))
-            timeout_s = chance.choice((0.3, 2, 10, 10, 10))
+            timeout_s = chance.choice((1, 5, 10, 10, 10))
             steps.append(Step("begin", {"txn": txn, "coordinator": chance.choice((0, 0, 1)), "timeout_s": timeout_s}))
             for _ in range(chance.randint(1, 6)):
                 steps += self._in_transaction(chance.choice((txn, txn, txn, "x", "y")))
@@ -224,14 +237,16 @@ class _Drawing:
         slot = chance.choice(("p", "p", "q"))
         do = chance.choices(
             ("take", "ack", "send", "batch", "chunks", "plain", "plain ack", "nack", "wait", "cut", "again", "forge"),
-            (8, 8, 8, 2, 0.5, 2, 1, 1, 2, 1, 0.7, 0.3),
+            (4, 14, 7, 2, 0.5, 2, 1, 1, 2, 1, 0.7, 0.3),
         )[0]
+        take = Step("take", {"slot": "c", "count": chance.choice((1, 3, 10))})
         if do == "take":
-            return [Step("take", {"slot": "c", "count": chance.choice((1, 3, 10))})]
+            return [take]
         if do in ("ack", "plain ack"):
             how = chance.choice(("each", "each", "some", "some", "cumulative", "parts", "again"))
             facts = {"slot": "c", "how": how, "receipt": True}
-            return [Step("ack", facts | ({"txn": txn} if do == "ack" else {}))]
+            ack = Step("ack", facts | ({"txn": txn} if do == "ack" else {}))
+            return [take, ack] if chance.random() < 0.6 else [ack]
         if do in ("send", "plain"):
             facts = {"slot": slot, "count": chance.choice((1, 1, 2, 5)), "keys": chance.choice((0, 1, 3))}
             return [Step("send", facts | ({"txn": txn} if do == "send" else {}))]
@@ -324,12 +339,12 @@ class _Drawing:
             steps.append(Step(do, facts))
         return tuple(steps)
 
-    def _faults(self) -> tuple[Step, ...]:
+    def _faults(self, weights: tuple[int, ...] = (2, 2, 1, 4, 1)) -> tuple[Step, ...]:
         chance = self.chance
         steps = []
         for _ in range(chance.randint(1, 4)):
             steps.append(Step("wait", {"s": chance.choice((0.001, 0.01, 0.05, 0.3, 2))}))
-            do = chance.choices(("kill", "power_cut", "full_disk", "cut", "stall"), (2, 2, 1, 4, 1))[0]
+            do = chance.choices(("kill", "power_cut", "full_disk", "cut", "stall"), weights)[0]
             if do in ("full_disk", "stall"):
                 steps.append(Step(do, {"s": chance.choice((0.05, 1, 5))}))
             elif do == "cut":

@@ -70,7 +70,7 @@ def receipted_messages_are_kept(case: Case) -> Iterator[Finding]:
 
 
 def kept_messages_are_in_order(case: Case) -> Iterator[Finding]:
-    """By position, and by the order in which each client sent them first."""
+    """By position, and by the order in which each producer of a client sent them first."""
     for topic in _topics(case):
         last_position = (-1, -1)
         last_of: dict[str, int] = {}
@@ -87,9 +87,10 @@ def kept_messages_are_in_order(case: Case) -> Iterator[Finding]:
                 if value in seen:
                     continue
                 seen.add(value)
-                if sent.index < last_of.get(sent.actor, -1):
-                    yield Finding("order", f"{value} stands behind what {sent.actor} sent later", event.index)
-                last_of[sent.actor] = sent.index
+                sender = sent.facts["session"].partition("#")[0]
+                if sent.index < last_of.get(sender, -1):
+                    yield Finding("order", f"{value} stands behind what {sender} sent later", event.index)
+                last_of[sender] = sent.index
 
 
 def deduplication_is_exact(case: Case) -> Iterator[Finding]:

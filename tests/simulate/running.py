@@ -105,9 +105,7 @@ class _Running:
                 elif actor.kind == NATURE:
                     everybody.create_task(self._nature(actor))
         self.tape.note("judge", tape.FAULT, how="all over", is_begin=False)
-        async with asyncio.TaskGroup() as everybody:
-            for client in self.clients:
-                everybody.create_task(settle(client, self._quiet_s))
+        await settle(self.clients, self._quiet_s)
         self.found.attached = [
             (slot.topic, slot.subscription, slot.name)
             for client in self.clients
@@ -242,7 +240,7 @@ class _Running:
             for name in subscriptions:
                 facts = {"subscription": name, "kind": "Exclusive"}
                 await client._open(name, ConsumerSlot(client, client._new_id(), topic, facts))
-            await settle(client, QUIET_S)
+            await settle([client], QUIET_S)
             for name in list(client.slots):
                 await client._close(name)
 
@@ -256,24 +254,39 @@ def _hidden(cursor: ManagedCursor) -> int:
     )
 
 
-async def settle(client: Client, quiet_s: float) -> None:
-    """Take and acknowledge whatever comes, with receipts, and have producers answered, until nothing comes for a while."""
+async def settle(clients: list[Client], quiet_s: float) -> None:
+    """Have producers answered; take and acknowledge whatever comes, with receipts, until nothing comes to anybody for a while."""
+    async with asyncio.TaskGroup() as everybody:
+        for client in clients:
+            everybody.create_task(_producers_settled(client))
+    loop = asyncio.get_running_loop()
+    last_s = loop.time()
+
+    async def take(client: Client) -> None:
+        nonlocal last_s
+        while True:
+            for slot in client.slots.values():
+                if isinstance(slot, ConsumerSlot) and slot.is_open:
+                    slot.wanted_permits = DRAIN_PERMITS
+                    if slot.held:
+                        slot.acknowledge(list(slot.held), has_receipt=True)
+                    slot.fill_permits()
+            client.arrived.clear()
+            await client.arrived.wait()
+            last_s = loop.time()
+
+    async with asyncio.TaskGroup() as everybody:
+        taking = [everybody.create_task(take(client)) for client in clients]
+        while (left_s := last_s + quiet_s - loop.time()) > 0:  # noqa: ASYNC110 (quiet is no event)
+            await asyncio.sleep(left_s)
+        for task in taking:
+            task.cancel()
+
+
+async def _producers_settled(client: Client) -> None:
     for name in list(client.slots):
         await client._do_flush(name)
         await client._settled(client.slots.get(name))
-    while True:
-        for slot in client.slots.values():
-            if isinstance(slot, ConsumerSlot) and slot.is_open:
-                slot.wanted_permits = DRAIN_PERMITS
-                if slot.held:
-                    slot.acknowledge(list(slot.held), has_receipt=True)
-                slot.fill_permits()
-        client.arrived.clear()
-        try:
-            async with asyncio.timeout(quiet_s):
-                await client.arrived.wait()
-        except TimeoutError:
-            return
 
 
 def backlogs(look: Look) -> dict[tuple[str, str], int]:

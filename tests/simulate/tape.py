@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-ASKED = "asked"  # link, request_id, command, of (id of a producer or consumer), place (topic and subscription); None for none
+ASKED = "asked"  # link, request_id, command, of (id of a producer or consumer), place (topic and subscription, of who opens)
 ANSWERED = "answered"  # link, request_id, answer, error, is_last (False: told that it waits for exclusive access)
 LINKED = "linked"  # link
 UNLINKED = "unlinked"  # link, why: "cut" by the actor or by nature, "ended" by the broker

@@ -55,6 +55,7 @@ FIELD_OF = {
     if field.number == value.number
 }
 _NAME = pb.BaseCommand.Type.Name
+_OPENS = (Type.PRODUCER, Type.SUBSCRIBE)
 
 
 class Hearer(Protocol):
@@ -131,7 +132,7 @@ class Link:
         self._tape.note(
             self._actor, tape.ASKED, link=self.name, request_id=request_id, command=_NAME(command),
             of=fields.get("consumer_id", fields.get("producer_id")),
-            place=(fields.get("topic"), fields.get("subscription")),
+            place=(fields.get("topic"), fields.get("subscription")) if command in _OPENS else None,
         )  # fmt: skip
         self.send(command, request_id=request_id, **fields)
         return request_id, future

@@ -409,6 +409,7 @@ class ConsumerSlot(Slot):
             if error is not None and given_up and self.is_open and self.label == consumer:
                 for found in given_up:  # It is for somebody else to acknowledge, or for later.
                     self.held.setdefault(found.position, found).left.update(found.left)
+                self.client.arrived.set()
             if not isinstance(error, LinkLost):
                 self.client.tape.note(
                     self.client.name, tape.ACK_STORED, topic=self.topic, subscription=self.subscription,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 from tests.fuzz import test_dispatch_bugs as dispatch
 from tests.fuzz import test_managed_ledger_bugs as ledgers
-from tests.simulate.planted import at_once, plain
+from tests.simulate.planted import at_once, of_transactions, plain
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -77,4 +77,23 @@ PLANTED = (
     _plain(ledgers.a_ledger_id_is_given_again_after_a_crash),
     _plain(ledgers.recovery_counts_one_entry_less),
     _plain(dispatch.no_leftovers),
+    _plain(plain.the_rest_of_a_batch_comes_whole_again),
+    _race(plain.what_was_stored_behind_a_snapshot_is_sent_twice),
+    _race(plain.what_a_full_disk_refused_counts_as_a_duplicate),
+    _plain(of_transactions.readers_see_open_transactions),
+    _plain(of_transactions.aborted_messages_are_not_hidden),
+    _plain(of_transactions.markers_are_delivered),
+    _race(of_transactions.nothing_of_a_buffer_is_read_again),
+    _plain(of_transactions.a_commit_forgets_what_it_acknowledged),
+    _plain(of_transactions.an_abort_acknowledges),
+    _plain(of_transactions.an_abort_gives_nothing_back),
+    _race(of_transactions.what_is_held_is_delivered),
+    _race(of_transactions.two_transactions_hold_one_message),
+    _race(of_transactions.what_is_acknowledged_is_taken_again),
+    _plain(of_transactions.the_last_that_takes_part_is_not_told),
+    _plain(of_transactions.time_never_ends_a_transaction),
+    _race(of_transactions.who_cannot_be_told_counts_as_told),
+    _race(of_transactions.an_open_transaction_is_lost_from_the_log),
+    _race(of_transactions.ids_of_transactions_begin_anew_after_a_crash),
+    _race(of_transactions.late_messages_of_an_ended_transaction_are_taken),
 )
