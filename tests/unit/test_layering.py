@@ -20,6 +20,9 @@ STORES = (*PERFORMERS, "storage", "metadata")
 SERVICES = ("managed_ledger", "compaction", "transactions", "schema", "cluster", "auth", "client")
 # What says how a definition is read, without a registry.
 SCHEMA_RULES = ("schema.avro", "schema.key_value", "schema.protobuf_native", "schema.schema_data")
+# What stored entries are like.
+ENTRY_RULES = "entry_metadata transaction_metadata broker_entry_metadata entry_builder compression entry_view"
+ENTRIES = tuple(f"wire.{name}" for name in ENTRY_RULES.split())
 BROKER = (
     *STORES,
     "surroundings",
@@ -27,15 +30,10 @@ BROKER = (
     "descriptors",
     *SERVICES,
     "dispatch",
-    "wire.entry_metadata",
-    "wire.transaction_metadata",
-    "wire.broker_entry_metadata",
-    "wire.entry_builder",
-    "wire.compression",
+    *ENTRIES,
 )
 
-# What the modules of each part may import besides their own part, as prefixes of module names. The order of the lines
-# is the order of the layers: a part may only name parts above it.
+# What each part may import besides itself, as prefixes of module names: in the order of the layers, only parts above it.
 ALLOWED: dict[str, tuple[str, ...]] = {
     "errors": (),
     "logs": (),
@@ -145,6 +143,7 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
         "brokers": ("calls",),
         "transactions": ("time_text", "calls", "stats.managed_ledger_stats"),
         "explain": ("slices", "calls"),
+        "inspection": ("slices", "calls"),
         "server": ("...",),
     },
 }

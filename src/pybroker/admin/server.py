@@ -23,6 +23,7 @@ from pybroker.admin.entries.produce_routes import RestProduceRoutes
 from pybroker.admin.explain import explain_routes
 from pybroker.admin.http.application import Application
 from pybroker.admin.http.protocol import Connections, HttpProtocol, Reader
+from pybroker.admin.inspection import hash_routes, unacked_routes
 from pybroker.admin.metrics.broker_stats_routes import BrokerStatsRoutes
 from pybroker.admin.metrics.health_metric import measure_health
 from pybroker.admin.metrics.metrics_routes import MetricsRoutes
@@ -90,6 +91,8 @@ NOUNS = (
     message_routes,
     explain_routes,
     cursors,
+    unacked_routes,
+    hash_routes,
     subscriptions,
     partitioned_topics,
     topics,

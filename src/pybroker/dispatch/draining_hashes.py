@@ -24,18 +24,19 @@ from pybroker.dispatch.consumer_state import ConsumerState
 class DrainingHash(NamedTuple):
     """One hash, to look at: who drains it, how many entries that still holds, how often somebody else was refused.
 
-    And how many messages of those entries are not acknowledged.
+    And how many messages of those entries are not acknowledged; and since when it drains, in milliseconds since the epoch.
     """
 
     consumer: ConsumerState
     unacked_entries: int
     blocked_attempts: int
     unacked_messages: int
+    since_ms: int = 0
 
 
-# Who drains a hash, and how many entries that holds. One object for all hashes that are alike: there may be 65,535 of
-# them, and a plain object for each costs more than the table.
-_Held = tuple[ConsumerState, int]
+# Who drains a hash, how many entries that holds, and since when it drains. One object for all hashes that are alike: there
+# may be 65,535 of them, and a plain object for each costs more than the table.
+_Held = tuple[ConsumerState, int, int]
 
 
 class DrainingHashes:
@@ -62,8 +63,21 @@ class DrainingHashes:
         for sticky_hash in self._by_hash:
             yield sticky_hash, self._shown(sticky_hash)
 
+    def hashes(self) -> list[int]:
+        """All that drain, in no order."""
+        return list(self._by_hash)
+
+    def of(self, sticky_hash: int) -> DrainingHash | None:
+        """That hash, to look at; None when it does not drain."""
+        return self._shown(sticky_hash) if sticky_hash in self._by_hash else None
+
     def drain(
-        self, consumer: ConsumerState, sticky_hash: int, unacked_entries: int, unacked_messages: int | None = None
+        self,
+        consumer: ConsumerState,
+        sticky_hash: int,
+        unacked_entries: int,
+        unacked_messages: int | None = None,
+        now_ms: int = 0,
     ) -> None:
         """`sticky_hash` is not `consumer`'s any more, which holds `unacked_entries` of it, of a message each unless it is said.
 
@@ -72,7 +86,7 @@ class DrainingHashes:
         assert unacked_entries > 0
         held = self._by_hash.get(sticky_hash)
         assert held is None or held[0] is consumer, "one hash, two consumers with unacknowledged entries"
-        self._set(sticky_hash, consumer, unacked_entries)
+        self._set(sticky_hash, consumer, unacked_entries, now_ms)
         self._more_messages.pop(sticky_hash, None)
         self._add_messages(sticky_hash, 0 if unacked_messages is None else unacked_messages - unacked_entries)
 
@@ -102,7 +116,7 @@ class DrainingHashes:
         held = self._by_hash.get(sticky_hash)
         if held is not None:
             assert held[0] is consumer, "one hash, two consumers with unacknowledged entries"
-            self._set(sticky_hash, consumer, held[1] + 1)
+            self._set(sticky_hash, consumer, held[1] + 1, held[2])
             self._add_messages(sticky_hash, message_count - 1)
 
     def lowered(self, sticky_hash: int, message_count: int) -> None:
@@ -117,7 +131,7 @@ class DrainingHashes:
             return
         assert held[0] is consumer, "one hash, two consumers with unacknowledged entries"
         if held[1] > 1:
-            self._set(sticky_hash, consumer, held[1] - 1)
+            self._set(sticky_hash, consumer, held[1] - 1, held[2])
             self._add_messages(sticky_hash, 1 - message_count)
             return
         self._forget(sticky_hash)
@@ -132,7 +146,7 @@ class DrainingHashes:
 
     def unacked_entries(self) -> int:
         """Entries under all draining hashes."""
-        return sum(unacked_entries for _, unacked_entries in self._by_hash.values())
+        return sum(unacked_entries for _, unacked_entries, _ in self._by_hash.values())
 
     def unacked_messages(self) -> int:
         """Messages under all draining hashes."""
@@ -155,9 +169,10 @@ class DrainingHashes:
         self.freed = []
 
     def _shown(self, sticky_hash: int) -> DrainingHash:
-        consumer, unacked_entries = self._by_hash[sticky_hash]
+        consumer, unacked_entries, since_ms = self._by_hash[sticky_hash]
         unacked_messages = unacked_entries + self._more_messages.get(sticky_hash, 0)
-        return DrainingHash(consumer, unacked_entries, self._blocked_attempts.get(sticky_hash, 0), unacked_messages)
+        blocked_attempts = self._blocked_attempts.get(sticky_hash, 0)
+        return DrainingHash(consumer, unacked_entries, blocked_attempts, unacked_messages, since_ms)
 
     def _add_messages(self, sticky_hash: int, message_count: int) -> None:
         more = self._more_messages.get(sticky_hash, 0) + message_count
@@ -167,8 +182,8 @@ class DrainingHashes:
         else:
             self._more_messages.pop(sticky_hash, None)
 
-    def _set(self, sticky_hash: int, consumer: ConsumerState, unacked_entries: int) -> None:
-        held = (consumer, unacked_entries)
+    def _set(self, sticky_hash: int, consumer: ConsumerState, unacked_entries: int, since_ms: int) -> None:
+        held = (consumer, unacked_entries, since_ms)
         self._by_hash[sticky_hash] = self._alike.setdefault(held, held)
 
     def _forget(self, sticky_hash: int) -> None:

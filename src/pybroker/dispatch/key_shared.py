@@ -486,7 +486,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         unacked_messages = self._pending.hash_messages(loser)
         for sticky_hash, unacked_entries in self._pending.hash_counts(loser).items():
             if self.owners.selector.owner(sticky_hash) is not loser:
-                self.draining.drain(loser, sticky_hash, unacked_entries, unacked_messages[sticky_hash])
+                self.draining.drain(loser, sticky_hash, unacked_entries, unacked_messages[sticky_hash], self.now_ms)
 
     def _replace_all(self) -> None:
         """Owners of hashes changed."""

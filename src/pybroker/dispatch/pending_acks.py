@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from pyroaring import BitMap
+
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.draining_hashes import DrainingHashes
 from pybroker.model.position import Position
@@ -65,6 +67,14 @@ class PendingAcks:
     def hold(self, position: Position) -> Hold | None:
         """Who holds the entry, how many of its messages are unacknowledged, its sticky hash, and since when."""
         return self._by_ledger.get(position.ledger_id, _NOTHING).get(position.entry_id)
+
+    def ledger_ids(self) -> list[int]:
+        """The ledgers of which somebody holds entries, rising."""
+        return sorted(self._by_ledger)
+
+    def entries_in(self, ledger_id: int) -> BitMap:
+        """The entries of a ledger that somebody holds, as a bitmap of their own."""
+        return BitMap(list(self._by_ledger.get(ledger_id, ())))
 
     def delivered_ms(self, position: Position) -> int | None:
         """When the entry was delivered to who holds it, in milliseconds since the epoch; None when nobody does."""

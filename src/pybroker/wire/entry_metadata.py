@@ -291,13 +291,13 @@ def _sticky_key(data: bytes, pos: int, end: int) -> bytes:
         else:
             pos = skip_field(data, tag, pos, end)
     if partition_key is not None:
-        return _from_base64(partition_key) if is_base64 else partition_key
+        return from_base64(partition_key) if is_base64 else partition_key
     if producer_name is None or sequence_id_at < 0:
         return NO_KEY
     return b"%s-%d" % (producer_name, decode(data, sequence_id_at, end)[0])
 
 
-def _from_base64(text: bytes) -> bytes:
+def from_base64(text: bytes) -> bytes:
     """What `text` encodes; itself when it is no Base64."""
     try:
         return a2b_base64(text)

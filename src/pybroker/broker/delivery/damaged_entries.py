@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from pybroker import logs
 from pybroker.errors import DamagedEntries, NoSuchLedger, StoreError
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.model.position import Position
+
+if TYPE_CHECKING:
+    from pybroker.broker.delivery.subscription_base import SubscriptionBase
 
 
 def lasting_damage(cursor: ManagedCursor, error: StoreError) -> DamagedEntries | None:
@@ -41,3 +46,18 @@ def go_behind(cursor: ManagedCursor, damage: DamagedEntries, skip: Callable[[int
     if position.ledger_id == ledger_id and position.entry_id in entry_ids:
         cursor.read_position = Position(ledger_id, entry_ids.stop)
     return True
+
+
+def log_skipped(
+    subscription: SubscriptionBase, ledger_id: int, entry_ids: range, entries: int, damage: DamagedEntries
+) -> None:
+    """Say what was passed over, and why."""
+    logs.warning(
+        "entries.skipped",
+        topic=subscription.topic.name,
+        subscription=subscription.name,
+        first=Position(ledger_id, entry_ids.start),
+        last=Position(ledger_id, entry_ids.stop - 1),
+        entries=entries,
+        reason=str(damage),
+    )

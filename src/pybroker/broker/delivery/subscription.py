@@ -193,6 +193,7 @@ class Subscription(SubscriptionBase, Pumped):
             raise ConsumerBusy(
                 f"Subscription is of different type: it is {dispatcher.kind} while its consumers are connected"
             )
+        dispatcher.now_ms = self.surroundings.clock.wall_ms()
         if dispatcher.follows_mark_delete:
             dispatcher.mark_delete_moved(self.cursor.first_unacked_position)
             consumer.state.read_position_when_joining = self.cursor.ledger.ledgers.normalize(self.cursor.read_position)
@@ -209,7 +210,7 @@ class Subscription(SubscriptionBase, Pumped):
         if self._stopped_by is Gate.NO_CONSUMER:
             self._stopped_at(Gate.CONSUMERS)  # It has no permits yet.
         self.cursor.reader = self.consumers[0].peer
-        self.last_active_ms = self.surroundings.clock.wall_ms()
+        self.last_active_ms = dispatcher.now_ms
         self._apply(redelivery)
 
     def remove_consumer(self, consumer: Consumer) -> None:
@@ -322,7 +323,7 @@ class Subscription(SubscriptionBase, Pumped):
 
     def _choose_reads(self, dispatcher: Dispatcher) -> None:
         """Somebody else may be active now, who reads compacted or does not."""
-        active = None if dispatcher.active_consumer is None else dispatcher.active_consumer.peer
+        active = dispatcher.active_consumer and dispatcher.active_consumer.peer
         if isinstance(active, Consumer) and active.reads_compacted:
             if self._reads.compacted is None:
                 self._reads.read_compacted(CompactedReads(self.cursor, self.commons.ledgers.store, self._pass_over))
@@ -508,15 +509,7 @@ class Subscription(SubscriptionBase, Pumped):
         def skip(ledger_id: int, entry_ids: range) -> None:
             skipped = self.settle(Acknowledged(None, ((ledger_id, entry_ids),)))
             self.surroundings.stats.skipped_damaged_entries += skipped
-            logs.warning(
-                "entries.skipped",
-                topic=self.topic.name,
-                subscription=self.name,
-                first=Position(ledger_id, entry_ids.start),
-                last=Position(ledger_id, entry_ids.stop - 1),
-                entries=skipped,
-                reason=str(damage),
-            )
+            damaged_entries.log_skipped(self, ledger_id, entry_ids, skipped, damage)
 
         may_skip = self.surroundings.config.auto_skip_non_recoverable_data
         return damaged_entries.go_behind(self.cursor, damage, skip if may_skip else None)

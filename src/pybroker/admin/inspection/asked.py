@@ -1,0 +1,100 @@
+"""What calls of this folder ask for in common: a key, a page, one message."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from typing import TYPE_CHECKING, Any
+
+from pybroker.admin.calls.call import Call
+from pybroker.admin.calls.existing import existing_subscription, require_persistent_subscription
+from pybroker.admin.calls.partitions import require_not_partitioned
+from pybroker.broker.inspection.pages import DEFAULT_LIMIT, MAX_LIMIT, BadCursor, cursor_values
+from pybroker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.errors import AdminError
+
+if TYPE_CHECKING:
+    from pybroker.broker.delivery.consumer import Consumer
+    from pybroker.broker.delivery.subscription import Subscription
+    from pybroker.dispatch.consumer_state import ConsumerState
+
+MAX_KEY_BYTES = 64 * 1024
+
+
+async def single_subscription(call: Call, what: str) -> Subscription:
+    """The subscription of the path, of a persistent topic that is not partitioned. Who calls may consume by it."""
+    require_persistent_subscription(call, what)
+    require_not_partitioned(call, call.topic_name())
+    return await existing_subscription(call)
+
+
+def key_shared(subscription: Subscription, what: str) -> KeySharedDispatcher:
+    """Its dispatcher; 412 when its consumers are of a type that looks at no keys."""
+    dispatcher = subscription.dispatcher
+    if isinstance(dispatcher, KeySharedDispatcher):
+        return dispatcher
+    if dispatcher is None:
+        raise AdminError(412, f"No consumer has used the subscription since its topic was loaded: there are no {what}")
+    raise AdminError(412, f"The subscription is {dispatcher.kind}: only Key_Shared has {what}")
+
+
+def key_of(call: Call) -> bytes | None:
+    """`key` or `keyBase64` of the query; 412 for what is neither."""
+    text, encoded = call.query("key"), call.query("keyBase64")
+    if text is not None and encoded is not None:
+        raise AdminError(412, "key and keyBase64 were given: one of them is enough")
+    if text is not None:
+        key = text.encode("utf-8", "surrogateescape")
+    elif encoded is None:
+        return None
+    else:
+        try:
+            key = b64decode(encoded, validate=True)
+        except ValueError as error:
+            raise AdminError(412, f"keyBase64 is no Base64: {error}") from error
+    if len(key) > MAX_KEY_BYTES:
+        raise AdminError(412, f"The key is longer than {MAX_KEY_BYTES} bytes")
+    return key
+
+
+def required_key(call: Call) -> bytes:
+    key = key_of(call)
+    if key is None:
+        raise AdminError(412, "A key is needed: key= as text, or keyBase64=")
+    return key
+
+
+def page_limit(call: Call) -> int:
+    """How many rows are wanted; 412 unless that is at least one. Never more than a page may have."""
+    limit = call.query_integer("limit", DEFAULT_LIMIT)
+    if limit < 1:
+        raise AdminError(412, f"limit is {limit}: it is 1 to {MAX_LIMIT}")
+    return min(limit, MAX_LIMIT)
+
+
+def after_of(call: Call, kind: str, start: tuple[int, ...]) -> list[int]:
+    """Where the page begins, as `next` of the one before said; `start` without. 412 for any other text."""
+    text = call.query("after")
+    if not text:
+        return list(start)
+    try:
+        return cursor_values(kind, text, len(start))
+    except BadCursor as error:
+        raise AdminError(412, f"after: {error}") from error
+
+
+def key_json(key: bytes | None, name: str = "key") -> dict[str, Any]:
+    """A key as text, or in Base64 under a name that says so; nothing when there is none."""
+    if key is None:
+        return {}
+    try:
+        return {name: key.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}Base64": b64encode(key).decode("ascii")}
+
+
+def consumer_json(state: ConsumerState | None) -> dict[str, Any] | None:
+    """Who that is: name, id and address."""
+    if state is None:
+        return None
+    consumer: Consumer = state.peer  # type: ignore[assignment]
+    return {"name": consumer.name, "id": consumer.consumer_id, "address": consumer.peer.address}

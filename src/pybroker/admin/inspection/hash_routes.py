@@ -1,0 +1,172 @@
+"""`.../hash`, `.../drainingHashes`, `.../waiting`: keys and hashes of Key_Shared subscriptions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import Call
+from pybroker.admin.calls.existing import while_served
+from pybroker.admin.calls.paths import SUBSCRIPTION
+from pybroker.admin.calls.routing import route
+from pybroker.admin.inspection.asked import (
+    after_of,
+    consumer_json,
+    key_json,
+    key_shared,
+    page_limit,
+    required_key,
+    single_subscription,
+)
+from pybroker.broker.inspection import hashes
+from pybroker.broker.inspection.entry_reads import read_entries
+from pybroker.broker.inspection.pages import cursor_text, in_slices
+from pybroker.model.position import Position
+from pybroker.wire.entry_metadata import sticky_key
+from pybroker.wire.entry_view import entry_view, is_slow_to_open
+
+if TYPE_CHECKING:
+    from pybroker.broker.delivery.subscription import Subscription
+
+_DRAINING, _WAITING = "draining", "waiting"
+MAX_KEYS_SHOWN = 10
+"""Of those that share a hash."""
+QUICK_BYTES = 64 * 1024
+
+
+def routes() -> list[Route]:
+    return [
+        route("GET", SUBSCRIPTION + "/hash", hash_of),
+        route("GET", SUBSCRIPTION + "/drainingHashes", draining_hashes),
+        route("GET", SUBSCRIPTION + "/waiting", waiting),
+    ]
+
+
+async def hash_of(call: Call) -> Response:
+    """Where messages of a key go: its hash, the range and the consumer that has it, and whether it drains or waits.
+
+    `key` as text, or `keyBase64`. `state` is `owned`; `draining` while its former consumer holds messages of it; `waiting` while
+    messages of it wait for its consumer; `unowned` when nobody has it.
+    """
+    subscription = await single_subscription(call, "Looking up a hash")
+    key = required_key(call)
+    dispatcher = key_shared(subscription, "hashes")
+    at = hashes.look_up(dispatcher, hashes.hash_of_key(dispatcher, key))
+    document: dict[str, Any] = {
+        **key_json(key),
+        "hash": at.sticky_hash,
+        "range": at.range,
+        "consumer": consumer_json(at.owner),
+        "state": at.state,
+    }
+    draining = at.draining
+    if draining is not None:
+        document["draining"] = {
+            "oldConsumer": consumer_json(draining.consumer),
+            "since": draining.since_ms,
+            "unackedMessages": draining.unacked_messages,
+            "blockedAttempts": draining.blocked_attempts,
+        }
+    if at.listed or at.set_aside_from is not None:
+        document["waiting"] = at.listed
+        document["waitingSince"] = at.waits_since_ms
+        if at.set_aside_from is not None:
+            document["setAsideFrom"] = str(at.set_aside_from)
+    return _json(document)
+
+
+async def draining_hashes(call: Call) -> Response:
+    """Hashes that moved to another consumer while the one before holds messages of them: with their keys, who holds them and who
+    waits, since when, and the first messages to acknowledge."""
+    subscription = await single_subscription(call, "Listing draining hashes")
+    limit, (after,) = page_limit(call), after_of(call, _DRAINING, (-1,))
+    dispatcher = key_shared(subscription, "draining hashes")
+    rows, total = await in_slices(hashes.draining_page(dispatcher, after, limit), call.surroundings.clock)
+    await call.share.of_views(2 * call.config.max_message_size)
+    with while_served(subscription.topic, subscription):
+        keys = await _keys(subscription, [position for row in rows for position in row.positions])
+    shown = [_draining(row, keys) for row in rows]
+    end = cursor_text(_DRAINING, rows[-1].sticky_hash) if len(rows) >= limit else None
+    return _json({"hashes": shown, "next": end, "total": total})
+
+
+def _draining(row: hashes.DrainingRow, keys: dict[Position, list[bytes]]) -> dict[str, Any]:
+    distinct = list(dict.fromkeys(key for position in row.positions for key in keys.get(position, ())))
+    texts = [key_json(key) for key in distinct[:MAX_KEYS_SHOWN]]
+    shown: dict[str, Any] = {
+        "hash": row.sticky_hash,
+        "keys": [text["key"] for text in texts if "key" in text],
+        "oldConsumer": consumer_json(row.draining.consumer),
+        "newConsumer": consumer_json(row.new_owner),
+        "since": row.draining.since_ms,
+        "unackedMessages": row.draining.unacked_messages,
+        "messageIds": [str(position) for position in row.positions],
+        "blockedAttempts": row.draining.blocked_attempts,
+    }
+    binary = [text["keyBase64"] for text in texts if "keyBase64" in text]
+    if binary:
+        shown["keysBase64"] = binary
+    return shown
+
+
+async def _keys(subscription: Subscription, positions: list[Position]) -> dict[Position, list[bytes]]:
+    """The keys of these entries: what Key_Shared goes by, and what messages of a batch say besides."""
+    config = subscription.surroundings.config
+    found: dict[Position, list[bytes]] = {}
+    count = 0
+    async for read in read_entries(subscription.cursor.ledger, sorted(positions)):
+        if read.payload is None:
+            continue
+        count += 1
+        if count % 20 == 0:
+            await asyncio.sleep(0)
+        if is_slow_to_open(read.payload, QUICK_BYTES):
+            found[read.position] = [sticky_key(read.payload)]  # Its keys are alike if its producer batches by key.
+            continue
+        view = entry_view(read.payload, None, config.max_message_size)
+        keys = [message.key for message in view.messages if message.key is not None]
+        found[read.position] = keys or [sticky_key(read.payload)]
+    return found
+
+
+async def waiting(call: Call) -> Response:
+    """Hashes of which messages wait: for whom, how many, since when; by hash. What `lookAhead` of stats shows ten of."""
+    subscription = await single_subscription(call, "Listing waiting hashes")
+    limit, (after,) = page_limit(call), after_of(call, _WAITING, (-1,))
+    dispatcher = key_shared(subscription, "waiting hashes")
+    rows, total = await in_slices(hashes.waiting_page(dispatcher, after, limit), call.surroundings.clock)
+    look_ahead = dispatcher.look_ahead(0)
+    return _json(
+        {
+            "entries": look_ahead.entries,
+            "hashesSetAside": look_ahead.hashes_set_aside,
+            "sizeBytes": look_ahead.size_bytes,
+            "maxSizeBytes": look_ahead.max_size_bytes,
+            "isFull": look_ahead.is_full,
+            "hashes": [_waiting(row) for row in rows],
+            "next": cursor_text(_WAITING, rows[-1].at.sticky_hash) if len(rows) >= limit else None,
+            "total": total,
+        }
+    )
+
+
+def _waiting(row: hashes.WaitingRow) -> dict[str, Any]:
+    at = row.at
+    return {
+        "hash": at.sticky_hash,
+        "reason": at.state if at.state != "owned" else "waiting",
+        "consumer": consumer_json(at.owner),
+        "because": consumer_json(row.filler),
+        "entries": at.listed,
+        "since": at.waits_since_ms,
+        "setAsideFrom": None if at.set_aside_from is None else str(at.set_aside_from),
+    }
+
+
+def _json(document: dict[str, Any]) -> Response:
+    """Nulls are shown: they say that something is not known."""
+    return Response(msgspec.json.encode(document), media_type="application/json")

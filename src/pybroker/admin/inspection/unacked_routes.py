@@ -1,0 +1,115 @@
+"""`.../unacked`: messages that were delivered and are not acknowledged, a page at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import Call
+from pybroker.admin.calls.existing import while_served
+from pybroker.admin.calls.paths import SUBSCRIPTION
+from pybroker.admin.calls.routing import route
+from pybroker.admin.inspection.asked import after_of, key_json, key_of, page_limit, single_subscription
+from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.inspection.hashes import hash_of_key
+from pybroker.broker.inspection.pages import Place, cursor_text
+from pybroker.broker.inspection.unacked import Wanted, keeps_deliveries
+from pybroker.broker.inspection.unacked_messages import UnackedMessage, unacked_page
+from pybroker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.errors import AdminError
+from pybroker.model.position import Position
+
+_CURSOR = "unacked"
+
+
+def routes() -> list[Route]:
+    return [route("GET", SUBSCRIPTION + "/unacked", unacked)]
+
+
+async def unacked(call: Call) -> Response:
+    """Messages that were delivered and are not acknowledged, by position: who holds them, since when, how often they were sent.
+
+    `consumer`, `hash`, `key` (or `keyBase64`) and `minAgeMs` choose among them; `withProperties=true` shows properties. A page has
+    `limit` (100, at most 1,000) rows or fewer; `after` is `next` of the page before. `total` counts what the filters take, but for
+    the key where only the entries tell it. Exclusive and Failover subscriptions keep no times and no counts of deliveries; there
+    `total` counts entries.
+    """
+    subscription = await single_subscription(call, "Listing unacknowledged messages")
+    limit, key = page_limit(call), key_of(call)
+    ledger_id, entry_id, batch_index = after_of(call, _CURSOR, (-1, -1, -1))
+    wanted = _wanted(call, subscription, key)
+    await call.share.of_views(2 * call.config.max_message_size)
+    with while_served(subscription.topic, subscription):
+        after = Place(Position(ledger_id, entry_id), batch_index)
+        page = await unacked_page(subscription, wanted, key, after, limit)
+    now_ms, with_properties = call.surroundings.clock.wall_ms(), call.flag("withProperties")
+    end = page.after
+    return _json(
+        {
+            "messages": [_message(row, now_ms, with_properties=with_properties) for row in page.rows],
+            "next": None if end is None else cursor_text(_CURSOR, *end.position, end.batch_index),
+            "total": page.total,
+        }
+    )
+
+
+def _wanted(call: Call, subscription: Subscription, key: bytes | None) -> Wanted:
+    dispatcher = subscription.dispatcher
+    sticky_hash: int | None = None
+    if call.query("hash") is not None:
+        sticky_hash = call.query_integer("hash", 0)
+        if not isinstance(dispatcher, KeySharedDispatcher):
+            raise AdminError(412, f"The subscription is {subscription.type_name}: only Key_Shared has hashes")
+    delivered_by_ms: int | None = None
+    min_age_ms = call.query_integer("minAgeMs", 0)
+    if min_age_ms > 0:
+        if dispatcher is not None and not keeps_deliveries(subscription):
+            raise AdminError(412, f"The subscription is {dispatcher.kind}: when it delivered what is not kept")
+        delivered_by_ms = call.surroundings.clock.wall_ms() - min_age_ms
+    if key is not None and isinstance(dispatcher, KeySharedDispatcher) and sticky_hash is None:
+        sticky_hash = hash_of_key(dispatcher, key)
+    return Wanted(call.query("consumer"), sticky_hash, delivered_by_ms)
+
+
+def _message(row: UnackedMessage, now_ms: int, *, with_properties: bool) -> dict[str, Any]:
+    entry, message, view = row.entry, row.message, row.view
+    position = str(entry.position)
+    if message is not None and message.batch_index >= 0:
+        position = f"{position}:{message.batch_index}"
+    shown: dict[str, Any] = {"messageId": position}
+    if message is not None:
+        shown |= key_json(message.key)
+        if message.is_key_cut:
+            shown["keyCut"] = True
+    delivered_ms, holder = entry.delivered_ms, entry.consumer
+    shown |= {
+        "hash": entry.sticky_hash or None,
+        "consumer": None if holder is None else holder.name,
+        "consumerId": None if holder is None else holder.consumer_id,
+        "deliveredAt": delivered_ms,
+        "ageMs": None if delivered_ms is None else max(0, now_ms - delivered_ms),
+        "deliveryCount": row.delivery_count,
+        "size": None if message is None or message.size_bytes < 0 else message.size_bytes,
+        "publishTime": None if view is None else view.publish_time_ms,
+    }
+    if view is not None and view.batch_size > 1:
+        shown["batchSize"] = view.batch_size
+    if view is not None and view.is_encrypted:
+        shown["encrypted"] = True
+    if row.problem:
+        shown["unreadable"] = row.problem
+    if row.held_by is not None:
+        shown["heldByTransaction"] = str(row.held_by)
+    if with_properties and message is not None:
+        shown["properties"] = message.properties
+        if message.are_properties_cut:
+            shown["propertiesCut"] = True
+    return shown
+
+
+def _json(document: dict[str, Any]) -> Response:
+    """Nulls are shown: they say that something is not known."""
+    return Response(msgspec.json.encode(document), media_type="application/json")

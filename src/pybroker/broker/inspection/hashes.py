@@ -1,0 +1,157 @@
+"""Hashes of a Key_Shared subscription, looked at: where a key goes, which hashes drain and what keeps them, what waits.
+
+Rows rise by hash, so pages are stable while hashes begin and end to drain.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+from pybroker.broker.inspection.pages import ENTRIES_PER_STEP, Steps
+from pybroker.model.hashing import key_hash
+from pybroker.model.position import Position
+
+if TYPE_CHECKING:
+    from pybroker.dispatch.consumer_state import ConsumerState
+    from pybroker.dispatch.draining_hashes import DrainingHash
+    from pybroker.dispatch.key_shared import KeySharedDispatcher
+    from pybroker.dispatch.selectors.hash_selector import HashRange
+
+MAX_POSITIONS_SHOWN = 10
+"""Of the unacknowledged entries of one hash."""
+
+
+class HashOfKey(NamedTuple):
+    """Where messages of one hash go. `range`: of the owner's hashes, that one; `draining` while a former owner holds some of it;
+    `listed` entries wait, and more from `set_aside_from` on."""
+
+    sticky_hash: int
+    range: HashRange | None
+    owner: ConsumerState | None
+    draining: DrainingHash | None
+    listed: int
+    waits_since_ms: int | None
+    set_aside_from: Position | None
+
+    @property
+    def state(self) -> str:
+        if self.draining is not None:
+            return "draining"
+        if self.owner is None:
+            return "unowned"
+        return "waiting" if self.listed or self.set_aside_from is not None else "owned"
+
+
+def hash_of_key(dispatcher: KeySharedDispatcher, key: bytes) -> int:
+    """The sticky hash of that key, in the space of the connected consumers' mode."""
+    return dispatcher.owners.selector.sticky_hashes([key_hash(key)])[0]
+
+
+def look_up(dispatcher: KeySharedDispatcher, sticky_hash: int) -> HashOfKey:
+    """What is known of a hash."""
+    owner = dispatcher.owners.selector.owner(sticky_hash)
+    draining = dispatcher.draining.of(sticky_hash)
+    if draining is not None and draining.consumer is owner:
+        draining = None  # It came back to its owner, which nobody has noticed yet.
+    waiting = dispatcher.waiting.waiting.get(sticky_hash)
+    set_aside = dispatcher.set_aside
+    return HashOfKey(
+        sticky_hash,
+        None if owner is None else _range_around(dispatcher, owner, sticky_hash),
+        owner,
+        draining,
+        0 if waiting is None else waiting.count,
+        None if waiting is None else int(waiting.since_ms),
+        set_aside.from_position(sticky_hash) if sticky_hash in set_aside else None,
+    )
+
+
+def _range_around(dispatcher: KeySharedDispatcher, owner: ConsumerState, sticky_hash: int) -> HashRange | None:
+    ranges = dispatcher.owners.selector.ranges().get(owner, [])
+    index = bisect_right(ranges, (sticky_hash, 1 << 62)) - 1
+    if index < 0 or not ranges[index][0] <= sticky_hash <= ranges[index][1]:
+        return None
+    return ranges[index]
+
+
+class DrainingRow(NamedTuple):
+    """A draining hash, who gets it afterwards, and the first entries that are to be acknowledged before."""
+
+    sticky_hash: int
+    draining: DrainingHash
+    new_owner: ConsumerState | None
+    positions: list[Position]
+
+
+def draining_page(dispatcher: KeySharedDispatcher, after: int, limit: int) -> Steps[tuple[list[DrainingRow], int]]:
+    """The draining hashes above `after`, and how many there are in all. One look through what is unacknowledged finds the
+    entries of all hashes of the page."""
+    draining = dispatcher.draining
+    hashes = sorted(each for each in draining.hashes() if each > after)[:limit]
+    yield
+    positions: dict[int, list[Position]] = {each: [] for each in hashes}
+    missing = {each: min(MAX_POSITIONS_SHOWN, shown.unacked_entries) for each in hashes if (shown := draining.of(each))}
+    pending = dispatcher.pending
+    looked_at = 0
+    for ledger_id in pending.ledger_ids() if missing else ():
+        yield
+        for entry_id in pending.entries_in(ledger_id):
+            looked_at += 1
+            if looked_at % ENTRIES_PER_STEP == 0:
+                yield
+            position = Position(ledger_id, entry_id)
+            hold = pending.hold(position)
+            if hold is None or hold[2] not in missing:
+                continue
+            sticky_hash = hold[2]
+            held = draining.of(sticky_hash)
+            if held is None or held.consumer is not hold[0]:
+                continue
+            positions[sticky_hash].append(position)
+            missing[sticky_hash] -= 1
+            if not missing[sticky_hash]:
+                del missing[sticky_hash]
+        if not missing:
+            break
+    owner = dispatcher.owners.selector.owner
+    rows = []
+    for sticky_hash in hashes:
+        shown = draining.of(sticky_hash)
+        if shown is not None:  # else it was drained meanwhile
+            rows.append(DrainingRow(sticky_hash, shown, owner(sticky_hash), positions[sticky_hash]))
+    return rows, len(draining)
+
+
+class WaitingRow(NamedTuple):
+    """What waits of one hash, and because of whom."""
+
+    at: HashOfKey
+    filler: ConsumerState | None
+
+
+def waiting_page(dispatcher: KeySharedDispatcher, after: int, limit: int) -> Steps[tuple[list[WaitingRow], int]]:
+    """The hashes above `after` of which something waits, and how many there are in all."""
+    replay, set_aside = dispatcher.waiting, dispatcher.set_aside
+    waiting = {*replay.waiting, *set_aside.hashes}
+    yield
+    ranges = None  # not shown here: it would be looked up for each
+    rows = []
+    for index, sticky_hash in enumerate(sorted(each for each in waiting if each > after)[:limit]):
+        if index % ENTRIES_PER_STEP == 0:
+            yield
+        listed = replay.waiting.get(sticky_hash)
+        is_aside = sticky_hash in set_aside
+        if listed is None and not is_aside:
+            continue
+        at = HashOfKey(
+            sticky_hash,
+            ranges,
+            dispatcher.owners.selector.owner(sticky_hash),
+            dispatcher.draining.of(sticky_hash),
+            0 if listed is None else listed.count,
+            None if listed is None else int(listed.since_ms),
+            set_aside.from_position(sticky_hash) if is_aside else None,
+        )
+        rows.append(WaitingRow(at, replay.filler_of(sticky_hash)))
+    return rows, len(waiting)

@@ -1,0 +1,72 @@
+"""Pages of long lists: where one ends, as an opaque text that needs no state to go on from."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import msgspec
+
+from pybroker.model.position import Position
+
+if TYPE_CHECKING:
+    from pybroker.clock import Clock
+
+T = TypeVar("T")
+
+Steps = Generator[None, None, T]
+"""Something in the making: whoever has it made lets others run at each pause."""
+
+DEFAULT_LIMIT, MAX_LIMIT = 100, 1000
+"""How many rows a page has."""
+ENTRIES_PER_STEP = 100
+"""Between two pauses: some ten microseconds each at worst."""
+SLICE_MS = 2.0
+"""How long the loop is held, but for the piece that is begun."""
+
+
+class Place(NamedTuple):
+    """The last row of a page: an entry, and the message in it that was shown last, -1 for all of it."""
+
+    position: Position
+    batch_index: int = -1
+
+
+START = Place(Position(-1, -1))
+
+
+class BadCursor(ValueError):
+    """The text is no end of a page of this list."""
+
+
+def cursor_text(kind: str, *values: int) -> str:
+    """The end of a page of such a list."""
+    return urlsafe_b64encode(msgspec.json.encode([kind, *values])).decode("ascii").rstrip("=")
+
+
+def cursor_values(kind: str, text: str, count: int) -> list[int]:
+    """What `cursor_text` was given, `count` numbers. Raises BadCursor."""
+    try:
+        data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        found: list[Any] = msgspec.json.decode(data, type=list[str | int])
+    except (ValueError, msgspec.DecodeError) as error:
+        raise BadCursor(f"{text[:100]!r} is not what `next` of such a list says") from error
+    if len(found) != count + 1 or found[0] != kind or not all(isinstance(each, int) for each in found[1:]):
+        raise BadCursor(f"{text[:100]!r} is not what `next` of such a list says")
+    return found[1:]
+
+
+async def in_slices(steps: Steps[T], clock: Clock) -> T:
+    """All of it; the loop turns to others in between."""
+    ends_ms = clock.monotonic_ms() + SLICE_MS
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        if clock.monotonic_ms() >= ends_ms:
+            await asyncio.sleep(0)
+            ends_ms = clock.monotonic_ms() + SLICE_MS

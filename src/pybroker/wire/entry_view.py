@@ -1,0 +1,153 @@
+"""The messages of one stored entry as people look at them: keys, sizes and properties, as far as they can be read.
+
+Whoever published wrote the bytes, so what must hold: this never raises, and what it returns is bounded whatever the entry holds:
+a long key or many properties are cut, and say so. A batch is opened only when it says that it comes to no more than the caller
+allows; of one that is encrypted, or damaged, its own metadata is all there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from pybroker.errors import ProtocolViolation
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.compression import NOT_COMPRESSED, DamagedPayload, decompress
+from pybroker.wire.entry_metadata import from_base64, message_metadata, metadata_span
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAX_KEY_BYTES = 1024
+"""A longer key is cut."""
+MAX_PROPERTIES_CHARACTERS = 16 * 1024
+"""Further properties of a message are left out."""
+_SIZE_BYTES = 4
+
+
+class MessageOfEntry(NamedTuple):
+    """One message. `batch_index` is -1 for an entry that is no batch; `size_bytes` is what is stored of it: for a message of a
+    batch its own payload, before compression, and -1 where nobody can tell.
+
+    `key` is what Key_Shared would go by if the message stood alone: the ordering key, else the key, else None.
+    """
+
+    batch_index: int
+    key: bytes | None
+    is_key_cut: bool
+    size_bytes: int
+    properties: dict[str, str]
+    are_properties_cut: bool
+
+
+class EntryView(NamedTuple):
+    """What is known of an entry. `problem` says why its messages cannot be told apart; empty when they can."""
+
+    messages: Sequence[MessageOfEntry]
+    batch_size: int
+    publish_time_ms: int
+    deliver_at_ms: int
+    is_encrypted: bool
+    problem: str
+
+
+def is_slow_to_open(entry: bytes, quick_bytes: int) -> bool:
+    """Whether looking into the entry may take long: it is large, or says that it will be."""
+    if len(entry) > quick_bytes:
+        return True
+    try:
+        metadata = message_metadata(entry)
+    except ProtocolViolation:
+        return False
+    return metadata.uncompressed_size > quick_bytes or metadata.num_messages_in_batch > quick_bytes // 64
+
+
+def entry_view(entry: bytes, wanted: Iterable[int] | None, max_opened_bytes: int) -> EntryView:
+    """What `entry` holds; of a batch those messages whose indexes are `wanted`, all without. Never raises."""
+    try:
+        metadata = message_metadata(entry)
+        end = metadata_span(entry)[1]
+    except ProtocolViolation as error:
+        return EntryView((), 1, 0, 0, is_encrypted=False, problem=f"the metadata cannot be read: {error}")
+    is_encrypted = bool(metadata.encryption_keys)
+    times = _time(metadata.publish_time), _time(metadata.deliver_at_time)
+    if not metadata.HasField("num_messages_in_batch"):
+        return EntryView([_message(metadata, -1, len(entry))], 1, *times, is_encrypted=is_encrypted, problem="")
+    count = max(1, metadata.num_messages_in_batch)
+    problem = ""
+    if is_encrypted:
+        problem = "the batch is encrypted"
+    elif metadata.compression != NOT_COMPRESSED and metadata.uncompressed_size > max_opened_bytes:
+        problem = f"the batch says that it is {metadata.uncompressed_size} bytes large"
+    else:
+        try:
+            payload = entry[end:]
+            if metadata.compression != NOT_COMPRESSED:
+                payload = decompress(metadata.compression, payload, metadata.uncompressed_size)
+            return EntryView(_messages(payload, count, wanted), count, *times, is_encrypted=is_encrypted, problem="")
+        except (DamagedPayload, DecodeError) as error:
+            problem = f"the batch cannot be read: {error}"
+    # Its own metadata has the key of all its messages, where the producer made batches by key.
+    indexes = range(count) if wanted is None else wanted
+    of_batch = _message(metadata, 0, -1)
+    return EntryView(
+        [of_batch._replace(batch_index=index) for index in indexes],
+        count,
+        *times,
+        is_encrypted=is_encrypted,
+        problem=problem,
+    )
+
+
+def _messages(payload: bytes, count: int, wanted: Iterable[int] | None) -> list[MessageOfEntry]:
+    asked = None if wanted is None else set(wanted)
+    found: list[MessageOfEntry] = []
+    at = 0
+    for index in range(count):
+        metadata_at = at + _SIZE_BYTES
+        payload_at = metadata_at + int.from_bytes(payload[at:metadata_at], "big")
+        if metadata_at > len(payload) or payload_at > len(payload):
+            raise DamagedPayload("it ends before its messages do")
+        single = pb.SingleMessageMetadata.FromString(payload[metadata_at:payload_at])
+        at = payload_at + single.payload_size
+        if single.payload_size < 0 or at > len(payload):
+            raise DamagedPayload("a message of it is longer than the batch")
+        if asked is None or index in asked:
+            found.append(_message(single, index, single.payload_size))
+            if asked is not None and len(found) == len(asked):
+                break
+    return found
+
+
+def _message(metadata: Any, batch_index: int, size_bytes: int) -> MessageOfEntry:
+    """From the metadata of an entry or of a message in a batch, which name these fields alike."""
+    key: bytes | None = None
+    if metadata.HasField("ordering_key"):
+        key = metadata.ordering_key
+    elif metadata.HasField("partition_key"):
+        key = metadata.partition_key.encode()
+        if metadata.partition_key_b64_encoded:
+            key = from_base64(key)
+    properties: dict[str, str] = {}
+    left = MAX_PROPERTIES_CHARACTERS
+    for pair in metadata.properties:
+        left -= len(pair.key) + len(pair.value)
+        if left < 0:
+            break
+        properties[pair.key] = pair.value
+    is_key_cut = key is not None and len(key) > MAX_KEY_BYTES
+    return MessageOfEntry(
+        batch_index,
+        key[:MAX_KEY_BYTES] if key is not None and is_key_cut else key,
+        is_key_cut,
+        size_bytes,
+        properties,
+        left < 0,
+    )
+
+
+def _time(value: int) -> int:
+    """Times beyond what is signed are nonsense."""
+    return value if value < 1 << 63 else 0
