@@ -177,6 +177,7 @@ PURE = (
     "compaction.stored_entry",
     "compaction.survivors",
     "transactions.records",
+    "transactions.sinks",
     "transactions.coordinator_state",
     "transactions.log_places",
     "transactions.timeouts",

@@ -50,7 +50,7 @@ from pybroker.admin.topics import (
     topic_operations,
     topics,
 )
-from pybroker.admin.transactions import buffer_routes, coordinator_routes, pending_ack_routes
+from pybroker.admin.transactions import buffer_routes, coordinator_routes, pending_ack_routes, sink_routes
 from pybroker.auth.tls import server_context
 from pybroker.errors import CannotListen
 from pybroker.tasks import TaskOwner
@@ -100,6 +100,7 @@ NOUNS = (
     coordinator_routes,
     buffer_routes,
     pending_ack_routes,
+    sink_routes,
 )
 
 

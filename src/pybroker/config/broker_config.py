@@ -261,6 +261,9 @@ class BrokerConfig:
     max_active_transactions_per_coordinator: int
     max_open_transactions_size_in_mb: int
     max_participants_per_transaction: int
+    max_transactions_committed_together: int
+    max_transaction_sinks_per_coordinator: int
+    transaction_sink_retention_in_minutes: int
     transaction_pending_ack_log_index_min_lag: int
     transaction_log_batched_write_enabled: bool
     transaction_pending_ack_batched_write_enabled: bool
@@ -620,6 +623,9 @@ class BrokerConfig:
         max_active_transactions_per_coordinator: int = 0,
         max_open_transactions_size_in_mb: int = 256,
         max_participants_per_transaction: int = 10000,
+        max_transactions_committed_together: int = 10000,
+        max_transaction_sinks_per_coordinator: int = 1000,
+        transaction_sink_retention_in_minutes: int = 43200,
         transaction_pending_ack_log_index_min_lag: int = 500,
         transaction_log_batched_write_enabled: bool = False,
         transaction_pending_ack_batched_write_enabled: bool = False,
@@ -978,6 +984,9 @@ class BrokerConfig:
         assign(self, "max_active_transactions_per_coordinator", max_active_transactions_per_coordinator)
         assign(self, "max_open_transactions_size_in_mb", max_open_transactions_size_in_mb)
         assign(self, "max_participants_per_transaction", max_participants_per_transaction)
+        assign(self, "max_transactions_committed_together", max_transactions_committed_together)
+        assign(self, "max_transaction_sinks_per_coordinator", max_transaction_sinks_per_coordinator)
+        assign(self, "transaction_sink_retention_in_minutes", transaction_sink_retention_in_minutes)
         assign(self, "transaction_pending_ack_log_index_min_lag", transaction_pending_ack_log_index_min_lag)
         assign(self, "transaction_log_batched_write_enabled", transaction_log_batched_write_enabled)
         assign(self, "transaction_pending_ack_batched_write_enabled", transaction_pending_ack_batched_write_enabled)
@@ -1343,6 +1352,9 @@ _KEYS: Final = (
     KeyInfo("maxActiveTransactionsPerCoordinator", "max_active_transactions_per_coordinator", ValueType.INT, 0, "Open transactions of one coordinator; further ones wait. 0: no limit.", minimum=0),
     KeyInfo("maxOpenTransactionsSizeInMB", "max_open_transactions_size_in_mb", ValueType.INT, 256, "Memory that all transactions may take together that have not ended, in MB; new ones wait, and no more may take part in one.", minimum=1),
     KeyInfo("maxParticipantsPerTransaction", "max_participants_per_transaction", ValueType.INT, 10000, "Topics and subscriptions that may take part in one transaction.", minimum=1),
+    KeyInfo("maxTransactionsCommittedTogether", "max_transactions_committed_together", ValueType.INT, 10000, "Transactions that may be committed together, as one batch of a sink.", minimum=1, dynamic=True),
+    KeyInfo("maxTransactionSinksPerCoordinator", "max_transaction_sinks_per_coordinator", ValueType.INT, 1000, "Sinks whose last batch a coordinator remembers; of 16 coordinators together 16 times as many.", minimum=1, dynamic=True),
+    KeyInfo("transactionSinkRetentionInMinutes", "transaction_sink_retention_in_minutes", ValueType.INT, 43200, "Beyond that many sinks, one that has committed no batch for so long makes room for another; while there is room, none is forgotten.", minimum=0, dynamic=True),
     KeyInfo("transactionPendingAckLogIndexMinLag", "transaction_pending_ack_log_index_min_lag", ValueType.INT, 500, "Spacing of the index of the pending-ack log.", minimum=0, supported=False),
     KeyInfo("transactionLogBatchedWriteEnabled", "transaction_log_batched_write_enabled", ValueType.BOOL, False, "Write the coordinator's log in batches.", dynamic=True, supported=False),
     KeyInfo("transactionPendingAckBatchedWriteEnabled", "transaction_pending_ack_batched_write_enabled", ValueType.BOOL, False, "Write the pending-ack log in batches.", dynamic=True, supported=False),

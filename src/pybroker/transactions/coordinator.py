@@ -24,14 +24,16 @@ from pybroker.model.transactions import TxnAction, TxnId
 from pybroker.tasks import TaskOwner
 from pybroker.transactions.coordinator_state import CoordinatorState, Status, Transaction
 from pybroker.transactions.endings import Ending, Endings, EndParticipant, Participant
+from pybroker.transactions.sinks import Asking, Label
 from pybroker.transactions.timeouts import LONGEST_MS, Timeouts
 from pybroker.transactions.transaction_log import TransactionLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pybroker.managed_ledger.factory import ManagedLedgerFactory
     from pybroker.surroundings import Surroundings
+    from pybroker.transactions.log_places import PlaceKey
     from pybroker.transactions.records import Record
 
 MAX_WAITING = 10_000
@@ -66,6 +68,10 @@ class Counters:
     committed: int = 0
     aborted: int = 0
     timed_out: int = 0
+    batches: int = 0
+    """Of sinks, that were committed."""
+    repeated_batches: int = 0
+    """That were committed before, and came again."""
     appended: int = 0
     took_ms: Buckets = field(default_factory=lambda: Buckets(LATENCIES_MS))
     """From open to ended, of those that were committed or aborted."""
@@ -247,8 +253,10 @@ class Coordinator:
         self.state.apply(record)
         return durable
 
-    def _whole(self, least: int) -> Record | None:
-        transaction = self.state.find(least)
+    def _whole(self, key: PlaceKey) -> Record | None:
+        if isinstance(key, str):
+            return self.state.whole_mark(key)
+        transaction = self.state.find(key)
         return None if transaction is None else self.state.whole(transaction)
 
     # --- what clients ask ----------------------------------------------------------------------------------------------
@@ -260,8 +268,11 @@ class Coordinator:
         """
         await self.ready()
         await self._room()
+        return await self._open(timeout_ms, owner, None)
+
+    async def _open(self, timeout_ms: int, owner: str | None, label: Label | None) -> TxnId:
         now_ms = self._surroundings.clock.wall_ms()
-        record = self.state.new(now_ms, min(max(0, timeout_ms), LONGEST_MS), owner)
+        record = self.state.new(now_ms, min(max(0, timeout_ms), LONGEST_MS), owner, label)
         durable = self._append(record)
         self.counters.created += 1
         transaction = self.state.find(record.least)
@@ -315,8 +326,7 @@ class Coordinator:
         """Have these take part; durable when it returns. Raises InvalidTxnStatus, NotAllowedError for too many, and StoreError."""
         record = self.state.add(transaction, partitions, subscriptions)
         if record is None:
-            if self.log is not None:  # who asked for the same before may not have been answered yet
-                await self.log.written()
+            await self._written()  # who asked for the same before may not have been answered yet
             return
         limit = self._surroundings.config.max_participants_per_transaction
         count = transaction.participants + len(record.partitions) + len(record.subscriptions)
@@ -341,13 +351,17 @@ class Coordinator:
 
     def _begin_end(self, transaction: Transaction, action: TxnAction) -> asyncio.Future[None]:
         record = self.state.end(transaction, action)
-        ended = self._ended.get(transaction.id.least)
         if record is not None:
-            durable = self._append(record)
+            return self._end_when_durable(transaction, self._append(record))
+        ended = self._ended.get(transaction.id.least)
+        if ended is None:
             ended = self._ended[transaction.id.least] = asyncio.get_running_loop().create_future()
-            durable.add_done_callback(lambda done: self._end_is_durable(transaction, done))
-        elif ended is None:
-            ended = self._ended[transaction.id.least] = asyncio.get_running_loop().create_future()
+        return ended
+
+    def _end_when_durable(self, transaction: Transaction, durable: asyncio.Future[None]) -> asyncio.Future[None]:
+        """The record that has it end is appended: all are told once it is durable."""
+        ended = self._ended[transaction.id.least] = asyncio.get_running_loop().create_future()
+        durable.add_done_callback(lambda done: self._end_is_durable(transaction, done))
         return ended
 
     def _end_is_durable(self, transaction: Transaction, durable: asyncio.Future[None]) -> None:
@@ -393,6 +407,91 @@ class Coordinator:
         ended = self._ended.pop(transaction.id.least, None)
         if ended is not None and not ended.done():
             ended.set_result(None)
+
+    # --- sinks ---------------------------------------------------------------------------------------------------------
+
+    async def open_of_sink(self, label: Label, asking: Asking, timeout_ms: int, *, takes_over: bool) -> TxnId | None:
+        """Open a transaction for a batch of a sink; None when that batch, or a later one, was committed.
+
+        What an earlier run of the writer has left open, up to that batch, is aborted. Raises as `new`, and as `Marks.is_repeat`.
+        """
+        await self.ready()
+        if self.state.marks.is_repeat(label, asking, takes_over=takes_over):
+            await self._written()
+            return None
+        for each in self.state.left_by_other_runs(label, asking):
+            self._begin_end(each, TxnAction.ABORT)
+        await self._room()
+        if self.state.marks.is_repeat(label, asking, takes_over=takes_over):  # committed while this waited
+            self.let_in()
+            await self._written()
+            return None
+        return await self._open(timeout_ms, asking.owner, label)
+
+    async def commit_together(self, label: Label, leasts: Sequence[int], asking: Asking, *, takes_over: bool) -> bool:
+        """Commit these transactions of the sink as one, and abort what else is open of it up to that batch. Durable when it
+        returns: they are COMMITTING, and `sink_committed` waits until they have.
+
+        False when the batch, or a later one, was committed before: then what of these is open is aborted. Raises as
+        `CoordinatorState.together`, NotAllowedError and TooManyRequests for what is over a limit, ServiceNotReady and StoreError.
+        """
+        await self.ready()
+        config = self._surroundings.config
+        if len(leasts) > config.max_transactions_committed_together:
+            raise NotAllowedError(
+                f"{len(leasts)} transactions at once, {config.max_transactions_committed_together} are the most "
+                "(maxTransactionsCommittedTogether)"
+            )
+        now_ms = self._surroundings.clock.wall_ms()
+        stands_for_ms = config.transaction_sink_retention_in_minutes * 60_000
+        record = None
+        if not self.state.marks.is_repeat(label, asking, takes_over=takes_over):
+            forgets = self.state.marks.makes_room(
+                label.sink, config.max_transaction_sinks_per_coordinator, stands_for_ms, now_ms
+            )
+            record = self.state.together(label, leasts, asking, now_ms, forgets, takes_over=takes_over)
+        if record is None:
+            self.counters.repeated_batches += 1
+            for each in self.state.left_open(label.sink, label.batch, asking):
+                self._begin_end(each, TxnAction.ABORT)
+            await self._written()
+        else:
+            self.counters.batches += 1
+            durable = self._append(record)
+            ending = [self.state.existing(TxnId(self.id, least)) for least in (*record.commits, *record.aborts)]
+            for each in ending:
+                self._end_when_durable(each, durable)
+            await _settled(durable)
+        return record is not None
+
+    async def sink_committed(self, sink: str) -> None:
+        """Wait until what is being committed of the sink has been; whoever is told so may count on it. Raises StoreError."""
+        await self._ends_of(each for each in self.state.of_sink(sink) if each.action is TxnAction.COMMIT)
+
+    async def abort_of_sink(self, sink: str, up_to_batch: int, asking: Asking) -> int:
+        """Abort what is open of the sink up to that batch, of those that whoever asks may end; how many those are."""
+        await self.ready()
+        left = self.state.left_open(sink, up_to_batch, asking)
+        for each in left:
+            self._begin_end(each, TxnAction.ABORT)
+        await self._ends_of(left)
+        return len(left)
+
+    async def forget_sink(self, sink: str) -> None:
+        """Its mark goes, durably; batches that come again are written again. Raises StoreError."""
+        await self.ready()
+        if self.state.marks.get(sink) is not None:
+            await _settled(self._append(self.state.forget_sink(sink)))
+
+    async def _written(self) -> None:
+        """What was asked for before may not be durable yet. Raises StoreError."""
+        if self.log is not None:
+            await self.log.written()
+
+    async def _ends_of(self, transactions: Iterable[Transaction]) -> None:
+        """Wait until these, which are being ended, have ended. Raises StoreError."""
+        for ended in [self._begin_end(each, each.action) for each in transactions if each.action is not None]:
+            await asyncio.shield(ended)
 
     # --- time-outs -----------------------------------------------------------------------------------------------------
 

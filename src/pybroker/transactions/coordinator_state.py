@@ -3,11 +3,15 @@
     OPEN ── commit ──> COMMITTING ── all told ──> COMMITTED (forgotten)
       └── abort, time-out ──> ABORTING ── all told ──> ABORTED (forgotten)
 
+Transactions that were opened for a sink (`sinks.py`) can be committed together, with the mark of their batch: one record has all of
+them COMMITTING, moves the mark, and has what else is open of the sink up to that batch ABORTING.
+
 Ask, append, tell: a method answers with the record that says what shall happen, or refuses; whoever asks appends it to the log and
 then has it applied. Reading the log after a restart applies the same records in the same order, so both come to the same state.
 
 Invariants: ids rise and never repeat; a transaction that is COMMITTING or ABORTING never changes its direction and takes nothing
-more; all below and at the low-water mark have ended; `size_bytes` is the sum over what there is.
+more; all below and at the low-water mark have ended; `size_bytes` is the sum over what there is; the mark of a sink only rises as
+long as its writer is the same.
 """
 
 from __future__ import annotations
@@ -15,12 +19,17 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
+import msgspec
+
 from pybroker.errors import InvalidTxnStatus, TransactionNotFound
 from pybroker.model.transactions import TxnAction, TxnId
 from pybroker.transactions.records import FORMAT_VERSION, Kind, Record
+from pybroker.transactions.sinks import Asking, Label, Mark, Marks, OpenOfSinks
 
 TRANSACTION_BYTES = 700
 """What an open transaction without participants takes of memory, about: objects here, in the log and among the time-outs."""
+LABEL_BYTES = 200
+"""What it takes more when it is a sink's, besides the names."""
 PARTICIPANT_BYTES = 150
 """What a participant takes besides its name."""
 
@@ -41,17 +50,33 @@ _ENDED_KINDS = {Status.COMMITTING: Kind.COMMITTED, Status.ABORTING: Kind.ABORTED
 class Transaction:
     """One that has not ended."""
 
-    __slots__ = ("id", "opened_ms", "owner", "partitions", "size_bytes", "status", "subscriptions", "timeout_ms")
+    __slots__ = (
+        "id",
+        "label",
+        "opened_ms",
+        "owner",
+        "partitions",
+        "size_bytes",
+        "status",
+        "subscriptions",
+        "timeout_ms",
+    )
 
-    def __init__(self, txn_id: TxnId, opened_ms: int, timeout_ms: int, owner: str | None) -> None:
+    def __init__(
+        self, txn_id: TxnId, opened_ms: int, timeout_ms: int, owner: str | None, label: Label | None = None
+    ) -> None:
         self.id = txn_id
         self.status = Status.OPEN
         self.opened_ms = opened_ms
         self.timeout_ms = timeout_ms
         self.owner = owner
+        self.label = label
+        """Which batch of which sink it is for; None for none."""
         self.partitions: dict[str, None] = {}
         self.subscriptions: dict[tuple[str, str], None] = {}
         self.size_bytes = TRANSACTION_BYTES
+        if label is not None:
+            self.size_bytes += LABEL_BYTES + len(label.sink) + len(label.writer) + len(label.run)
 
     @property
     def action(self) -> TxnAction | None:
@@ -84,7 +109,9 @@ class CoordinatorState:
         """The highest `least` that was given."""
         self.size_bytes = 0
         """What all transactions take of memory, about."""
+        self.marks = Marks()
         self._live: dict[int, Transaction] = {}  # by id, which is their order too
+        self._of_sinks = OpenOfSinks()
 
     def __len__(self) -> int:
         return len(self._live)
@@ -109,12 +136,21 @@ class CoordinatorState:
             raise TransactionNotFound(f"The transaction with this txdID `{txn_id}`not found ")
         return found
 
+    def of_sink(self, sink: str) -> list[Transaction]:
+        """Those that were opened for the sink and have not ended, the oldest first."""
+        return [self._live[least] for least in self._of_sinks.of(sink)]
+
+    def sinks(self) -> set[str]:
+        """The names of all that have a mark, or a transaction that has not ended."""
+        return {*self._of_sinks.sinks(), *(sink for sink, _ in self.marks)}
+
     # --- what shall happen ---------------------------------------------------------------------------------------------
 
-    def new(self, opened_ms: int, timeout_ms: int, owner: str | None) -> Record:
+    def new(self, opened_ms: int, timeout_ms: int, owner: str | None, label: Label | None = None) -> Record:
         """Open a transaction."""
         least = self.last_least + 1
-        return Record(FORMAT_VERSION, Kind.NEW, least, least, opened_ms, timeout_ms, owner)
+        record = Record(FORMAT_VERSION, Kind.NEW, least, least, opened_ms, timeout_ms, owner)
+        return record if label is None else _labelled(record, label)
 
     def add(
         self, transaction: Transaction, partitions: Iterable[str], subscriptions: Iterable[tuple[str, str]]
@@ -153,9 +189,95 @@ class CoordinatorState:
         """All that take part have been told: nothing of it is kept."""
         return Record(FORMAT_VERSION, _ENDED_KINDS[transaction.status], transaction.id.least, self.last_least)
 
+    def together(
+        self, label: Label, leasts: Iterable[int], asking: Asking, now_ms: int, forgets: str, *, takes_over: bool
+    ) -> Record | None:
+        """Commit these transactions of the sink together, and abort what else is open of it up to that batch.
+
+        None when the batch, or a later one, was committed: a repeat. Raises TransactionNotFound and InvalidTxnStatus, and nothing
+        is committed then, and as `Marks.is_repeat`. `forgets`: as `Marks.makes_room` says.
+        """
+        if self.marks.is_repeat(label, asking, takes_over=takes_over):
+            return None
+        commits = dict.fromkeys(leasts)
+        for least in commits:
+            transaction = self.existing(TxnId(self.coordinator_id, least))
+            if not asking.may(transaction.owner):
+                raise TransactionNotFound(f"The transaction with this txdID `{transaction.id}`not found ")
+            of = transaction.label
+            if of is None or (of.sink, of.batch, of.writer) != (label.sink, label.batch, label.writer):
+                raise InvalidTxnStatus(
+                    f"transaction {transaction.id} was not opened for batch {label.batch} of the sink {label.sink} by the writer "
+                    f"{label.writer!r}: nothing was committed"
+                )
+            if transaction.status is not Status.OPEN:
+                raise InvalidTxnStatus(
+                    f"transaction {transaction.id} is {transaction.status}: it cannot be committed any more, and nothing was "
+                    "committed; write the batch again in new transactions"
+                )
+        mark = self.marks.get(label.sink)
+        owner = asking.owner if mark is None else mark.owner
+        aborts = [
+            each.id.least for each in self.left_open(label.sink, label.batch, asking) if each.id.least not in commits
+        ]
+        return Record(
+            FORMAT_VERSION,
+            Kind.TOGETHER,
+            0,
+            self.last_least,
+            owner=owner,
+            sink=label.sink,
+            batch=label.batch,
+            writer=label.writer,
+            commits=tuple(commits),
+            aborts=tuple(aborts),
+            forgets=forgets,
+            marked_ms=now_ms,
+        )
+
+    def left_open(self, sink: str, up_to_batch: int, asking: Asking) -> list[Transaction]:
+        """What is open of a sink up to a batch, of those that whoever asks may end."""
+        return [
+            each
+            for each in self.of_sink(sink)
+            if each.status is Status.OPEN
+            and each.label is not None
+            and each.label.batch <= up_to_batch
+            and asking.may(each.owner)
+        ]
+
+    def left_by_other_runs(self, label: Label, asking: Asking) -> list[Transaction]:
+        """What is open of a sink, up to that batch, and is not of that run of its writer."""
+        return [
+            each
+            for each in self.left_open(label.sink, label.batch, asking)
+            if each.label is not None and (each.label.writer, each.label.run) != (label.writer, label.run)
+        ]
+
+    def forget_sink(self, sink: str) -> Record:
+        """Its mark goes: batches that come again are written again."""
+        return Record(FORMAT_VERSION, Kind.SINK_GONE, 0, self.last_least, sink=sink)
+
+    def whole_mark(self, sink: str) -> Record | None:
+        """All that there is to say of a sink's mark; None when it was forgotten."""
+        mark = self.marks.get(sink)
+        if mark is None:
+            return None
+        return Record(
+            FORMAT_VERSION,
+            Kind.SINK,
+            0,
+            self.last_least,
+            owner=mark.owner,
+            sink=sink,
+            batch=mark.batch,
+            writer=mark.writer,
+            marked_ms=mark.marked_ms,
+        )
+
     def whole(self, transaction: Transaction) -> Record:
         """All that there is to say of it now, so that what was said before is not needed."""
-        return Record(
+        record = Record(
             FORMAT_VERSION,
             Kind.WHOLE,
             transaction.id.least,
@@ -167,6 +289,7 @@ class CoordinatorState:
             tuple(transaction.partitions),
             tuple(transaction.subscriptions),
         )
+        return record if transaction.label is None else _labelled(record, transaction.label)
 
     # --- what has happened ---------------------------------------------------------------------------------------------
 
@@ -175,6 +298,9 @@ class CoordinatorState:
         self.last_least = max(self.last_least, record.last)
         if record.kind in (Kind.NEW, Kind.WHOLE):
             return self._put(record)
+        if record.kind in (Kind.TOGETHER, Kind.SINK, Kind.SINK_GONE):
+            self._apply_of_sink(record)
+            return None
         transaction = self._live.get(record.least)
         if transaction is None:
             return None  # Its beginning is in a part of the log that was trimmed, since it has ended.
@@ -189,27 +315,52 @@ class CoordinatorState:
         else:
             del self._live[record.least]
             self.size_bytes -= transaction.size_bytes
+            if transaction.label is not None:
+                self._of_sinks.remove(transaction.label.sink, record.least)
         return transaction
+
+    def _apply_of_sink(self, record: Record) -> None:
+        if record.forgets:
+            self.marks.remove(record.forgets)
+        if record.kind is Kind.SINK_GONE:
+            self.marks.remove(record.sink)
+        else:
+            self.marks.put(record.sink, Mark(record.batch, record.writer, record.owner, record.marked_ms))
+        for leasts, status in ((record.commits, Status.COMMITTING), (record.aborts, Status.ABORTING)):
+            for least in leasts:
+                transaction = self._live.get(least)
+                if transaction is not None:  # else its beginning is in a part of the log that was trimmed
+                    transaction.status = status
 
     def _put(self, record: Record) -> Transaction:
         before = self._live.get(record.least)
+        label = Label(record.sink, record.batch, record.writer, record.run) if record.sink else None
         transaction = Transaction(
-            TxnId(self.coordinator_id, record.least), record.opened_ms, record.timeout_ms, record.owner
+            TxnId(self.coordinator_id, record.least), record.opened_ms, record.timeout_ms, record.owner, label
         )
         transaction.status = Status(record.status or Status.OPEN)
         transaction.add(record.partitions, record.subscriptions)
         self._live[record.least] = transaction
+        if label is not None:
+            self._of_sinks.add(label.sink, record.least)
         self.size_bytes += transaction.size_bytes - (before.size_bytes if before is not None else 0)
         return transaction
 
     def all_applied(self) -> None:
         """The whole log was read: what was written again stands where it was written, so the order is made anew."""
         self._live = dict(sorted(self._live.items()))
+        self.marks.in_order()
 
     def check_invariants(self) -> None:
         """For tests, after each step."""
         assert list(self._live) == sorted(self._live), "transactions stand in the order of their ids"
         assert all(least <= self.last_least for least in self._live), "an id that was never given"
         assert self.size_bytes == sum(each.size_bytes for each in self._live.values()), "bytes are counted wrong"
+        of_sinks = {least for sink in self._of_sinks.sinks() for least in self._of_sinks.of(sink)}
+        assert of_sinks == {least for least, each in self._live.items() if each.label is not None}, "of which sink"
         assert self.low_water_mark <= self.last_least
         assert all(least == each.id.least for least, each in self._live.items())
+
+
+def _labelled(record: Record, label: Label) -> Record:
+    return msgspec.structs.replace(record, sink=label.sink, batch=label.batch, writer=label.writer, run=label.run)

@@ -19,6 +19,7 @@ from pybroker.metadata import paths
 from pybroker.model.names import PERSISTENT, TopicName
 from pybroker.model.system_topics import COORDINATOR_ASSIGN, SYSTEM_NAMESPACE, TRANSACTION_LOG
 from pybroker.transactions.coordinator import Coordinator, CoordinatorCommons, Phase
+from pybroker.transactions.sinks import HOMES, home_of
 
 if TYPE_CHECKING:
     from pybroker.managed_ledger.factory import ManagedLedgerFactory
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from pybroker.transactions.endings import EndParticipant
 
 ASSIGN = TopicName(PERSISTENT, SYSTEM_NAMESPACE, COORDINATOR_ASSIGN)
-DEFAULT_COORDINATORS = 16
+DEFAULT_COORDINATORS = HOMES
+"""Never fewer: a sink would have another home."""
 MAX_COORDINATORS = 1024
 """Each has a log of its own."""
 NOT_ENABLED = "Transactions are not enabled."
@@ -108,6 +110,10 @@ class Coordinators:
         coordinator = self._begin(coordinator_id)
         await coordinator.ready()
         return coordinator
+
+    async def of_sink(self, sink: str) -> Coordinator:
+        """The one that keeps the sink's mark and has its transactions; it serves when this returns. Raises as `connect`."""
+        return await self.connect(home_of(sink))
 
     def _begin(self, coordinator_id: int) -> Coordinator:
         if self._is_closed:

@@ -1,8 +1,9 @@
 """What the log of a coordinator says: one JSON document for each entry, which `docs/storage-format.md` describes.
 
 Every record carries `last`, the highest id that was given so far, so that the last record of a log is enough to never give an
-id twice. A record is either whole (`NEW`, `WHOLE`: it says all of a transaction, whatever was said before), or a change of one that
-may not exist any more, and then says nothing.
+id twice. A record is either whole (`NEW`, `WHOLE`: it says all of a transaction, whatever was said before; `SINK`: all of a sink's
+mark), or a change of one that may not exist any more, and then says nothing. `TOGETHER` is both: whole for its sink's mark, and the
+change of all the transactions that it names, which is what makes them end together.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ class Kind(enum.StrEnum):
     ABORTING = "aborting"
     COMMITTED = "committed"
     ABORTED = "aborted"
+    TOGETHER = "together"
+    SINK = "sink"
+    SINK_GONE = "sink_gone"
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -45,6 +49,22 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     partitions: tuple[str, ...] = ()
     subscriptions: tuple[tuple[str, str], ...] = ()
     """Topic and subscription."""
+    sink: str = ""
+    """Of a transaction: the sink that it was opened for, empty for none; of the last three kinds: whose mark it is."""
+    batch: int = 0
+    """Of that sink."""
+    writer: str = ""
+    """Of a mark: who alone may move it."""
+    run: str = ""
+    """Of a transaction of a sink: which run of its writer opened it."""
+    commits: tuple[int, ...] = ()
+    """Of `TOGETHER`: the transactions that commit, by their `least`."""
+    aborts: tuple[int, ...] = ()
+    """And those that abort."""
+    forgets: str = ""
+    """And a sink whose mark makes room for this one."""
+    marked_ms: int = 0
+    """Of a mark: when its batch was committed, by the wall clock."""
 
 
 _ENCODER = msgspec.json.Encoder()

@@ -20,7 +20,7 @@ from pybroker.errors import LedgerFenced, StoreError
 from pybroker.managed_ledger.listener import ManagedLedgerListener
 from pybroker.managed_ledger.retention import RetentionLimits
 from pybroker.model.position import Position
-from pybroker.transactions.log_places import LogPlaces
+from pybroker.transactions.log_places import LogPlaces, PlaceKey
 from pybroker.transactions.records import Kind, Record, decode, encode
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ READ_AT_ONCE = 256
 _READ_BYTES = 1 << 20
 _ENDED = (Kind.COMMITTED, Kind.ABORTED)
 
-WholeOf = Callable[[int], Record | None]
-"""The record that says all of a transaction now; None when it has ended."""
+WholeOf = Callable[[PlaceKey], Record | None]
+"""The record that says all of a transaction, or of a sink's mark, now; None when it has ended."""
 
 
 class TransactionLog(ManagedLedgerListener):
@@ -141,6 +141,12 @@ class TransactionLog(ManagedLedgerListener):
             self._places.stands(record.least, position)
         elif record.kind in _ENDED:
             self._places.ended(record.least)
+        elif record.kind in (Kind.TOGETHER, Kind.SINK):
+            self._places.stands(record.sink, position)
+            if record.forgets:
+                self._places.ended(record.forgets)
+        elif record.kind is Kind.SINK_GONE:
+            self._places.ended(record.sink)
 
     def _let_go(self) -> None:
         """Everything before the first record that is needed may be trimmed."""
@@ -152,15 +158,15 @@ class TransactionLog(ManagedLedgerListener):
             self.cursor.changed(None)
 
     def _write_again(self) -> None:
-        for least in self._places.to_write_again(self.cursor.backlog_entries):
-            record = self._whole_of(least)
+        for key in self._places.to_write_again(self.cursor.backlog_entries):
+            record = self._whole_of(key)
             if record is None:
-                self._places.given_up(least)
+                self._places.given_up(key)
                 continue
             try:
                 self.append(record)
             except StoreError as error:  # A full disk: the log is longer for a while.
-                self._places.given_up(least)
+                self._places.given_up(key)
                 logs.warning("transaction_log.not_shortened", managed_ledger=self.managed.name, error=str(error))
 
     async def close(self) -> None:

@@ -1,0 +1,256 @@
+"""Sinks: batches that several transactions write and one call commits, each once. Beyond Pulsar; rules: `transactions/sinks.py`.
+
+Who may open a transaction may open one for a sink: any role that is let in. Once a batch is committed, the sink is that role's and
+super users'.
+"""
+
+# ruff: noqa: N815  (the attributes are the JSON properties)
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import Call, json_response, no_content
+from pybroker.admin.calls.routing import route
+from pybroker.admin.transactions.coordinator_routes import BASE, require_enabled
+from pybroker.errors import AdminError, AuthorizationError, TransactionCoordinatorNotFound
+from pybroker.transactions.sinks import MAX_BATCH, MAX_NAME, Asking, Label, home_of
+
+if TYPE_CHECKING:
+    from pybroker.transactions.coordinator import Coordinator
+
+SINK = BASE + "/sinks/{sink}"
+MAX_SHOWN = 1000
+"""Sinks in one answer; `after` brings the next ones."""
+SHOWN_TRANSACTIONS = 100
+END_WAIT_S = 25.0
+"""How long a commit waits for all that take part: less than a client does, so that it learns what goes on."""
+DEFAULT_TIMEOUT_MS = 60_000
+
+
+class OpenBody(msgspec.Struct):
+    """For which batch of the sink, by whom, and how long it may be open. `takeOver`: another writer's sink becomes this one's."""
+
+    batch: int
+    writer: str = ""
+    run: str = ""
+    timeoutMillis: int = DEFAULT_TIMEOUT_MS
+    takeOver: bool = False
+
+
+class CommitBody(msgspec.Struct):
+    """Which transactions, as [most, least], are the batch; without any, the batch is empty."""
+
+    batch: int
+    transactions: list[tuple[int, int]] = []
+    writer: str = ""
+    takeOver: bool = False
+
+
+class AbortBody(msgspec.Struct):
+    """Up to which batch; all without."""
+
+    batch: int | None = None
+
+
+def routes() -> list[Route]:
+    return [
+        route("GET", BASE + "/sinks", list_sinks),
+        route("GET", SINK, get_sink),
+        route("DELETE", SINK, delete_sink, answers={404: "There is no such sink", 409: "It has open transactions"}),
+        route(
+            "POST",
+            SINK + "/open",
+            open_transaction,
+            body=OpenBody,
+            answers={200: "The transaction, or that the batch is committed", 409: "The sink is another writer's"},
+        ),
+        route(
+            "POST",
+            SINK + "/commit",
+            commit,
+            body=CommitBody,
+            answers={
+                200: "The batch is committed, now or before",
+                202: "The batch is committed, and some topics have not been told yet",
+                404: "One of the transactions is not there, so nothing was committed",
+                409: "One of them cannot be committed, or the sink is another writer's: nothing was committed",
+            },
+        ),
+        route("POST", SINK + "/abort", abort, body=AbortBody),
+    ]
+
+
+def _sink_name(call: Call) -> str:
+    name = call.name("sink")
+    require_name("sink", name)
+    return name
+
+
+def require_name(what: str, name: str) -> None:
+    """412 for a name that is too long, or that nobody can see."""
+    if len(name) > MAX_NAME or not name.isprintable():
+        raise AdminError(412, f"The name of a {what} has up to {MAX_NAME} characters, and no control characters")
+
+
+def _require_batch(batch: int) -> None:
+    if not 0 <= batch <= MAX_BATCH:
+        raise AdminError(412, f"batch is {batch}: batches are numbers from 0 to {MAX_BATCH}")
+
+
+def _asking(call: Call) -> Asking:
+    authorization = call.broker.commons.authorization
+    try:
+        authorization.require_superuser(call.role)
+    except AuthorizationError:
+        return Asking(call.role, may_all=False)
+    return Asking(call.role if authorization.enabled else None, may_all=True)
+
+
+async def list_sinks(call: Call) -> Response:
+    """Sinks by their names, from the one behind `after` on: at most 1,000 in one answer."""
+    call.require_superuser()
+    require_enabled(call)
+    after = call.query("after") or ""
+    found: dict[str, Coordinator] = {}
+    for coordinator in call.broker.transactions.running():
+        found |= dict.fromkeys((sink for sink in coordinator.state.sinks() if sink > after), coordinator)
+        await asyncio.sleep(0)
+    names = sorted(found)[:MAX_SHOWN]
+    return json_response({name: _shown(found[name], name, call) for name in names})
+
+
+async def get_sink(call: Call) -> Response:
+    """The last batch that was committed, when, and whose the sink is; and what is open of it."""
+    sink = _sink_name(call)
+    return json_response(_shown(await _existing(call, sink), sink, call))
+
+
+async def _existing(call: Call, sink: str) -> Coordinator:
+    """The coordinator of a sink that is known. 404, and 403 for another role's."""
+    require_enabled(call)
+    try:
+        coordinator = await call.broker.transactions.ready(home_of(sink))
+    except TransactionCoordinatorNotFound:  # not begun: it has no log
+        raise _not_found(sink) from None
+    state = coordinator.state
+    mark, opened = state.marks.get(sink), state.of_sink(sink)
+    if mark is None and not opened:
+        raise _not_found(sink)
+    asking = _asking(call)
+    if not (asking.may(mark.owner) if mark is not None else any(asking.may(each.owner) for each in opened)):
+        raise AdminError(403, f"The sink {sink} is another role's")
+    return coordinator
+
+
+def _not_found(sink: str) -> AdminError:
+    return AdminError(404, f"There is no sink {sink}: no batch of it was committed, and no transaction is open")
+
+
+def _shown(coordinator: Coordinator, sink: str, call: Call) -> dict[str, Any]:
+    mark, opened = coordinator.state.marks.get(sink), coordinator.state.of_sink(sink)
+    shown: dict[str, Any] = {"coordinator": coordinator.id}
+    if mark is not None:
+        shown |= {"lastBatch": mark.batch, "committedTimestamp": mark.marked_ms, "writer": mark.writer}
+        if mark.owner is not None:
+            shown["owner"] = mark.owner
+    now_ms = call.surroundings.clock.wall_ms()
+    shown["openTransactionCount"] = len(opened)
+    shown["openTransactions"] = [
+        {
+            "txnId": str(each.id),
+            "status": str(each.status),
+            "batch": each.label.batch,
+            "writer": each.label.writer,
+            "run": each.label.run,
+            "ageMillis": max(0, now_ms - each.opened_ms),
+        }
+        for each in islice(opened, SHOWN_TRANSACTIONS)
+        if each.label is not None
+    ]
+    return shown
+
+
+async def delete_sink(call: Call) -> Response:
+    """Forget the last batch of a sink: one that comes again is written again. 409 while transactions of it are open."""
+    sink = _sink_name(call)
+    coordinator = await _existing(call, sink)
+    if coordinator.state.of_sink(sink):
+        raise AdminError(
+            409, f"The sink {sink} has open transactions: abort them first (POST .../abort), or wait for their end"
+        )
+    await coordinator.forget_sink(sink)
+    return no_content()
+
+
+async def open_transaction(call: Call) -> Response:
+    """Open a transaction for a batch of a sink, by `most` and `least`; or say that the batch, or a later one, is committed.
+
+    What another run of the writer has left open, up to that batch, is aborted.
+    """
+    sink, body = _sink_name(call), await call.json(OpenBody)
+    require_enabled(call)
+    label = _label(sink, body.batch, body.writer, body.run)
+    coordinator = await call.broker.transactions.of_sink(sink)
+    asking = _asking(call)
+    txn = await coordinator.open_of_sink(label, asking, body.timeoutMillis, takes_over=body.takeOver)
+    if txn is None:
+        return json_response({"isCommitted": True})
+    return json_response({"isCommitted": False, "most": txn.most, "least": txn.least})
+
+
+async def commit(call: Call) -> Response:
+    """Commit the transactions of a batch of a sink as one, and only if neither it nor a later one was committed before.
+
+    What else is open of the sink up to that batch is aborted. A batch that was committed before is answered in the same way, and
+    nothing is committed: `isRepeat`.
+    """
+    sink, body = _sink_name(call), await call.json(CommitBody)
+    require_enabled(call)
+    label = _label(sink, body.batch, body.writer, "")
+    coordinator = await call.broker.transactions.of_sink(sink)
+    for most, least in body.transactions:
+        if most != coordinator.id:
+            raise AdminError(
+                404, f"Transaction ({most},{least}) was not opened for the sink {sink}: nothing was committed"
+            )
+    leasts = [least for _, least in body.transactions]
+    is_new = await coordinator.commit_together(label, leasts, _asking(call), takes_over=body.takeOver)
+    response = json_response({"isRepeat": not is_new, "batch": label.batch})
+    try:
+        async with asyncio.timeout(END_WAIT_S):
+            await coordinator.sink_committed(sink)
+    except TimeoutError:
+        response.status_code = 202
+    return response
+
+
+async def abort(call: Call) -> Response:
+    """Abort what is open of a sink, up to a batch; how many transactions those were. 202 while some topics have not been told."""
+    sink, body = _sink_name(call), await call.json(AbortBody)
+    if body.batch is not None:
+        _require_batch(body.batch)
+    coordinator = await _existing(call, sink)
+    up_to = MAX_BATCH if body.batch is None else body.batch
+    left = len(coordinator.state.left_open(sink, up_to, _asking(call)))
+    try:
+        async with asyncio.timeout(END_WAIT_S):
+            left = await coordinator.abort_of_sink(sink, up_to, _asking(call))
+    except TimeoutError:
+        response = json_response({"aborted": left})
+        response.status_code = 202
+        return response
+    return json_response({"aborted": left})
+
+
+def _label(sink: str, batch: int, writer: str, run: str) -> Label:
+    _require_batch(batch)
+    require_name("writer", writer)
+    require_name("run", run)
+    return Label(sink, batch, writer, run)
