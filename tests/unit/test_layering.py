@@ -320,10 +320,7 @@ AT_THE_EDGE: dict[str, set[str]] = {
     "embedding.thread": {"threading.Thread"},  # with the loop on it
     "surroundings": {"random.SystemRandom"},
     "storage.surroundings": {"random.SystemRandom"},
-    "storage.fault_disk": {
-        "concurrent.futures.ThreadPoolExecutor",
-        "time",
-    },  # stands for a slow device, and for the kernel
+    "storage.fault_disk": {"concurrent.futures.ThreadPoolExecutor", "time"},  # stands for a slow device, and the kernel
     "logs": {"time"},  # the time of a record is that of its writing
     "watchdog": {"time"},  # asks the operating system why the loop stood still
     "auth.basic": {"secrets"},  # a key that lasts as long as the process

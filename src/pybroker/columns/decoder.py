@@ -17,8 +17,8 @@ import pyarrow as pa
 from pybroker.columns.bad_records import BadEntry, BadRecords, CannotDecrypt, CryptoFailureAction, UndecryptableEntry
 from pybroker.columns.message_columns import ERROR_COLUMN, METADATA_TYPES, VALUE, metadata_field
 from pybroker.columns.payloads import DecoderLimits, Opener
-from pybroker.columns.scanner import SCANNER, Scanner
-from pybroker.columns.scanner_layout import ENTRY, MESSAGE, PROPERTY, STATE, Flag, ScanError
+from pybroker.columns.scanner import SCANNER, Scanner, scanned
+from pybroker.columns.scanner_layout import MESSAGE, PROPERTY, STATE, Flag, ScanError
 from pybroker.columns.window import WANTED_BY, ColumnBuilder, Window
 from pybroker.wire.compression import DamagedPayload
 
@@ -120,10 +120,7 @@ class MessageDecoder:
     def decode(self, run: EntryRun) -> Iterator[pa.RecordBatch]:
         """The messages of the run's entries, in order. Raises BadEntry where bad records, or encrypted ones, are to fail."""
         for first, stop in _blocks(run):
-            starts = np.ascontiguousarray(run.starts[first:stop], np.int64)
-            lengths = np.ascontiguousarray(run.lengths[first:stop], np.int64)
-            entries = np.zeros(len(starts), ENTRY)
-            self._scanner.scan_entries(run.data, starts, lengths, entries)
+            entries = scanned(self._scanner, run, first, stop)
             block = _Block(first, entries, [run.data])
             begin = 0
             while begin < len(entries):

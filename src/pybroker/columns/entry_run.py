@@ -25,6 +25,8 @@ class EntryRun:
     data: Buffer
     starts: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int64]
+    hidden: npt.NDArray[np.bool_] | None = None
+    """Which of the entries readers never get (aborted messages, markers of transactions); None: none of them."""
 
     @property
     def entry_count(self) -> int:

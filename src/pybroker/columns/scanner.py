@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from pybroker.columns import python_scanner
-from pybroker.columns.scanner_layout import ENTRY, LAYOUT_VERSION, MESSAGE, PROPERTY, STATE
+from pybroker.columns.scanner_layout import ENTRY, LAYOUT_VERSION, MESSAGE, PROPERTY, STATE, Flag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from typing_extensions import Buffer
 
+    from pybroker.columns.entry_run import EntryRun
     from pybroker.columns.scanner_layout import Int32s, Int64s, Records
 
 
@@ -57,3 +60,18 @@ def _compiled() -> Scanner | None:
 COMPILED = _compiled()
 IS_COMPILED = COMPILED is not None
 SCANNER: Scanner = COMPILED if COMPILED is not None else python_scanner
+
+
+def scanned(scanner: Scanner, run: EntryRun, first: int, stop: int) -> Records:
+    """A record for each of the entries `first` up to but not including `stop` of the run. Hidden ones count as markers: they give
+    no row, and nobody minds what they hold.
+    """
+    starts = np.ascontiguousarray(run.starts[first:stop], np.int64)
+    lengths = np.ascontiguousarray(run.lengths[first:stop], np.int64)
+    entries = np.zeros(len(starts), ENTRY)
+    scanner.scan_entries(run.data, starts, lengths, entries)
+    if run.hidden is not None:
+        hidden = run.hidden[first:stop]
+        entries["flags"][hidden] |= int(Flag.MARKER)
+        entries["error"][hidden] = 0
+    return entries

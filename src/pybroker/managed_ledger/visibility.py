@@ -40,6 +40,13 @@ class Visibility:
             return BitMap()
         return BitMap(entry_ids) & hidden
 
+    def hidden_in(self, ledger_id: int, first_entry_id: int, end_entry_id: int) -> BitMap:
+        """Which of the entries from the first up to but not including the end are hidden; mostly none."""
+        hidden = self.hidden.get(ledger_id)
+        if hidden is None or not hidden.range_cardinality(first_entry_id, end_entry_id):
+            return BitMap()
+        return hidden & BitMap(range(first_entry_id, end_entry_id))
+
     def is_hidden(self, position: Position) -> bool:
         hidden = self.hidden.get(position.ledger_id)
         return hidden is not None and position.entry_id >= 0 and position.entry_id in hidden

@@ -319,8 +319,9 @@ async def _registered(client: Client, target: TopicName, info: SchemaInfo) -> by
 def _entries(run: EntryRun) -> Iterator[tuple[int, bytes]]:
     view = memoryview(run.data).cast("B")
     places = zip(run.starts.tolist(), run.lengths.tolist(), strict=True)
-    for entry_id, (start, length) in enumerate(places, run.first_entry_id):
-        yield entry_id, bytes(view[start : start + length])
+    for index, (start, length) in enumerate(places):
+        if run.hidden is None or not run.hidden[index]:
+            yield run.first_entry_id + index, bytes(view[start : start + length])
 
 
 def _looked_at(receipt: asyncio.Future[EntryId]) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import http.client
 import time
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pybroker.reading.entry_source import DataLoss, EntrySource, ReadingFailed
+from pybroker.reading.hidden_entries import HiddenEntries
 from pybroker.reading.plans import PlanRequest, Plans
 from pybroker.reading.rest import BUSY_STATUSES, FIRST_PAUSE_S, LONGEST_PAUSE_S, Refused, RestClient, Unreachable
 from pybroker.reading.rest_topics import NOT_FOUND, RestTopics, parsed, segments_of
@@ -39,6 +41,7 @@ class RestSource(EntrySource):
         self.rest = RestClient(options)
         self._idle: list[RestClient] = []
         self._plans = Plans(self.rest)
+        self._hidden = HiddenEntries(self._plans)
         self._topics = RestTopics(self.rest)
 
     def partitions(self, topic: str) -> list[str]:
@@ -53,10 +56,21 @@ class RestSource(EntrySource):
         return self._topics.topics(namespace)
 
     def plan(self, topic: str, start: Place | None = None, end: Place | None = None) -> TopicPlan:
-        return self._plans.of([(topic, start, end)])[0]
+        return self.plans([(topic, start, end)])[0]
 
     def plans(self, asked: Sequence[PlanRequest]) -> list[TopicPlan]:
-        return self._plans.of(asked)
+        plans = self._plans.of(asked)
+        for plan in plans:
+            self._hidden.planned(plan)
+        return plans
+
+    def read(self, entries: EntryRange) -> Iterator[EntryRun]:
+        """As `EntrySource.read` says; what readers never get is marked in the runs."""
+        return self._hidden.marked(entries, self.read_stored(entries))
+
+    @abstractmethod
+    def read_stored(self, entries: EntryRange) -> Iterator[EntryRun]:
+        """These entries as they are stored. Raises as `read`."""
 
     def place_at_time(self, topic: str, publish_time_ms: int) -> Place:
         return self._plans.place_at_time(topic, publish_time_ms)
@@ -96,7 +110,7 @@ class RestSource(EntrySource):
 class BulkSource(RestSource):
     """Needs a broker of this project, and nothing else in common with it."""
 
-    def read(self, entries: EntryRange) -> Iterator[EntryRun]:
+    def read_stored(self, entries: EntryRange) -> Iterator[EntryRun]:
         return self.read_in_bulk(entries)
 
 

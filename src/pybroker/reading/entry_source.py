@@ -57,6 +57,8 @@ class EntrySource(ABC):
     def read(self, entries: EntryRange) -> Iterator[EntryRun]:
         """Exactly these entries in order, in runs of some MiB. Raises DataLoss when one of them is gone, ReadingFailed for
         anything else, a slow broker among it: a short read is never taken for the end.
+
+        What readers never get (messages of aborted transactions, markers) is marked in the runs, or left out.
         """
 
     @abstractmethod

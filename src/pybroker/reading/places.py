@@ -49,6 +49,8 @@ class PlannedLedger:
     is_sealed: bool
     points: tuple[SparsePoint, ...] = ()
     """Rising, within the covered entries; pure function of the ledger's content for a sealed one."""
+    hidden: bytes = b""
+    """Which of the covered entries readers never get, as a roaring bitmap in its portable form; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +69,5 @@ class TopicPlan:
     ledgers: tuple[PlannedLedger, ...]
     lost: tuple[str, ...] = ()
     """One sentence with the asked and the found range for each gap; empty when everything asked for is there."""
+    is_held_back: bool = False
+    """It ends in front of the first message of an open transaction, as far as the broker tells."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -116,17 +117,19 @@ def _plan(topic: str, shown: dict[str, Any]) -> TopicPlan:
             each["messageCount"],
             each["isSealed"],
             tuple(SparsePoint(*point) for point in each["points"]),
+            base64.b64decode(each.get("hidden", "")),
         )
         for each in shown.get("ledgers", ())
     )
     start, end, first = (Place(*shown[name]) for name in ("start", "end", "first"))
-    return TopicPlan(topic, start, end, first, ledgers, tuple(shown.get("lost", ())))
+    return TopicPlan(topic, start, end, first, ledgers, tuple(shown.get("lost", ())), shown.get("isHeldBack", False))
 
 
 def _joined(known: TopicPlan, following: TopicPlan) -> TopicPlan:
     return replace(
         known,
         end=following.end,
+        is_held_back=following.is_held_back,
         ledgers=(*known.ledgers, *following.ledgers),
         lost=(*known.lost, *following.lost),
     )

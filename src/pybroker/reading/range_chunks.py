@@ -11,7 +11,8 @@ import numpy as np
 from pybroker.columns.bad_records import CannotDecrypt
 from pybroker.columns.chunks import Chunk, ChunkedMessages, EarlierChunks, LookBack, Mark
 from pybroker.columns.decoder import JoinedMessage
-from pybroker.columns.scanner_layout import ENTRY, Flag
+from pybroker.columns.scanner import scanned
+from pybroker.columns.scanner_layout import Flag
 from pybroker.reading.entry_source import DataLoss
 from pybroker.reading.places import EntryRange, Place
 from pybroker.reading.what_is_left import WhatIsLeft
@@ -178,10 +179,7 @@ class RangeChunks:
         return payload
 
     def _scanned(self, run: EntryRun) -> Records:
-        entries = np.zeros(run.entry_count, ENTRY)
-        starts, lengths = np.ascontiguousarray(run.starts, np.int64), np.ascontiguousarray(run.lengths, np.int64)
-        self._scanner.scan_entries(run.data, starts, lengths, entries)
-        return entries
+        return scanned(self._scanner, run, 0, run.entry_count)
 
 
 def _chunk_of(run: EntryRun, number: int, entry: np.void, view: memoryview) -> Chunk:

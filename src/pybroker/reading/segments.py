@@ -36,7 +36,7 @@ from pybroker.storage.layout.segment import (
 if TYPE_CHECKING:
     from pybroker.columns.entry_run import EntryRun
     from pybroker.reading.options import SourceOptions
-    from pybroker.reading.places import EntryRange, Place, TopicPlan
+    from pybroker.reading.places import EntryRange, TopicPlan
 
 CHUNK_BYTES = 4 << 20
 """Of one run, about; a larger entry makes a larger one."""
@@ -79,9 +79,6 @@ class SegmentSource(RestSource):
         self._ledgers = directory / LEDGERS
         self._leases = Leases(options)
 
-    def plan(self, topic: str, start: Place | None = None, end: Place | None = None) -> TopicPlan:
-        return self.plans([(topic, start, end)])[0]
-
     def plans(self, asked: Sequence[PlanRequest]) -> list[TopicPlan]:
         plans = super().plans(asked)
         places = {
@@ -93,7 +90,7 @@ class SegmentSource(RestSource):
             self._leases.hold(places)
         return plans
 
-    def read(self, entries: EntryRange) -> Iterator[EntryRun]:
+    def read_stored(self, entries: EntryRange) -> Iterator[EntryRun]:
         path = self._ledgers / f"{entries.ledger_id:020d}.ledger"
         with _opened(path) as descriptor:
             if descriptor is not None:

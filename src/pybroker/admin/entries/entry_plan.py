@@ -10,6 +10,7 @@ Bound: one answer holds so many ledgers and points (`PlanBudget`); a topic that 
 from __future__ import annotations
 
 import asyncio
+import base64
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,10 +20,13 @@ from pybroker.model.position import Position
 if TYPE_CHECKING:
     from pybroker.broker.topic.topic import Topic
     from pybroker.managed_ledger.ledger_list import LedgerRow
+    from pybroker.managed_ledger.visibility import Visibility
     from pybroker.storage.ledger_store import LedgerPoint, LedgerStore
 
 POINT_SPACING_BYTES = 1 << 20
 """Of payload, between the points of a plan: what is cut finer costs a task more than it gains."""
+ROW_BYTES = 50
+"""Of what is hidden, that count as much as a point."""
 MAX_PLAN_ROWS = 10_000
 """Ledgers and points in one answer: some milliseconds of the loop, half a megabyte."""
 
@@ -45,8 +49,12 @@ class AskedPlans(msgspec.Struct):
     points: bool = True
 
 
-class LedgerShown(msgspec.Struct):
-    """What the plan covers of a ledger: `firstEntry` up to but not including `endEntry`."""
+class LedgerShown(msgspec.Struct, omit_defaults=True):
+    """What the plan covers of a ledger: `firstEntry` up to but not including `endEntry`.
+
+    `hidden`: those of them that readers never get, messages of aborted transactions and markers, as a roaring bitmap in its
+    portable form, in base64; absent for none. It never changes.
+    """
 
     ledgerId: int
     firstEntry: int
@@ -55,10 +63,11 @@ class LedgerShown(msgspec.Struct):
     messageCount: int
     isSealed: bool
     points: list[LedgerPoint]
+    hidden: str = ""
 
 
 class TopicShown(msgspec.Struct, omit_defaults=True):
-    """The plan of a topic, or why there is none.
+    """The plan of a topic, or why there is none. `isHeldBack`: it ends in front of the first message of an open transaction.
 
     `next`: the answer became too large; the rest is told to who asks again with it as `start`. `placeAtTime`: of the first entry
     that was published at the asked time or later, or the end.
@@ -72,6 +81,7 @@ class TopicShown(msgspec.Struct, omit_defaults=True):
     lost: list[str] = []
     next: Pair | None = None
     placeAtTime: Pair | None = None
+    isHeldBack: bool = False
     status: int = 200
     reason: str = ""
 
@@ -97,15 +107,17 @@ async def plan_of(
     place_at_time = None
     if asked.publishTime is not None:
         place_at_time = tuple(await topic.ledger.find_by_publish_time(asked.publishTime))
-    ledgers = topic.ledger.ledgers
+    ledgers, visibility = topic.ledger.ledgers, topic.ledger.visibility
     # In one turn: rows go on growing, and what grows meanwhile belongs to the next plan.
     # What an open transaction holds back belongs to the plan of when it has ended.
-    first, limit = ledgers.first_position, topic.ledger.visibility.limit
-    durable_end = ledgers.end_position if limit is None else limit
+    first, readable_end = ledgers.first_position, visibility.limit or ledgers.end_position
     start = first if asked.start is None else Position(*asked.start)
-    end = durable_end if asked.end is None else min(Position(*asked.end), durable_end)
+    # Who begins behind that (by time, say) has not gone back when there is nothing for him yet.
+    readable_end = max(readable_end, min(start, ledgers.end_position))
+    end = readable_end if asked.end is None else min(Position(*asked.end), readable_end)
     covered = [_Covered(row, start, end) for row in ledgers.rows()]
     shown = TopicShown(asked.topic, start, end, first, placeAtTime=place_at_time)  # type: ignore[arg-type]
+    shown.isHeldBack = visibility.limit is not None and end >= visibility.limit
     for each in covered:
         if each.first_entry_id >= each.end_entry_id:
             continue
@@ -113,8 +125,8 @@ async def plan_of(
             shown.next = (each.ledger_id, each.first_entry_id)
             shown.end = shown.next
             break
-        shown.ledgers.append(await each.shown(store, with_points=with_points))
-        budget.spend(1 + len(shown.ledgers[-1].points))
+        shown.ledgers.append(await each.shown(store, visibility, with_points=with_points))
+        budget.spend(1 + len(shown.ledgers[-1].points) + len(shown.ledgers[-1].hidden) // ROW_BYTES)
         await asyncio.sleep(0)
     if asked.start is not None:
         shown.lost += lost_sentences(topic, start, Position(*shown.end))
@@ -152,7 +164,7 @@ class _Covered:
         self._size_bytes = row.size_bytes
         self._is_sealed = row.is_sealed
 
-    async def shown(self, store: LedgerStore, *, with_points: bool) -> LedgerShown:
+    async def shown(self, store: LedgerStore, visibility: Visibility, *, with_points: bool) -> LedgerShown:
         """Raises StoreError, NoSuchLedger among it when the ledger was trimmed meanwhile."""
         messages, size_bytes = self._message_count, self._size_bytes
         if self.end_entry_id < self._entry_count:
@@ -177,7 +189,16 @@ class _Covered:
             messages,
             self._is_sealed,
             points,
+            self._hidden(visibility),
         )
+
+    def _hidden(self, visibility: Visibility) -> str:
+        """In front of the limit nothing changes any more, so it does not matter when this is asked."""
+        found = visibility.hidden_in(self.ledger_id, self.first_entry_id, self.end_entry_id)
+        if not found:
+            return ""
+        found.run_optimize()
+        return base64.b64encode(found.serialize()).decode()
 
 
 def _cut(position: Position, row: LedgerRow) -> int:
