@@ -65,7 +65,7 @@ async def test_who_asks_for_many_lists_and_reads_none_has_few_in_memory_and_gets
         await broker.until(lambda: not connection.is_writable)
         await turns()
         assert lists.made < 40, "what the sockets of this machine hold, and two"
-        assert connection.outbound_bytes < 2_500_000
+        assert connection.unsent_bytes < 2_500_000
         assert memory.lists.used_bytes == memory.lists.waiting == 0
         answer = await other.request(Type.GET_TOPICS_OF_NAMESPACE, namespace="public/default")
         assert len(answer["topics"]) == 10_000

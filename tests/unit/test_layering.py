@@ -248,6 +248,7 @@ PURE = (
     "server.handlers.refused",
     "server.outbox_shares",
     "server.handlers.request_limits",
+    "server.holds",
     "storage.cursor_shelf",
     "storage.held_runs",
     "storage.journal_batcher",

@@ -40,8 +40,20 @@ class Peer(ABC):
     """Whether it wants to see what the broker has put in front of entries, and may."""
     memory_waits: MemoryWaits = NO_MEMORY_WAITS
     """Since when it gets or may send nothing for want of memory."""
+    full_since_ms: float | None = None
+    """Since when it takes no messages because it does not read what it was sent, monotonic; None while it takes them."""
     supports_partial_producer: bool = False
     """Whether it can produce to some partitions of a topic only; said by the client, shown in stats."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What it has not taken yet."""
+        return 0
+
+    @property
+    def not_heard_because(self) -> str | None:
+        """Why nothing that it sends is looked at for now, in words; None while it is."""
+        return None
 
     @abstractmethod
     def send_receipts(self, run: SendRun, ledger_id: int, first_entry_id: int) -> None:

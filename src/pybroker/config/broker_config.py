@@ -185,6 +185,7 @@ class BrokerConfig:
     max_unacked_messages_per_consumer: int
     max_unacked_messages_per_subscription: int
     max_unacked_messages_per_broker: int
+    explain_silent_consumer_ms: int
     max_unacked_messages_per_subscription_on_broker_blocked: float
     encryption_require_on_producer: bool
     max_publish_rate_per_topic_in_messages: int
@@ -547,6 +548,7 @@ class BrokerConfig:
         max_unacked_messages_per_consumer: int = 50000,
         max_unacked_messages_per_subscription: int = 200000,
         max_unacked_messages_per_broker: int = 0,
+        explain_silent_consumer_ms: int = 60000,
         max_unacked_messages_per_subscription_on_broker_blocked: float = 0.16,
         encryption_require_on_producer: bool = False,
         max_publish_rate_per_topic_in_messages: int = 0,
@@ -908,6 +910,7 @@ class BrokerConfig:
         assign(self, "max_unacked_messages_per_consumer", max_unacked_messages_per_consumer)
         assign(self, "max_unacked_messages_per_subscription", max_unacked_messages_per_subscription)
         assign(self, "max_unacked_messages_per_broker", max_unacked_messages_per_broker)
+        assign(self, "explain_silent_consumer_ms", explain_silent_consumer_ms)
         assign(self, "max_unacked_messages_per_subscription_on_broker_blocked", max_unacked_messages_per_subscription_on_broker_blocked)
         assign(self, "encryption_require_on_producer", encryption_require_on_producer)
         assign(self, "max_publish_rate_per_topic_in_messages", max_publish_rate_per_topic_in_messages)
@@ -1276,6 +1279,7 @@ _KEYS: Final = (
     KeyInfo("maxUnackedMessagesPerConsumer", "max_unacked_messages_per_consumer", ValueType.INT, 50000, "A Shared or Key_Shared consumer that holds this many unacknowledged messages gets no more. 0: no limit.", minimum=0),
     KeyInfo("maxUnackedMessagesPerSubscription", "max_unacked_messages_per_subscription", ValueType.INT, 200000, "A subscription with this many unacknowledged messages pauses until half of them are acknowledged. 0: no limit.", minimum=0),
     KeyInfo("maxUnackedMessagesPerBroker", "max_unacked_messages_per_broker", ValueType.INT, 0, "The limit over all subscriptions together. 0: no limit.", minimum=0),
+    KeyInfo("explainSilentConsumerMs", "explain_silent_consumer_ms", ValueType.INT, 60000, "A consumer that holds messages and has neither acknowledged nor asked for one for so long is silent to `explain`. 0: never.", minimum=0, dynamic=True),
     KeyInfo("maxUnackedMessagesPerSubscriptionOnBrokerBlocked", "max_unacked_messages_per_subscription_on_broker_blocked", ValueType.FLOAT, 0.16, "Share of that limit from which a subscription is paused when the broker's limit is reached.", minimum=0, maximum=1),
     KeyInfo("encryptionRequireOnProducer", "encryption_require_on_producer", ValueType.BOOL, False, "Every producer must encrypt its messages."),
     KeyInfo("maxPublishRatePerTopicInMessages", "max_publish_rate_per_topic_in_messages", ValueType.INT, 0, "Messages a second that may be published to one topic. 0: no limit.", minimum=0, dynamic=True),

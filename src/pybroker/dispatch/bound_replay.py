@@ -51,6 +51,10 @@ class BoundReplay(Waiting):
         bound = self._bound.get(consumer)
         return 0 if bound is None else _size_bytes(bound)
 
+    def bound_counts(self) -> dict[ConsumerState, int]:
+        """How many wait for each consumer, to look at."""
+        return {consumer: len(bound) for consumer, bound in self._bound.items()}
+
     def unbind_able(self) -> None:
         """What waits for those who can take it waits for anybody."""
         for consumer in [consumer for consumer in self._bound if consumer.can_take()]:

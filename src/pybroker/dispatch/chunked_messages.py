@@ -63,6 +63,11 @@ class ChunkedMessages:
             message = self._by_uuid[chunk.uuid] = ChunkedMessage(consumer, sticky_hash, chunk.chunk_count)
         message.positions.add(position)
 
+    def incomplete(self) -> list[tuple[bytes, ChunkedMessage]]:
+        """Messages of which their consumers had some chunks and not all when they were sent, by uuid, to look at; some of them may
+        be acknowledged, or given back."""
+        return [(uuid, each) for uuid, each in self._by_uuid.items() if len(each.positions) < each.chunk_count]
+
     def unfinished_hashes(self, consumer: ConsumerState) -> set[int]:
         """Hashes of messages of which `consumer` has some chunks and not all."""
         return {

@@ -139,6 +139,21 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         """About how much memory takes what waits."""
         return self._replay.size_bytes + self._set_aside.size_bytes
 
+    @property
+    def newcomers_wait_at(self) -> dict[ConsumerState, Position]:
+        """Who gets only what is in front of a position, to look at; nobody, but in the classic mode."""
+        return self._limits
+
+    def place(self, sticky_hash: int) -> ConsumerState | None:
+        """Who may have entries of this hash now, to look at; None while it drains, or has no owner."""
+        return self._place(sticky_hash)
+
+    @property
+    def look_ahead_entry_limit(self) -> int | None:
+        """At how many waiting entries nothing new is read; None without such a limit."""
+        limit = self._settings.look_ahead_entries(len(self.consumers))
+        return None if limit == _NO_LIMIT else limit
+
     def limit_look_ahead(self, size_bytes: int) -> None:
         """There is so much memory for that now; the setting stays the most. What is listed beyond it stays until it can go."""
         own_bytes = self._settings.look_ahead_bytes

@@ -55,6 +55,16 @@ class MultiConsumerDispatcher(Dispatcher):
         return None
 
     @property
+    def chunked(self) -> ChunkedMessages:
+        """Messages in chunks that are with consumers, to look at."""
+        return self._chunked
+
+    @property
+    def max_unacked_messages(self) -> int:
+        """The limit of the whole subscription, 0 for none."""
+        return self._max_unacked_messages
+
+    @property
     def pending(self) -> PendingAcks:
         """Who holds what, to look at."""
         return self._pending

@@ -213,6 +213,10 @@ class PendingAcks:
         consumer.take_back(messages)
         return taken, sticky_hashes
 
+    def deliveries(self, consumer: ConsumerState) -> list[tuple[int, Sequence[int], int]]:
+        """What `consumer` was sent, as (ledger id, entry ids, time), to look at: some of it may be acknowledged."""
+        return list(self._logs.get(consumer, ()))
+
     def held_by(self, consumer: ConsumerState) -> dict[int, list[int]]:
         """Everything that `consumer` holds, by ledger, each entry once."""
         log = self._logs.get(consumer)

@@ -58,6 +58,10 @@ class SharedDispatcher(MultiConsumerDispatcher):
         """What waits for one consumer and is not listed, to look at."""
         return self._aside
 
+    def bound_entries(self) -> dict[ConsumerState, int]:
+        """How many listed chunks wait for each consumer that has others of their messages, to look at."""
+        return self._replay.bound_counts()
+
     @property
     def look_ahead_size_bytes(self) -> int:
         """About how much memory takes what waits for one consumer each."""

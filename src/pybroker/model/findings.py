@@ -30,40 +30,62 @@ class Code(Enum):
     READ_FAILED = "read-failed", "Stored messages cannot be read; it is tried again."
     TRANSACTION_OPEN = (
         "transaction-open",
-        "An open transaction has messages in the topic; nothing from the first of them on is delivered until it has ended.",
+        "A transaction is open: nothing from its first message on is delivered until it has ended.",
     )
+    MEMORY_BUDGET = "memory-budget", "Others have what memory the broker may use; delivery waits for its turn."
     UNACKED_LIMIT_BROKER = (
         "unacked-limit-broker",
         "The broker holds as many unacknowledged messages as it may, and the subscription more than its share.",
+    )
+    CONSUMER_SILENT = (
+        "consumer-silent",
+        "A connected consumer holds messages, and has long neither acknowledged any nor asked for more.",
     )
     UNACKED_LIMIT_SUBSCRIPTION = (
         "unacked-limit-subscription",
         "The subscription holds as many unacknowledged messages as it may.",
     )
-    UNACKED_LIMIT_CONSUMER = (
-        "unacked-limit-consumer",
-        "A consumer holds as many unacknowledged messages as it may.",
-    )
-    MEMORY_BUDGET = "memory-budget", "Others have what memory the broker may use; delivery waits for its turn."
-    ENTRY_FILTER = "entry-filter", "An entry filter has put the next message off."
-    DISPATCH_RATE = "dispatch-rate", "A dispatch rate is used up."
-    LOOK_AHEAD_FULL = (
-        "look-ahead-full",
-        "As many messages as may wait for keys and consumers do, so nothing new is read for anybody.",
-    )
+    UNACKED_LIMIT_CONSUMER = "unacked-limit-consumer", "A consumer holds as many unacknowledged messages as it may."
     CONNECTION_FULL = (
         "connection-full",
         "A consumer has room for messages, but its connection is full: it does not read.",
+    )
+    CONNECTION_HELD = (
+        "connection-held",
+        "What a client sends is not looked at for now: its messages, acknowledgements and requests for more wait.",
     )
     NO_PERMITS = (
         "no-permits",
         "A consumer's receiver queue is full: its client asks for more when it has processed what it holds.",
     )
+    KEY_DRAINS = (
+        "key-drains",
+        "A key moved to another consumer, which gets it when the one before has acknowledged what it holds of it.",
+    )
+    HASH_WITHOUT_OWNER = "hash-without-owner", "No consumer has asked for the range of hashes that a key falls into."
+    NEWCOMER_WAITS = (
+        "newcomer-waits",
+        "A consumer that joined gets nothing before all is acknowledged that was read until then (classic Key_Shared).",
+    )
+    LOOK_AHEAD_FULL = (
+        "look-ahead-full",
+        "As many messages as may wait for keys and consumers do, so nothing new is read for anybody.",
+    )
+    ENTRY_FILTER = "entry-filter", "An entry filter has put messages off."
+    DISPATCH_RATE = "dispatch-rate", "A dispatch rate is used up."
     CONSUMER_STARTING = (
         "consumer-starting",
         "A consumer has just become the active one and waits until the one before is surely done.",
     )
     READING = "reading", "Messages are being read from the store for longer than usual."
+    CONSUMER_NOT_CONNECTED = "consumer-not-connected", "No consumer of that name is connected to the subscription."
+    CONSUMER_STANDS_BY = "consumer-stands-by", "Another consumer is the active one, and gets everything."
+    HELD_BY_CONSUMER = "held-by-consumer", "A consumer has messages that it has not acknowledged."
+    CHUNKS_MISSING = (
+        "chunks-missing",
+        "A consumer has some chunks of a large message, and the others have not been published.",
+    )
+    DELAYED = "delayed", "Messages wait for their time."
 
 
 @dataclass(frozen=True, slots=True)

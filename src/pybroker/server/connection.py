@@ -29,6 +29,7 @@ from pybroker.errors import (
 )
 from pybroker.model.events import Ack, CommandRefused, Flow, Redeliver, SendRefused, SendRun
 from pybroker.model.position import from_wire
+from pybroker.server import holds
 from pybroker.server.open_producer import OpenProducer
 from pybroker.server.outbox import JOIN_BELOW_BYTES, Outbox
 from pybroker.server.outbox_shares import WATCHED_BYTES
@@ -52,18 +53,6 @@ END_OF_TOPIC_VERSION = 9  # of the protocol, from which on a client knows REACHE
 ACTIVE_CONSUMER_VERSION = 12  # and ACTIVE_CONSUMER_CHANGE
 CLIENTS_WITHOUT_END_OF_TOPIC = "Pulsar-CPP"
 """The C++ client, and Python and Node.js with it, closes its connection at that command, subscribes again, gets it again..."""
-
-
-# Why nothing is read from the socket at the moment: bits, as plain ints since an enum's operators cost more than the work.
-_HOLD_BUDGET = 1  # its share of this turn of the loop is used up
-_HOLD_PENDING_PUBLISHES = 2  # maxPendingPublishRequestsPerConnection
-_HOLD_PUBLISH_MEMORY = 4  # maxMessagePublishBufferSizeInMB, broker-wide
-_HOLD_OUTBOUND = 8  # the client does not read what it is sent
-_HOLD_REQUESTS = 16  # maxConcurrentRequestsPerConnection
-_HOLD_PUBLISH_RATE = 32  # a message waits until a limit on publishing lets it pass
-_HOLD_MANY_IDS = 64  # an ACK or REDELIVER of thousands of ids is being worked off
-_HOLD_STOP = 128  # the broker stops
-_HOLD_WAITS = _HOLD_REQUESTS | _HOLD_PUBLISH_RATE  # may last longer than a client takes to answer a PING
 
 
 class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
@@ -169,7 +158,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self._take(lambda: decoder.feed(data))
         if decoder.has_more or size_bytes >= self.context.read_budget_bytes:
             # libuv would go on reading this socket for up to 32 buffers: others and the journal's completions come first.
-            self._hold(_HOLD_BUDGET)
+            self._hold(holds.BUDGET)
             self.context.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
@@ -179,7 +168,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         if self._decoder.has_more and self.session.state is not SessionState.CLOSED:
             self.context.loop.call_soon(self._go_on)
         else:
-            self._release(_HOLD_BUDGET)
+            self._release(holds.BUDGET)
 
     def _take(self, decode: Callable[[], list[Event]]) -> None:
         """Decode and act: the fault boundary of everything that a client sends."""
@@ -234,7 +223,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.context.report_unsent(self, 0)
         if not self.is_writable:
             self.context.unstalled(self)
-            self._release(_HOLD_OUTBOUND)
+            self._release(holds.OUTBOUND)
             self._set_writable(True)
 
     def _report_unsent(self) -> None:
@@ -246,6 +235,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     def _set_writable(self, is_writable: bool) -> None:
         self.is_writable = is_writable
+        self.full_since_ms = None if is_writable else self.surroundings.clock.monotonic_ms()
         if is_writable:
             self.room_waiters.wake()
         for consumer in self.consumers.values():
@@ -253,9 +243,12 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
                 consumer.set_writable(is_writable)
 
     @property
-    def outbound_bytes(self) -> int:
-        """What the client has not taken yet."""
+    def unsent_bytes(self) -> int:
         return self._outbox.size_bytes
+
+    @property
+    def not_heard_because(self) -> str | None:
+        return next((words for hold, words in holds.IN_WORDS.items() if self._held & hold), None)
 
     def _hold(self, reason: int) -> None:
         if not self._held and not self._transport.is_closing():
@@ -271,11 +264,11 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     def hold_publish_memory(self, is_held: bool) -> None:
         """The broker's bound on unanswered sends is reached, or has room again."""
         self.memory_waits.publishes_since_ms = self.context.now_s() * 1000 if is_held else None
-        (self._hold if is_held else self._release)(_HOLD_PUBLISH_MEMORY)
+        (self._hold if is_held else self._release)(holds.PUBLISH_MEMORY)
 
     def hold_for_stop(self) -> None:
         """The broker stops: nothing more is read."""
-        self._hold(_HOLD_STOP)
+        self._hold(holds.STOP)
 
     def close(self, reason: str) -> None:
         """Write what is queued, then close the connection; nothing of it is read any more."""
@@ -318,7 +311,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
                 return
         self._pending_publishes += len(run.sequence_ids)
         if self._pending_publishes >= self.context.max_pending_publishes:
-            self._hold(_HOLD_PENDING_PUBLISHES)
+            self._hold(holds.PENDING_PUBLISHES)
         if self.context.publish_started(run.size_bytes):
             self.context.hold_publisher(self)
         topic.publish(opened.producer, run)
@@ -326,7 +319,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     def _defer(self, run: SendRun, passing: int, throttle: PublishThrottle) -> SendRun:
         """Read nothing more until the rest of `run` may be published; what of it may be now."""
         self._deferred.append(rows(run, range(passing, len(run.payloads))))
-        self._hold(_HOLD_PUBLISH_RATE)
+        self._hold(holds.PUBLISH_RATE)
         self._held_by = throttle.wait(self)
         return rows(run, range(passing))
 
@@ -334,7 +327,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._held_by = None
         self._take_deferred()
         if self._held_by is None:
-            self._release(_HOLD_PUBLISH_RATE)
+            self._release(holds.PUBLISH_RATE)
 
     def _take_deferred(self) -> None:
         """Go on with what waited; some of it may wait again."""
@@ -345,8 +338,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     def _published(self, count: int, size_bytes: int) -> None:
         """`count` sends were answered: make room."""
         self._pending_publishes -= count
-        if self._held & _HOLD_PENDING_PUBLISHES and self._pending_publishes <= self.context.max_pending_publishes // 2:
-            self._release(_HOLD_PENDING_PUBLISHES)
+        if self._held & holds.PENDING_PUBLISHES and self._pending_publishes <= self.context.max_pending_publishes // 2:
+            self._release(holds.PENDING_PUBLISHES)
         self.context.publish_completed(size_bytes)
 
     def _flow(self, flow: Flow) -> None:
@@ -368,7 +361,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         """Work off the ids slice by slice, a slice a turn; meanwhile nothing else of this client is."""
         self._require_connected(ids.command)
         self._many_ids = ids.slices()
-        self._hold(_HOLD_MANY_IDS)
+        self._hold(holds.MANY_IDS)
         self.context.loop.call_soon(self._go_on_with_ids)
 
     def _go_on_with_ids(self) -> None:
@@ -388,7 +381,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._many_ids = None
         self._take_deferred()
         if self._many_ids is None:
-            self._release(_HOLD_MANY_IDS)
+            self._release(holds.MANY_IDS)
 
     def _redeliver(self, asked: Redeliver) -> None:
         consumer = self.consumers.get(asked.consumer_id)
@@ -409,7 +402,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         weight = 1 + command.ByteSize() // WEIGHED_REQUEST_BYTES
         self._requests += weight
         if self._requests >= self.context.max_concurrent_requests:
-            self._hold(_HOLD_REQUESTS)
+            self._hold(holds.REQUESTS)
         self.tasks.start(self._run(handler.run(self, command), handler.request_id(command), weight), handler.name)
 
     async def _run(self, work: Any, request_id: int, weight: int) -> None:
@@ -425,7 +418,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             # them among it, would leave the connection held for ever.
             self._requests -= weight
             if self._requests <= self.context.max_concurrent_requests // 2:
-                self._release(_HOLD_REQUESTS)
+                self._release(holds.REQUESTS)
 
     def answerable(self, failure: Exception) -> BrokerError:
         """The error that the client is told; what nobody expected is logged here, once."""
@@ -446,7 +439,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
                 self._report_unsent()
             # Reading goes on while a client does not read, or nobody would see it leave; but answers to it are memory, too.
             if not self.is_writable and self._outbox.size_bytes > 2 * self.context.max_outbound_bytes:
-                self._hold(_HOLD_OUTBOUND)
+                self._hold(holds.OUTBOUND)
 
     def forget_producer(self, producer_id: int) -> None:
         """The producer is gone by the broker's will: sends that are on the way are dropped without an answer."""
@@ -568,7 +561,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self._detach_all()
             return False
         timeout_ms = self.context.liveness_timeout_ms
-        if timeout_ms <= 0 or self._held & _HOLD_WAITS:
+        if timeout_ms <= 0 or self._held & holds.WAITS:
             return True  # Its answer would wait behind its messages or requests.
         self.send(replies.PING)
         try:
@@ -589,7 +582,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     def keep_alive_tick(self) -> None:
         """One keep-alive interval has passed."""
-        if not self.is_writable or self._held & _HOLD_WAITS:
+        if not self.is_writable or self._held & holds.WAITS:
             return  # Nothing is read from it, so nothing is heard. Connections that stall are watched by the listener.
         action = self.session.tick()
         if action is KeepAlive.PING:

@@ -193,7 +193,7 @@ class ServerContext:
 
     def stalled(self, connection: Connection) -> None:
         """The client does not read what it is sent."""
-        unsent_bytes, waits = connection.outbound_bytes, connection.memory_waits
+        unsent_bytes, waits = connection.unsent_bytes, connection.memory_waits
         if waits.outboxes_since_ms is None and unsent_bytes < self.most_outbound_bytes:
             waits.outboxes_since_ms = self.now_s() * 1000
         self._stalled[connection] = self.now_s(), unsent_bytes
@@ -207,7 +207,7 @@ class ServerContext:
         """Drop connections that have read nothing for `longest_s`: what waits for them is memory. Slow ones stay."""
         now_s = self.now_s()
         for connection, (since_s, bytes_then) in list(self._stalled.items()):
-            if connection.outbound_bytes < bytes_then:
+            if connection.unsent_bytes < bytes_then:
                 self.stalled(connection)
             elif now_s - since_s > longest_s:
                 connection.abort("the client does not read what it is sent")

@@ -19,6 +19,7 @@ from pybroker.admin.calls.routing import route
 from pybroker.admin.slices import SLICE_MS
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.explain.subscription import explain_subscription
+from pybroker.broker.topic.topic import Topic
 from pybroker.model.findings import Finding, is_waiting
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ async def explain_one(call: Call) -> Response:
     call.require_consume(call.topic_name(), name)
     topic = await existing_any_topic(call)
     subscription = any_subscription_of(topic, name)
-    findings = await _findings(subscription)
+    findings = await _findings(topic, subscription)
     return answer(topic, name, subscription_subject(subscription), findings)
 
 
@@ -57,7 +58,7 @@ async def explain_topic(call: Call) -> Response:
     for name in names[:MAX_SUBSCRIPTIONS]:
         subscription = topic.subscriptions.get(name)
         if subscription is not None:
-            findings = await _findings(subscription)
+            findings = await _findings(topic, subscription)
             shown = [finding.as_short_json() for finding in findings]
             listed.append({"subscription": name, "waiting": is_waiting(findings), "findings": shown})
     document = {
@@ -80,11 +81,11 @@ def subscription_subject(subscription: SubscriptionBase) -> dict[str, Any]:
     }
 
 
-async def _findings(subscription: SubscriptionBase) -> list[Finding]:
+async def _findings(topic: TopicBase, subscription: SubscriptionBase) -> list[Finding]:
     """Of those that keep no messages nothing waits."""
-    if not isinstance(subscription, Subscription):
+    if not isinstance(topic, Topic) or not isinstance(subscription, Subscription):
         return []
-    return await made(explain_subscription(subscription), subscription.surroundings.clock)
+    return await made(explain_subscription(topic, subscription), topic.surroundings.clock)
 
 
 async def made(steps: Steps, clock: Clock) -> list[Finding]:

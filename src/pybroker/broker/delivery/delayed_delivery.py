@@ -104,6 +104,11 @@ class DelayedDelivery(CursorOwner, Stage):
         return len(self._index)
 
     @property
+    def next_due_ms(self) -> int | None:
+        """When the next of them is due, never too late; None when none waits."""
+        return self._index.next_due_ms()
+
+    @property
     def index_size_bytes(self) -> int:
         """About how much memory that takes."""
         return self._index.size_bytes if self._index else 0

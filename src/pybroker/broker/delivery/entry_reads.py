@@ -47,6 +47,15 @@ class EntryReads:
         self._next = self._cursor if compacted is None else compacted
 
     @property
+    def has_more(self) -> bool:
+        """Whether something comes next that may be read, to look at."""
+        if isinstance(self._next, CompactedReads):
+            return self._next.has_more()
+        ledger, cursor = self._cursor.ledger, self._cursor
+        position = cursor.state.first_wanted(cursor.read_position, self._delayed.held_back)
+        return ledger.ledgers.has_entry(position) and ledger.visibility.readable(position, 1) > 0
+
+    @property
     def waits_for_transaction(self) -> bool:
         """Whether there is more, which an open transaction holds back."""
         ledger = self._cursor.ledger

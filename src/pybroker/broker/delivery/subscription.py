@@ -21,6 +21,7 @@ from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.delivery.delayed_delivery import DelayedDelivery
 from pybroker.broker.delivery.dispatchers import new_dispatcher
 from pybroker.broker.delivery.entry_reads import AT_END, NO_MEMORY, EntryReads
+from pybroker.broker.delivery.failed_reads import FailedReads
 from pybroker.broker.delivery.filter_chain import FilterChain
 from pybroker.broker.delivery.look_ahead_share import LookAheadShare
 from pybroker.broker.delivery.markers import Markers
@@ -77,10 +78,10 @@ class Subscription(SubscriptionBase, Pumped):
         self.delayed = DelayedDelivery(topic, name, cursor, self.wake)
         self._look_ahead = LookAheadShare(self._memory)
         self._redelivery_counts = RedeliveryCounts()
-        self._reads = EntryReads(cursor, self.delayed)
+        self.reads = EntryReads(cursor, self.delayed)
         self._is_reading = False
         self.is_resetting = False
-        self._read_failures = 0
+        self.failed_reads = FailedReads(topic, name)
         self._has_moved = False  # since it stopped last
         self._stopped_by = Gate.NO_CONSUMER
         self._stopped_ms = topic.surroundings.clock.monotonic_ms()
@@ -91,7 +92,7 @@ class Subscription(SubscriptionBase, Pumped):
         self.transactions = SubscriptionTransactions(
             topic, name, cursor, self.settle, lambda: self.dispatcher, self._apply
         )
-        self._filters = self._filter_chain()
+        self.filters = self._filter_chain()
         self._stages = self._row_of_stages()
 
     @property
@@ -107,9 +108,9 @@ class Subscription(SubscriptionBase, Pumped):
         return self.cursor.backlog_entries
 
     def filters_changed(self) -> None:
-        chain, before = self._filter_chain(), self._filters
+        chain, before = self._filter_chain(), self.filters
         if (chain and chain.filters) != (before and before.filters):
-            self._filters = chain
+            self.filters = chain
             self._stages = self._row_of_stages()
             self.wake()  # What the ones before put off may go now.
 
@@ -119,7 +120,7 @@ class Subscription(SubscriptionBase, Pumped):
 
     def _row_of_stages(self) -> tuple[Stage, ...]:
         """What entries pass on their way to the dispatcher, by what is in force now."""
-        return (self._markers, self.transactions, self.delayed, *(() if self._filters is None else (self._filters,)))
+        return (self._markers, self.transactions, self.delayed, *(() if self.filters is None else (self.filters,)))
 
     def rates_changed(self) -> None:
         """Go by the dispatch rates that are in force now."""
@@ -187,7 +188,7 @@ class Subscription(SubscriptionBase, Pumped):
             dispatcher = new_dispatcher(
                 self.surroundings.config, kind, self._redelivery_counts, self.topic.name, max(0, max_unacked)
             )
-            self._reads.read_compacted(None)
+            self.reads.read_compacted(None)
             self.cursor.rewind()
         elif dispatcher.kind != kind:
             raise ConsumerBusy(
@@ -274,7 +275,7 @@ class Subscription(SubscriptionBase, Pumped):
         told once it is durable."""
         cursor, dispatcher = self.cursor, self.dispatcher
         before = cursor.mark_delete_position
-        entries, can_move = acknowledgement.apply(what, cursor, dispatcher, self.delayed, self._reads.compacted)
+        entries, can_move = acknowledgement.apply(what, cursor, dispatcher, self.delayed, self.reads.compacted)
         if cursor.mark_delete_position != before:
             self.counters.last_mark_delete_advanced_ms = self.surroundings.clock.wall_ms()
             if dispatcher is not None and dispatcher.follows_mark_delete:
@@ -307,7 +308,7 @@ class Subscription(SubscriptionBase, Pumped):
         assert dispatcher is not None
         if redelivery.rewind:
             self._choose_reads(dispatcher)
-            self._reads.rewind()
+            self.reads.rewind()
         if redelivery.start_later:
             delay_s = self.surroundings.config.active_consumer_failover_delay_time_millis / 1000
             self.surroundings.call_later(delay_s, lambda: self._start(dispatcher))
@@ -325,10 +326,10 @@ class Subscription(SubscriptionBase, Pumped):
         """Somebody else may be active now, who reads compacted or does not."""
         active = dispatcher.active_consumer and dispatcher.active_consumer.peer
         if isinstance(active, Consumer) and active.reads_compacted:
-            if self._reads.compacted is None:
-                self._reads.read_compacted(CompactedReads(self.cursor, self.commons.ledgers.store, self._pass_over))
+            if self.reads.compacted is None:
+                self.reads.read_compacted(CompactedReads(self.cursor, self.commons.ledgers.store, self._pass_over))
         else:
-            self._reads.read_compacted(None)
+            self.reads.read_compacted(None)
 
     def limit_unacked(self) -> None:
         """Other limits of unacknowledged messages may be in force: who is below them goes on."""
@@ -408,7 +409,7 @@ class Subscription(SubscriptionBase, Pumped):
             self.throttle.cut(plan, dispatcher)
         if plan.replay is None and plan.scan is None:
             plan.max_bytes = min(plan.max_bytes, self._memory.delivery_bytes)
-        runs = self._reads.cached(plan)
+        runs = self.reads.cached(plan)
         if runs is None:
             return self._start_read(plan)
         if runs is AT_END or runs is NO_MEMORY:
@@ -417,7 +418,7 @@ class Subscription(SubscriptionBase, Pumped):
                 return self._carry_out(scan, dispatcher)
             if runs is NO_MEMORY:
                 return Gate.MEMORY
-            return Gate.TRANSACTION if self._reads.waits_for_transaction else Gate.AT_END
+            return Gate.TRANSACTION if self.reads.waits_for_transaction else Gate.AT_END
         for run in runs:
             self._assign_run(plan, run)
         if plan.scan is not None and not runs:
@@ -435,7 +436,7 @@ class Subscription(SubscriptionBase, Pumped):
         limit = self.commons.broker_unacked_limit
         if limit is not None and limit.is_stopped(self):
             return Gate.UNACKED_BROKER
-        if self._filters is not None and self._filters.is_waiting:
+        if self.filters is not None and self.filters.is_waiting:
             return Gate.FILTER
         if self.throttle is not None and not self.throttle.allows_read():
             return Gate.RATE
@@ -474,14 +475,14 @@ class Subscription(SubscriptionBase, Pumped):
     def _start_read(self, plan: ReadPlan) -> Gate:
         self._is_reading = True
         self.topic.tasks.start(self._read(plan), f"read {self.name}")
-        return Gate.READ_FAILED if self._read_failures else Gate.READING
+        return Gate.READ_FAILED if self.failed_reads.count else Gate.READING
 
     async def _read(self, plan: ReadPlan) -> None:
         """The part of the pump that needs the disk."""
         dispatcher = self.dispatcher
         assert dispatcher is not None
         try:
-            async for run in self._reads.stored(plan):
+            async for run in self.reads.stored(plan):
                 if dispatcher is not self.dispatcher or dispatcher.is_void(plan):
                     break
                 if run is None:
@@ -489,18 +490,18 @@ class Subscription(SubscriptionBase, Pumped):
                 else:
                     self._assign_run(plan, run)
             if dispatcher is not self.dispatcher or dispatcher.is_void(plan):
-                self._reads.rewind()  # It went back while the read, which has advanced it, was under way.
-            self._read_failures = 0
+                self.reads.rewind()  # It went back while the read, which has advanced it, was under way.
+            self.failed_reads.succeeded()
         except StoreError as error:
             dispatcher.give_back(plan)
             damage = damaged_entries.lasting_damage(self.cursor, error)
             if damage is not None and self._go_behind(damage):
-                self._read_failures = 0
+                self.failed_reads.succeeded()
             else:
                 self._read_failed(error, is_lasting=damage is not None)
         finally:
             self._is_reading = False
-        if not self._read_failures:
+        if not self.failed_reads.count:
             self.wake()
 
     def _go_behind(self, damage: DamagedEntries) -> bool:
@@ -516,18 +517,12 @@ class Subscription(SubscriptionBase, Pumped):
 
     def _read_failed(self, error: StoreError, *, is_lasting: bool) -> None:
         """Try again after a while, with consumers at it: what cannot be read is not passed over silently."""
-        self._read_failures += 1
         self._stopped_at(Gate.READ_FAILED)
-        if self._read_failures == 1:
-            remedy = (
-                "; autoSkipNonRecoverableData=true goes on behind it, so does skipping by hand" if is_lasting else ""
-            )
-            logs.error("read.failed", topic=self.topic.name, subscription=self.name, error=f"{error}{remedy}")
-        self.surroundings.call_later(self.commons.read_retry_delay_s(self._read_failures), self.wake)
+        self.surroundings.call_later(self.failed_reads.failed(error, is_lasting=is_lasting), self.wake)
 
     def _assign_run(self, plan: ReadPlan, run: EntryRun) -> None:
         """Hand what was read to the dispatcher, and tell it how far a scan is."""
-        entries = self._reads.undelivered(run)
+        entries = self.reads.undelivered(run)
         dispatcher = self.dispatcher
         assert dispatcher is not None
         for stage in self._stages:
@@ -539,7 +534,7 @@ class Subscription(SubscriptionBase, Pumped):
             self._assign(plan, entries)
         if plan.scan is not None:
             end = Position(run.ledger_id, run.first_entry_id + len(run.payloads))
-            next_position = self._reads.next_to_scan(end)
+            next_position = self.reads.next_to_scan(end)
             dispatcher.scanned(plan, next_position or end, is_at_end=next_position is None)
 
     def _add_columns(self, dispatcher: Dispatcher, entries: AssignInput) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 from pybroker.model.findings import Finding
@@ -15,6 +15,8 @@ Steps = Generator[None, None, list[Finding]]
 
 LISTED = 10
 """How many of a kind a finding names; it says how many more there are."""
+PIECE = 200
+"""How many objects are looked at between two pauses."""
 
 
 def at_once(steps: Steps) -> list[Finding]:
@@ -54,3 +56,9 @@ def duration(milliseconds: float) -> str:
 def counted(count: int, noun: str, plural: str | None = None) -> str:
     """`1 message`, `2,000 messages`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def names(of: Sequence[str]) -> str:
+    """`a, b, c` and 4 more."""
+    listed = ", ".join(of[:3])
+    return listed if len(of) <= 3 else f"{listed} and {len(of) - 3:,} more"

@@ -1,77 +1,71 @@
-"""Why a subscription gets nothing while messages wait for it."""
+"""Why a subscription gets nothing while messages wait for it.
+
+First what stops all of it, whoever a message is for: then consumers do not matter. Otherwise the consumers that cannot take what
+waits for them, and the keys that are held back.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pybroker.broker.explain import actions
-from pybroker.broker.explain.steps import Steps, counted, for_long, wall_ms
-from pybroker.dispatch.gates import Gate
-from pybroker.model.findings import Code, Finding, ordered
+from pybroker.broker.explain import beside, consumers, keys
+from pybroker.broker.explain.consumers import consumer_of
+from pybroker.broker.explain.steps import Steps
+from pybroker.broker.explain.stops import STOP_ALL, no_consumers, what_stops_all
+from pybroker.broker.explain.waiting import Waiting, waiting_of
+from pybroker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.dispatch.shared import SharedDispatcher
+from pybroker.model.findings import ordered
 
 if TYPE_CHECKING:
+    from pybroker.broker.delivery.consumer import Consumer
     from pybroker.broker.delivery.subscription import Subscription
-
-CODES = {
-    Gate.CLOSED: Code.SUBSCRIPTION_CLOSED,
-    Gate.STARTING: Code.CONSUMER_STARTING,
-    Gate.NO_PERMITS: Code.NO_PERMITS,
-    Gate.CONNECTION_FULL: Code.CONNECTION_FULL,
-    Gate.UNACKED_CONSUMER: Code.UNACKED_LIMIT_CONSUMER,
-    Gate.UNACKED_SUBSCRIPTION: Code.UNACKED_LIMIT_SUBSCRIPTION,
-    Gate.UNACKED_BROKER: Code.UNACKED_LIMIT_BROKER,
-    Gate.LOOK_AHEAD: Code.LOOK_AHEAD_FULL,
-    Gate.FILTER: Code.ENTRY_FILTER,
-    Gate.RATE: Code.DISPATCH_RATE,
-    Gate.TRANSACTION: Code.TRANSACTION_OPEN,
-    Gate.MEMORY: Code.MEMORY_BUDGET,
-    Gate.READ_FAILED: Code.READ_FAILED,
-}
+    from pybroker.broker.topic.topic import Topic
+    from pybroker.dispatch.consumer_state import ConsumerState
 
 
-def explain_subscription(subscription: Subscription) -> Steps:
+def explain_subscription(topic: Topic, subscription: Subscription) -> Steps:
     """What holds its messages up, the first thing to mend first; nothing where all is well."""
-    yield
-    return ordered(_of_stored(subscription))
+    waiting = waiting_of(subscription)
+    found = beside.transaction_open(topic)
+    if waiting:
+        found += yield from _of_waiting(subscription, waiting)
+    elif subscription.consumers:
+        found += yield from consumers.of_silent(subscription, list(subscription.consumers), waits=False)
+    found += beside.delayed(subscription)
+    if subscription.consumers and not waiting.has_unread:
+        found += yield from beside.chunks_missing(subscription)
+    return ordered(found)
 
 
-def _of_stored(subscription: Subscription) -> list[Finding]:
-    clock = subscription.surroundings.clock
-    waiting = waiting_entries(subscription)
-    if not waiting:
-        return []
+def _of_waiting(subscription: Subscription, waiting: Waiting) -> Steps:
     if not subscription.consumers:
-        since_ms = subscription.last_active_ms
-        return [
-            Finding(
-                Code.NO_CONSUMERS,
-                f"{counted(waiting, 'entry waits', 'entries wait')} and no consumer is connected"
-                f"{for_long(since_ms, clock)}.",
-                since_ms=since_ms,
-                evidence={"waitingEntries": waiting, "backlogEntries": subscription.backlog_entries},
-                actions=(
-                    actions.skip_all(subscription.topic.name, subscription.name),
-                    actions.delete_subscription(subscription.topic.name, subscription.name),
-                ),
-            )
-        ]
-    standstill = subscription.standstill
-    if standstill is None or standstill.gate not in CODES:
-        return []
-    since_ms = wall_ms(standstill.since_ms, clock)
-    return [
-        Finding(
-            CODES[standstill.gate],
-            f"{counted(waiting, 'entry waits', 'entries wait')}{for_long(since_ms, clock)}: {standstill.gate.value}.",
-            since_ms=since_ms,
-            evidence={"waitingEntries": waiting, "backlogEntries": subscription.backlog_entries},
-        )
-    ]
-
-
-def waiting_entries(subscription: Subscription) -> int:
-    """Entries that no consumer has and that are not delayed: about, where some of those that were passed are set aside."""
-    cursor = subscription.cursor
-    ledgers = cursor.ledger.ledgers
-    unread = ledgers.entries_after(ledgers.previous_position(cursor.read_position))
-    return unread + subscription.replay_entry_count
+        return [no_consumers(subscription, waiting)]
+    stops = what_stops_all(subscription, waiting)
+    found = list(stops)
+    dispatcher = subscription.dispatcher
+    waits_for: dict[ConsumerState, int] = {}
+    suspects: list[ConsumerState] = []
+    if isinstance(dispatcher, KeySharedDispatcher):
+        held = yield from keys.held_back(dispatcher)
+        found += yield from keys.of_hashes(subscription, dispatcher, held)
+        waits_for = dict(held.for_consumers)
+        holders = {dispatcher.draining.holder(each.sticky_hash) for each in held.draining}
+        suspects = [holder for holder in holders if holder is not None]
+    elif isinstance(dispatcher, SharedDispatcher):
+        waits_for = {**dict.fromkeys(dispatcher.aside, 1), **dispatcher.bound_entries()}
+    stuck: list[tuple[Consumer, int]] = []
+    if dispatcher is not subscription.dispatcher:
+        return found  # Everybody left meanwhile.
+    only_put_off = not waiting.has_unread and not waiting.is_listed
+    if not only_put_off and not any(finding.code in STOP_ALL for finding in stops):
+        stuck = consumers.stuck_consumers(subscription, waits_for)
+        found += yield from consumers.of_stuck(subscription, stuck, waiting.entries)
+    if dispatcher is not None and dispatcher.blocked:
+        in_the_way = set(subscription.consumers)
+    else:
+        in_the_way = {*(each for each, _ in stuck), *map(consumer_of, suspects)}
+    others = [each for each in subscription.consumers if each not in in_the_way]
+    found += yield from consumers.of_silent(subscription, list(in_the_way), waits=True)
+    found += yield from consumers.of_silent(subscription, others, waits=False)
+    return found

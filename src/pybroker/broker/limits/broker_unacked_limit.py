@@ -7,6 +7,7 @@ them. A stopped one goes on once it is down to half of its share, and all do onc
 from __future__ import annotations
 
 from collections.abc import Hashable
+from heapq import nlargest
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -19,14 +20,18 @@ class BrokerUnackedLimit(Generic[K]):
         """`share`: the part of the limit that one subscription may always hold."""
         assert max_messages > 0
         self.total = 0
-        self._max_messages = max_messages
-        self._max_share = max(1, int(max_messages * share))
+        self.max_messages = max_messages
+        self.max_share = max(1, int(max_messages * share))
         self._held: dict[K, int] = {}
         self._stopped: dict[K, None] = {}
         self._is_exceeded = False
 
     def is_stopped(self, subscription: K) -> bool:
         return subscription in self._stopped
+
+    def most(self, count: int) -> list[tuple[K, int]]:
+        """The `count` that hold most, and how many messages, to look at."""
+        return nlargest(count, self._held.items(), key=lambda each: each[1])
 
     def report(self, subscription: K, unacked_messages: int) -> list[K]:
         """`subscription` holds so many now; whom that lets go on."""
@@ -35,18 +40,18 @@ class BrokerUnackedLimit(Generic[K]):
             self._held[subscription] = unacked_messages
         self.total += unacked_messages - before
         if not self._is_exceeded:
-            if self.total >= self._max_messages:
+            if self.total >= self.max_messages:
                 self._is_exceeded = True
-                self._stopped = dict.fromkeys(each for each, held in self._held.items() if held > self._max_share)
+                self._stopped = dict.fromkeys(each for each, held in self._held.items() if held > self.max_share)
             return []
-        if self.total <= self._max_messages // 2:
+        if self.total <= self.max_messages // 2:
             self._is_exceeded = False
             released = list(self._stopped)
             self._stopped = {}
             return released
-        if unacked_messages > self._max_share:
+        if unacked_messages > self.max_share:
             self._stopped[subscription] = None
-        elif subscription in self._stopped and unacked_messages <= self._max_share // 2:
+        elif subscription in self._stopped and unacked_messages <= self.max_share // 2:
             del self._stopped[subscription]
             return [subscription]
         return []

@@ -95,6 +95,18 @@ class DispatchThrottle:
             subscription.surroundings.call_later(wait_ms / 1000, self._waited)
         return False
 
+    def used_up(self) -> list[tuple[DispatchRateLimit, str, float]]:
+        """The limits that let nothing pass now, to look at: of messages or bytes, and in how many milliseconds they do."""
+        now_ms = self._subscription.surroundings.clock.monotonic_ms()
+        found: list[tuple[DispatchRateLimit, str, float]] = []
+        for limit in self._limits:
+            messages, size_bytes = limit.allowance(now_ms)
+            if messages <= 0:
+                found.append((limit, "messages", limit.wait_ms()))
+            if size_bytes <= 0:
+                found.append((limit, "bytes", limit.wait_ms()))
+        return found
+
     def _count(self, allowances: list[tuple[float, float]]) -> None:
         events = self._subscription.counters.throttled_events
         for limit, (messages, size_bytes) in zip(self._limits, allowances, strict=True):

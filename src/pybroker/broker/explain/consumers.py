@@ -1,0 +1,263 @@
+"""What keeps a consumer from getting more, what it holds, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from pybroker.broker.explain import actions
+from pybroker.broker.explain.steps import LISTED, PIECE, counted, duration, for_long, names, wall_ms
+from pybroker.dispatch.gates import Gate
+from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
+from pybroker.model.findings import Code, Finding
+from pybroker.model.position import Position
+
+if TYPE_CHECKING:
+    from pybroker.broker.delivery.consumer import Consumer
+    from pybroker.broker.delivery.subscription import Subscription
+    from pybroker.dispatch.consumer_state import ConsumerState
+
+IDS_LISTED = 5
+"""How many message ids are named of what one consumer holds, or of one key."""
+
+_CODES = {
+    Gate.NO_PERMITS: Code.NO_PERMITS,
+    Gate.CONNECTION_FULL: Code.CONNECTION_FULL,
+    Gate.UNACKED_CONSUMER: Code.UNACKED_LIMIT_CONSUMER,
+}
+
+
+def consumer_of(state: ConsumerState) -> Consumer:
+    return cast("Consumer", state.peer)
+
+
+def reference(consumer: Consumer) -> dict[str, Any]:
+    """Which consumer is meant: names may repeat, an id is one of its connection's."""
+    return {"name": consumer.name, "id": consumer.consumer_id, "address": consumer.peer.address}
+
+
+def described(consumer: Consumer) -> dict[str, Any]:
+    """What is known of it, with the times since 1970, None for what never was."""
+    subscription = cast("Subscription", consumer.subscription)
+    state, counters, peer = consumer.state, consumer.counters, consumer.peer
+    shown = reference(consumer) | {
+        "permits": state.permits,
+        "unackedMessages": state.unacked_messages,
+        "connectedAt": consumer.connected_since_ms,
+        "lastAskedAt": counters.last_consumed_flow_ms or None,
+        "lastAcknowledgedAt": counters.last_acked_ms or None,
+        "lastSentAt": counters.last_consumed_ms or None,
+        "heldSince": held_since_ms(subscription, consumer),
+        "clientVersion": peer.client_version,
+    }
+    if state.max_unacked_messages:
+        shown["maxUnackedMessages"] = state.max_unacked_messages
+    if not state.writable:
+        shown["unsentBytes"] = peer.unsent_bytes
+    if peer.not_heard_because is not None:
+        shown["notHeardBecause"] = peer.not_heard_because
+    return shown
+
+
+def stuck_consumers(subscription: Subscription, waits_for: Mapping[ConsumerState, int]) -> list[tuple[Consumer, int]]:
+    """Those that cannot take what waits for them and for nobody else, with how many entries that are, as far as they are listed.
+
+    `waits_for`: what is listed for single consumers; while nobody can take anything, all keep it waiting.
+    """
+    dispatcher = subscription.dispatcher
+    assert dispatcher is not None
+    active = dispatcher.active_consumer
+    candidates = list(subscription.consumers) if active is None else [consumer_of(active)]
+    stuck = [each for each in candidates if not each.state.can_take()]
+    if len(stuck) < len(candidates):
+        stuck = [each for each in stuck if each.state in waits_for]
+    return [(each, waits_for.get(each.state, 0)) for each in stuck]
+
+
+def of_stuck(
+    subscription: Subscription, stuck: Sequence[tuple[Consumer, int]], waiting_entries: int
+) -> Generator[None, None, list[Finding]]:
+    """Why these get nothing, a finding for each kind of reason."""
+    groups: dict[Code, list[tuple[Consumer, int]]] = {}
+    for index, (consumer, listed) in enumerate(stuck):
+        code = _CODES[consumer.state.gate()]
+        if code is not Code.CONNECTION_FULL and consumer.peer.not_heard_because is not None:
+            code = Code.CONNECTION_HELD
+        groups.setdefault(code, []).append((consumer, listed))
+        if index % PIECE == PIECE - 1:
+            yield
+    return [_stuck(subscription, code, group, waiting_entries) for code, group in groups.items()]
+
+
+def _stuck(subscription: Subscription, code: Code, group: list[tuple[Consumer, int]], waiting_entries: int) -> Finding:
+    clock = subscription.surroundings.clock
+    group = sorted(group, key=lambda each: stuck_since_ms(code, each[0]))
+    since_ms = stuck_since_ms(code, group[0][0])
+    entries = sum(listed for _, listed in group) or waiting_entries
+    first = group[0][0]
+    why = {
+        Code.NO_PERMITS: "{} no room for more messages{}: {} asks for more when it has processed what it holds",
+        Code.CONNECTION_FULL: "{} not read from the connection{}: {} gets nothing until it does",
+        Code.CONNECTION_HELD: "{} not been heard{}, because " + str(first.peer.not_heard_because),
+        Code.UNACKED_LIMIT_CONSUMER: "{} as many unacknowledged messages as one consumer may hold{}: {} gets more when"
+        " half of them are acknowledged",
+    }[code]
+    has = "has" if len(group) == 1 else "have"
+    said = why.format(has, for_long(since_ms, clock), "it" if len(group) == 1 else "each")
+    held = f" ({first.state.unacked_messages:,} unacknowledged)" if first.state.unacked_messages else ""
+    subject = f"Consumer {first.name}{held}" if len(group) == 1 else f"{len(group):,} consumers"
+    evidence: dict[str, Any] = {
+        "waitingEntries": entries,
+        "consumers": [
+            described(each) | {"waitingEntries": listed or None, "since": stuck_since_ms(code, each)}
+            for each, listed in group[:LISTED]
+        ],
+        "moreConsumers": max(0, len(group) - LISTED),
+    }
+    suggested = [actions.explain_consumer(first)]
+    if code is Code.UNACKED_LIMIT_CONSUMER:
+        limit = first.state.max_unacked_messages
+        evidence["limit"] = limit
+        suggested.append(actions.show_unacked(first))
+        suggested.append(
+            actions.set_policy(
+                subscription.topic.name,
+                "maxUnackedMessagesOnConsumer",
+                2 * limit,
+                f"Let each consumer hold {2 * limit:,} messages instead of {limit:,}",
+            )
+        )
+    suggested.append(actions.disconnect(first))
+    several = "" if len(group) == 1 else f" ({names([each.name for each, _ in group])})"
+    return Finding(
+        code,
+        f"{subject}{several} {said}; {counted(entries, 'entry waits', 'entries wait')}.",
+        since_ms=since_ms,
+        evidence=evidence,
+        actions=suggested,
+    )
+
+
+def stuck_since_ms(code: Code, consumer: Consumer) -> int:
+    """Since when that is so. Only a delivery uses up permits or reaches the limit, and none comes behind that one."""
+    if code is Code.CONNECTION_FULL and consumer.peer.full_since_ms is not None:
+        return wall_ms(consumer.peer.full_since_ms, consumer.subscription.surroundings.clock)
+    return consumer.counters.last_consumed_ms or consumer.connected_since_ms
+
+
+# --- silent ones -----------------------------------------------------------------------------------------------------
+
+
+def silent_since_ms(subscription: Subscription, consumer: Consumer) -> int | None:
+    """When it last gave a sign of life, if it holds messages and gave none for too long since; None for all others."""
+    silent_ms = subscription.surroundings.config.explain_silent_consumer_ms
+    counters = consumer.counters
+    if not silent_ms or not counters.last_consumed_ms or not _holds_something(subscription, consumer):
+        return None
+    sign_ms = max(consumer.connected_since_ms, counters.last_acked_ms, counters.last_consumed_flow_ms)
+    # What it was sent just now it may be at work on, however long it had nothing to do before.
+    latest_ms = max(sign_ms, counters.last_consumed_ms)
+    return sign_ms if subscription.surroundings.clock.wall_ms() - latest_ms >= silent_ms else None
+
+
+def _holds_something(subscription: Subscription, consumer: Consumer) -> bool:
+    dispatcher = subscription.dispatcher
+    if isinstance(dispatcher, MultiConsumerDispatcher):
+        return consumer.state.unacked_messages > 0
+    is_active = dispatcher is not None and dispatcher.active_consumer is consumer.state
+    return is_active and subscription.cursor.read_position > subscription.cursor.first_unacked_position
+
+
+def of_silent(
+    subscription: Subscription, candidates: Sequence[Consumer], *, waits: bool
+) -> Generator[None, None, list[Finding]]:
+    """Which of these are silent: one finding for all."""
+    silent: list[tuple[int, Consumer]] = []
+    for index, consumer in enumerate(candidates):
+        since_ms = silent_since_ms(subscription, consumer)
+        if since_ms is not None and not consumer.is_closed:
+            silent.append((since_ms, consumer))
+        if index % PIECE == PIECE - 1:
+            yield
+    if not silent:
+        return []
+    silent.sort(key=lambda each: each[0])
+    since_ms, first = silent[0]
+    asleep = duration(subscription.surroundings.clock.wall_ms() - since_ms)
+    if len(silent) == 1:
+        held = counted(first.state.unacked_messages, "message") if first.state.unacked_messages else "messages"
+        sentence = f"Consumer {first.name} is connected, holds {held}, and has neither acknowledged nor asked for one for {asleep}."
+    else:
+        sentence = (
+            f"{len(silent):,} consumers ({names([each.name for _, each in silent])}) are connected, hold messages, and have"
+            f" neither acknowledged nor asked for one, the first for {asleep}."
+        )
+    finding = Finding(
+        Code.CONSUMER_SILENT,
+        sentence,
+        waits=waits,
+        since_ms=since_ms,
+        evidence={
+            "consumers": [described(each) | {"since": each_ms} for each_ms, each in silent[:LISTED]],
+            "moreConsumers": max(0, len(silent) - LISTED),
+            "silentAfterMs": subscription.surroundings.config.explain_silent_consumer_ms,
+        },
+        actions=(actions.show_unacked(first), actions.disconnect(first)),
+    )
+    return [finding]
+
+
+# --- what one holds --------------------------------------------------------------------------------------------------
+
+
+def held_since_ms(subscription: Subscription, consumer: Consumer) -> int | None:
+    """When the oldest delivery came to it of which it holds something; None when it holds nothing, or nobody tracks it."""
+    dispatcher = subscription.dispatcher
+    if isinstance(dispatcher, MultiConsumerDispatcher):
+        return dispatcher.pending.oldest_delivered_ms(consumer.state)
+    return None
+
+
+def of_held(subscription: Subscription, consumer: Consumer) -> Generator[None, None, list[Finding]]:
+    """What a consumer holds, which is nothing bad by itself."""
+    dispatcher = subscription.dispatcher
+    if not _holds_something(subscription, consumer):
+        return []
+    clock = subscription.surroundings.clock
+    if not isinstance(dispatcher, MultiConsumerDispatcher):
+        cursor = subscription.cursor
+        first, last = cursor.first_unacked_position, cursor.read_position
+        entries = cursor.ledger.ledgers.entries_between(first, last)
+        return [
+            Finding(
+                Code.HELD_BY_CONSUMER,
+                f"Consumer {consumer.name} was sent everything up to {cursor.ledger.ledgers.previous_position(last)}, and the"
+                f" first that it has not acknowledged is {first}.",
+                waits=False,
+                evidence={"consumer": reference(consumer), "firstUnacked": str(first), "entries": entries},
+            )
+        ]
+    since_ms = held_since_ms(subscription, consumer)
+    ids: list[str] = []
+    looked_at = 0
+    for ledger_id, entry_ids, _ in dispatcher.pending.deliveries(consumer.state):
+        for entry_id in entry_ids:
+            looked_at += 1
+            if not looked_at % PIECE:
+                yield
+            position = Position(ledger_id, entry_id)
+            if len(ids) < IDS_LISTED and dispatcher.pending.holder(position) is consumer.state:
+                ids.append(str(position))
+        if len(ids) >= IDS_LISTED:
+            break
+    messages = consumer.state.unacked_messages
+    return [
+        Finding(
+            Code.HELD_BY_CONSUMER,
+            f"Consumer {consumer.name} holds {counted(messages, 'message')}, the oldest{for_long(since_ms, clock)}.",
+            waits=False,
+            since_ms=since_ms,
+            evidence={"consumer": reference(consumer), "unackedMessages": messages, "messageIds": ids},
+            actions=(actions.show_unacked(consumer), actions.disconnect(consumer)),
+        )
+    ]

@@ -1,0 +1,221 @@
+"""Key_Shared: which keys wait, and because of whom; and where one key goes.
+
+What a subscription holds back is looked at hash by hash (several keys may share one), each as it is at that moment.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Generator, Mapping
+from heapq import nlargest
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pybroker.broker.explain import actions
+from pybroker.broker.explain.consumers import IDS_LISTED, consumer_of, reference
+from pybroker.broker.explain.steps import LISTED, PIECE, counted, for_long
+from pybroker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.model.findings import Code, Finding
+from pybroker.model.position import Position
+
+if TYPE_CHECKING:
+    from pybroker.broker.delivery.subscription import Subscription
+    from pybroker.dispatch.consumer_state import ConsumerState
+    from pybroker.dispatch.pending_acks import PendingAcks
+
+
+class WaitingHash(NamedTuple):
+    """What waits of one hash that nobody may have now: listed entries, whether there is more, since when."""
+
+    sticky_hash: int
+    entries: int
+    has_more: bool
+    since_ms: int | None
+
+
+class HeldBack:
+    """What a Key_Shared subscription holds back, by what is in the way."""
+
+    def __init__(self) -> None:
+        self.for_consumers: Counter[ConsumerState] = Counter()
+        """Listed entries of those that cannot take them, and one for what is set aside."""
+        self.newcomers: Counter[ConsumerState] = Counter()
+        self.draining: list[WaitingHash] = []
+        self.without_owner: list[WaitingHash] = []
+
+    def add(self, dispatcher: KeySharedDispatcher, hash_: WaitingHash) -> None:
+        place = dispatcher.place(hash_.sticky_hash)
+        if place is None:
+            is_draining = dispatcher.draining.holder(hash_.sticky_hash) is not None
+            (self.draining if is_draining else self.without_owner).append(hash_)
+        elif place in dispatcher.newcomers_wait_at:
+            self.newcomers[place] += max(1, hash_.entries)
+        elif not place.can_take():
+            self.for_consumers[place] += max(1, hash_.entries)
+
+
+def held_back(dispatcher: KeySharedDispatcher, only: int | None = None) -> Generator[None, None, HeldBack]:
+    """What is held back, or of one hash alone."""
+    found = HeldBack()
+    waiting, set_aside = dispatcher.waiting.waiting, dispatcher.set_aside
+    hashes = list({*waiting, *set_aside.hashes}) if only is None else [only]
+    for index, sticky_hash in enumerate(hashes):
+        listed = waiting.get(sticky_hash)
+        has_more = sticky_hash in set_aside
+        if listed is not None or has_more:
+            entries = 0 if listed is None else listed.count
+            since_ms = None if listed is None or not listed.since_ms else int(listed.since_ms)
+            found.add(dispatcher, WaitingHash(sticky_hash, entries, has_more, since_ms))
+        if index % PIECE == PIECE - 1:
+            yield
+    return found
+
+
+def of_hashes(
+    subscription: Subscription, dispatcher: KeySharedDispatcher, found: HeldBack
+) -> Generator[None, None, list[Finding]]:
+    """Hashes that drain, that nobody owns, and newcomers that wait."""
+    findings: list[Finding] = []
+    if found.draining:
+        findings += yield from _of_draining(subscription, dispatcher, found.draining)
+    if found.without_owner:
+        findings.append(_without_owner(subscription, found.without_owner))
+    newcomers = {state: entries for state, entries in found.newcomers.items() if state in dispatcher.newcomers_wait_at}
+    if newcomers:
+        findings.append(_newcomers(subscription, dispatcher, newcomers))
+    return findings
+
+
+def _of_draining(
+    subscription: Subscription, dispatcher: KeySharedDispatcher, hashes: list[WaitingHash]
+) -> Generator[None, None, list[Finding]]:
+    listed = nlargest(LISTED, hashes, key=lambda each: each.entries)
+    draining = {
+        each.sticky_hash: holder
+        for each in listed
+        if (holder := dispatcher.draining.holder(each.sticky_hash)) is not None
+    }
+    ids = yield from held_ids(dispatcher.pending, draining)
+    shown: list[dict[str, Any]] = []
+    first: tuple[WaitingHash, ConsumerState] | None = None
+    for each in listed:
+        holder = dispatcher.draining.holder(each.sticky_hash)
+        if holder is None or holder is not draining.get(each.sticky_hash):
+            continue  # drained meanwhile
+        first = first or (each, holder)
+        shown.append(_shown(each) | _drain(dispatcher, each.sticky_hash, holder, ids.get(each.sticky_hash, [])))
+    if first is None:
+        return []
+    waiting, holder = first
+    owner = dispatcher.owners.selector.owner(waiting.sticky_hash)
+    clock = subscription.surroundings.clock
+    since_ms = min((each.since_ms for each in hashes if each.since_ms is not None), default=None)
+    to = "nobody" if owner is None else f"consumer {owner.name}"
+    held = counted(int(shown[0]["unackedMessages"]), "message")
+    which = (
+        f"Hash {waiting.sticky_hash} drains"
+        if len(hashes) == 1
+        else f"{len(hashes):,} hashes drain, most waits of {waiting.sticky_hash}"
+    )
+    return [
+        Finding(
+            Code.KEY_DRAINS,
+            f"{which}: consumer {holder.name} holds {held} of it that must be acknowledged before {to} gets what waits:"
+            f" {_amount(waiting)}{for_long(waiting.since_ms, clock)}.",
+            since_ms=since_ms,
+            evidence={"hashes": shown, "moreHashes": max(0, len(hashes) - len(shown))},
+            actions=(
+                actions.explain_consumer(consumer_of(holder)),
+                actions.show_draining_hashes(subscription),
+                actions.disconnect(consumer_of(holder)),
+            ),
+        )
+    ]
+
+
+def _drain(
+    dispatcher: KeySharedDispatcher, sticky_hash: int, holder: ConsumerState, ids: list[Position]
+) -> dict[str, Any]:
+    owner, draining = dispatcher.owners.selector.owner(sticky_hash), dispatcher.draining.find(sticky_hash)
+    return {
+        "from": reference(consumer_of(holder)),
+        "to": None if owner is None else reference(consumer_of(owner)),
+        "unackedMessages": 0 if draining is None else draining.unacked_messages,
+        "blockedAttempts": 0 if draining is None else draining.blocked_attempts,
+        "messageIds": [str(position) for position in ids],
+    }
+
+
+def _without_owner(subscription: Subscription, hashes: list[WaitingHash]) -> Finding:
+    listed = nlargest(LISTED, hashes, key=lambda each: each.entries)
+    since_ms = min((each.since_ms for each in hashes if each.since_ms is not None), default=None)
+    most = listed[0]
+    which = f"Hash {most.sticky_hash} has" if len(hashes) == 1 else f"{len(hashes):,} hashes have"
+    return Finding(
+        Code.HASH_WITHOUT_OWNER,
+        f"{which} no consumer that asked for it: {_amount_of_all(hashes)}{for_long(since_ms, subscription.surroundings.clock)}"
+        " until one does.",
+        since_ms=since_ms,
+        evidence={"hashes": [_shown(each) for each in listed], "moreHashes": max(0, len(hashes) - len(listed))},
+    )
+
+
+def _newcomers(
+    subscription: Subscription, dispatcher: KeySharedDispatcher, newcomers: Mapping[ConsumerState, int]
+) -> Finding:
+    first = max(newcomers, key=lambda each: newcomers[each])
+    position = dispatcher.newcomers_wait_at[first]
+    unacked = subscription.cursor.first_unacked_position
+    return Finding(
+        Code.NEWCOMER_WAITS,
+        f"Consumer {first.name} joined when the subscription had read up to {position}, and gets nothing from there on before"
+        f" all in front of it is acknowledged; the first that is not is {unacked}.",
+        since_ms=consumer_of(first).connected_since_ms,
+        evidence={
+            "consumers": [
+                reference(consumer_of(each)) | {"waitingEntries": newcomers[each]} for each in list(newcomers)[:LISTED]
+            ],
+            "moreConsumers": max(0, len(newcomers) - LISTED),
+            "waitsFor": str(position),
+            "firstUnacked": str(unacked),
+        },
+    )
+
+
+def held_ids(
+    pending: PendingAcks, hashes: Mapping[int, ConsumerState]
+) -> Generator[None, None, dict[int, list[Position]]]:
+    """The first few entries of each of these hashes that its consumer holds."""
+    ids: dict[int, list[Position]] = {sticky_hash: [] for sticky_hash in hashes}
+    looked_at = 0
+    for consumer in set(hashes.values()):
+        wanted = {sticky_hash for sticky_hash, holder in hashes.items() if holder is consumer}
+        for ledger_id, entry_ids, _ in pending.deliveries(consumer):
+            for entry_id in entry_ids:
+                looked_at += 1
+                if not looked_at % (5 * PIECE):
+                    yield
+                hold = pending.hold(Position(ledger_id, entry_id))
+                if hold is not None and hold[0] is consumer and hold[2] in wanted:
+                    ids[hold[2]].append(Position(ledger_id, entry_id))
+                    if len(ids[hold[2]]) >= IDS_LISTED:
+                        wanted.discard(hold[2])
+            if not wanted:
+                break
+    return {sticky_hash: sorted(set(found)) for sticky_hash, found in ids.items()}
+
+
+def _shown(each: WaitingHash) -> dict[str, Any]:
+    shown: dict[str, Any] = {"hash": each.sticky_hash, "waitingEntries": each.entries, "since": each.since_ms}
+    if each.has_more:
+        shown["hasMore"] = True
+    return shown
+
+
+def _amount(waiting: WaitingHash) -> str:
+    more = "more than " if waiting.has_more else ""
+    return f"{more}{counted(waiting.entries, 'entry', 'entries')}"
+
+
+def _amount_of_all(hashes: Collection[WaitingHash]) -> str:
+    more = "more than " if any(each.has_more for each in hashes) else ""
+    return f"{more}{counted(sum(each.entries for each in hashes), 'entry waits', 'entries wait')}"
