@@ -259,37 +259,11 @@ PURE = (
     "storage.stats",
     "tools.repair_plan",
 )
-IMPURE_IMPORTS = frozenset(
-    {
-        "asyncio",
-        "concurrent",
-        "fcntl",
-        "http",
-        "io",
-        "logging",
-        "mmap",
-        "multiprocessing",
-        "os",
-        "pathlib",
-        "queue",
-        "random",
-        "resource",
-        "secrets",
-        "select",
-        "selectors",
-        "shutil",
-        "signal",
-        "socket",
-        "sqlite3",
-        "ssl",
-        "subprocess",
-        "sys",
-        "tempfile",
-        "threading",
-        "time",
-        "uvloop",
-    }
+THAT_PERFORM = (
+    "asyncio concurrent fcntl http io logging mmap multiprocessing os pathlib queue random resource secrets select"
+    " selectors shutil signal socket sqlite3 ssl subprocess sys tempfile threading time uvloop"
 )
+IMPURE_IMPORTS = frozenset(THAT_PERFORM.split())
 # Libraries of the edges: who imports them performs.
 EDGES = frozenset({"starlette", "uvicorn", "prometheus_client", "cryptography", "jwt", "pulsar", "pyspark"})
 # Parts of the list of layers that are still to come.
