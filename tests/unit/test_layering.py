@@ -136,6 +136,7 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
         "http": ("calls",),
         "stats": ("time_text", "calls"),
         "metrics": ("slices", "calls", "stats"),
+        "console": ("slices", "calls", "stats"),
         "policies": ("calls",),
         "entries": ("time_text", "calls", "http.file_sending"),
         "namespaces": ("slices", "calls", "policies.policy_values"),

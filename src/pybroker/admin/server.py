@@ -17,6 +17,7 @@ from uvicorn.config import Config
 from pybroker import logs
 from pybroker.admin.brokers import absent, brokers, cluster_documents, clusters, lookup, status
 from pybroker.admin.brokers.openapi_routes import OpenApiRoutes
+from pybroker.admin.console.console_routes import ConsoleRoutes
 from pybroker.admin.entries import lease_routes, message_routes
 from pybroker.admin.entries.entry_routes import EntryRoutes
 from pybroker.admin.entries.produce_routes import RestProduceRoutes
@@ -125,8 +126,9 @@ class HttpServer:
         nouns = [route for noun in NOUNS for route in noun.routes()]
         broker_stats = BrokerStatsRoutes(self.rates)
         self.entries = EntryRoutes(broker)
+        self.console = ConsoleRoutes(broker, self.rates)
         own = [*metrics.routes(), *stats.routes(), *broker_stats.routes(), *RestProduceRoutes().routes()]
-        routes = [*own, *self.entries.routes(), *nouns]
+        routes = [*own, *self.entries.routes(), *self.console.routes(), *nouns]
         self.routes: Sequence[BaseRoute] = [*OpenApiRoutes(routes).routes(), *routes]
         """Everything that is served."""
         self._application = Application(broker, self.routes)
@@ -216,6 +218,7 @@ class HttpServer:
     async def close(self, deadline_s: float = CLOSE_DEADLINE_S) -> None:
         """Accept nothing more, let requests in progress end until the deadline, then cut what is left. Idempotent."""
         await self._tasks.close()
+        await self.console.close()
         self._close_ports()
         connections, self._connections = self._connections, None
         if connections is None:

@@ -95,6 +95,10 @@ class BrokerConfig:
     max_http_request_body_bytes: int
     max_http_document_bytes: int
     max_http_messages_per_request: int
+    console_enabled: bool
+    console_max_live_connections: int
+    console_sample_interval_ms: int
+    console_max_topics: int
     num_http_server_threads: int
     http_requests_limit_enabled: bool
     http_requests_max_per_second: float
@@ -458,6 +462,10 @@ class BrokerConfig:
         max_http_request_body_bytes: int = 10485760,
         max_http_document_bytes: int = 262144,
         max_http_messages_per_request: int = 10000,
+        console_enabled: bool = True,
+        console_max_live_connections: int = 64,
+        console_sample_interval_ms: int = 1000,
+        console_max_topics: int = 50000,
         num_http_server_threads: int = 8,
         http_requests_limit_enabled: bool = False,
         http_requests_max_per_second: float = 100.0,
@@ -820,6 +828,10 @@ class BrokerConfig:
         assign(self, "max_http_request_body_bytes", max_http_request_body_bytes)
         assign(self, "max_http_document_bytes", max_http_document_bytes)
         assign(self, "max_http_messages_per_request", max_http_messages_per_request)
+        assign(self, "console_enabled", console_enabled)
+        assign(self, "console_max_live_connections", console_max_live_connections)
+        assign(self, "console_sample_interval_ms", console_sample_interval_ms)
+        assign(self, "console_max_topics", console_max_topics)
         assign(self, "num_http_server_threads", num_http_server_threads)
         assign(self, "http_requests_limit_enabled", http_requests_limit_enabled)
         assign(self, "http_requests_max_per_second", http_requests_max_per_second)
@@ -1189,6 +1201,10 @@ _KEYS: Final = (
     KeyInfo("maxHttpRequestBodyBytes", "max_http_request_body_bytes", ValueType.INT, 10485760, "Bytes that the body of one HTTP request may have.", minimum=0),
     KeyInfo("maxHttpDocumentBytes", "max_http_document_bytes", ValueType.INT, 262144, "Bytes that the JSON document in an HTTP request may have; messages and schemas may have what a body may have.", minimum=1024),
     KeyInfo("maxHttpMessagesPerRequest", "max_http_messages_per_request", ValueType.INT, 10000, "Messages that one HTTP request may publish.", minimum=1),
+    KeyInfo("consoleEnabled", "console_enabled", ValueType.BOOL, True, "Serve the web console at /console/, and /docs. Its files say nothing about the broker; all that it shows goes through REST, with the rights of who looks.", dynamic=True),
+    KeyInfo("consoleMaxLiveConnections", "console_max_live_connections", ValueType.INT, 64, "How many may look at live figures at once, each over a connection of its own; more are answered 503, and the console asks from time to time instead.", minimum=0, dynamic=True),
+    KeyInfo("consoleSampleIntervalMs", "console_sample_interval_ms", ValueType.INT, 1000, "Milliseconds from one live figure to the next. Nothing is measured while nobody looks.", minimum=100, dynamic=True),
+    KeyInfo("consoleMaxTopics", "console_max_topics", ValueType.INT, 50000, "Topics that the console lists and searches, about 500 bytes each in memory while somebody looks; it says so when there are more.", minimum=1, dynamic=True),
     KeyInfo("numHttpServerThreads", "num_http_server_threads", ValueType.INT, 8, "HTTP threads. The event loop serves HTTP here, so nothing needs them.", minimum=1, supported=False),
     KeyInfo("httpRequestsLimitEnabled", "http_requests_limit_enabled", ValueType.BOOL, False, "Limit the requests of one HTTP client; what is too much is answered 429."),
     KeyInfo("httpRequestsMaxPerSecond", "http_requests_max_per_second", ValueType.FLOAT, 100.0, "That limit, in requests a second.", minimum=0.001),

@@ -1,4 +1,4 @@
-"""`/openapi.json` and `/docs`: the interface as this broker has it, for programs and for people."""
+"""`/openapi.json`: the interface as this broker has it. For people the console shows it, at `/docs`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 
 from pybroker import __version__
 from pybroker.admin.calls.call import Call
-from pybroker.admin.calls.openapi_document import Json, document, page
+from pybroker.admin.calls.openapi_document import Json, document
 from pybroker.admin.calls.routing import route
 
 
@@ -22,15 +22,11 @@ class OpenApiRoutes:
         self._others = others
 
     def routes(self) -> list[Route]:
-        return [route("GET", "/openapi.json", self.get_document), route("GET", "/docs", self.get_page)]
+        return [route("GET", "/openapi.json", self.get_document)]
 
     async def get_document(self, _call: Call) -> Response:
         """This interface as an OpenAPI document."""
         return Response(msgspec.json.encode(self._document), media_type="application/json")
-
-    async def get_page(self, _call: Call) -> Response:
-        """This interface as a page for people."""
-        return Response(page(self._document), media_type="text/html")
 
     @cached_property
     def _document(self) -> Json:

@@ -6,7 +6,6 @@ say. Decides only: who serves it is `brokers/openapi_routes.py`.
 
 from __future__ import annotations
 
-import html
 import inspect
 import re
 from collections.abc import Iterable
@@ -69,27 +68,6 @@ def document(routes: Iterable[BaseRoute], version: str) -> Json:
             },
         },
     }
-
-
-def page(described: Json) -> str:
-    """The document as one page for people; it needs nothing from elsewhere."""
-    rows: dict[str, list[str]] = {}
-    for path, operations in described["paths"].items():
-        for method, operation in operations.items():
-            text = operation["summary"] + (f"\n{operation['description']}" if "description" in operation else "")
-            cells = (method.upper(), path, text)
-            row = "".join(f"<td>{html.escape(cell).replace(chr(10), '<br>')}</td>" for cell in cells)
-            rows.setdefault(operation["tags"][0], []).append(f"<tr>{row}</tr>")
-    tables = "".join(f"<h2>{html.escape(tag)}</h2><table>{''.join(found)}</table>" for tag, found in rows.items())
-    title = html.escape(f"{described['info']['title']} {described['info']['version']}")
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>'
-        "body{font:15px sans-serif;margin:2em auto;max-width:75em}table{border-collapse:collapse;width:100%}"
-        "td{border-bottom:1px solid #ddd;padding:.3em .6em;vertical-align:top}"
-        "td:first-child,td:nth-child(2){font-family:monospace;white-space:nowrap}"
-        f'</style></head><body><h1>{title}</h1><p>The same for programs: <a href="/openapi.json">openapi.json</a></p>'
-        f"{tables}</body></html>"
-    )
 
 
 def _operation(route: Route) -> _Operation:

@@ -2,7 +2,8 @@
 
 What must always hold: whatever a handler raises, the caller gets one answer with Pulsar's status and `{"reason":
 ...}`, or a closed connection when the answer had begun; a bug is logged once with its stack and shows none of it to
-the caller; only `/metrics` and what probes ask is served without credentials. Sockets and connections are `server.py`'s matter.
+the caller; only `/metrics`, what probes ask and the console's files are served without credentials. Sockets and connections are
+`server.py`'s matter.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ WRITE_BYTES = 64 * 1024
 METRICS_PATH = "/metrics"
 PROBE_PATHS = frozenset({"/live", "/ready", "/status.html"})
 """A probe that a balancer or a container's runner sends has no credentials, and Pulsar asks for none at `/status.html`."""
+CONSOLE_PATHS = frozenset({"/console", "/docs"})
+CONSOLE_FILES = "/console/"
+"""A browser has no credentials before these files ask for some."""
 
 # Keys of `scope["state"]`, which `protocol.py` fills for each connection.
 PEER_CERTIFICATE_KEY = "peer_certificate"
@@ -106,6 +110,8 @@ class Application:
         config = self._surroundings.config
         path = scope["path"]
         if path in PROBE_PATHS or (path == METRICS_PATH and not config.authenticate_metrics_endpoint):
+            return ANONYMOUS
+        if is_of_console(path) or (path == "/" and "text/html" in Headers(scope=scope).get("accept", "")):
             return ANONYMOUS
         certificate = scope["state"][PEER_CERTIFICATE_KEY]
         # Who cannot set headers, as a browser that opens a WebSocket, names the token in the address.
@@ -207,6 +213,11 @@ class _Answer:
 
     def abort(self) -> None:
         self._transport.abort()
+
+
+def is_of_console(path: str) -> bool:
+    """Whether `path` is that of one of the console's files, which say nothing about this broker."""
+    return path in CONSOLE_PATHS or (path.startswith(CONSOLE_FILES) and path.count("/") == 2)
 
 
 def _client_address(scope: Scope) -> str:

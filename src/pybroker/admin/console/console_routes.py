@@ -1,0 +1,239 @@
+"""`/admin/v3/console/...`: what the web console shows and no other call has. Programs may ask as well.
+
+Each call answers by the rights of who asks: `rights` says which those are, `topics` lists what he may list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker import __version__
+from pybroker.admin.calls.call import IDENTITY_KEY, Call, json_response
+from pybroker.admin.calls.own_address import broker_id
+from pybroker.admin.calls.routing import route
+from pybroker.admin.console.live import LiveSampler, LiveStream, Subject
+from pybroker.admin.console.pages import ConsolePages
+from pybroker.admin.console.topic_table import FIGURES, Asked, Row, TopicTable, find
+from pybroker.errors import AdminError, InvalidTopicName
+from pybroker.model.names import TopicName
+
+if TYPE_CHECKING:
+    from pybroker.admin.stats.rate_sampler import RateSampler
+    from pybroker.auth.authentication import Identity
+    from pybroker.broker.service import BrokerService
+
+BASE = "/admin/v3/console"
+LIVE = BASE + "/live"
+LIVE_TOPIC = LIVE + "/{domain}/{tenant}/{namespace}/{topic}"
+MAX_ROWS = 500
+MAX_SEARCH_CHARACTERS = 200
+EVENTS = "text/event-stream"
+
+
+class ConsoleRoutes:
+    """Owned by the HTTP server."""
+
+    def __init__(self, broker: BrokerService, rates: RateSampler) -> None:
+        self._broker = broker
+        self._rates = rates
+        self._pages = ConsolePages()
+        self.table = TopicTable(broker, rates)
+        self.sampler = LiveSampler(broker)
+
+    def routes(self) -> list[Route]:
+        return [
+            *self._pages.routes(),
+            route("GET", BASE + "/topics", self.list_topics),
+            route("GET", BASE + "/rights", self.get_rights),
+            route("GET", BASE + "/broker", self.get_broker),
+            route("GET", LIVE, self.watch_broker),
+            route("GET", LIVE_TOPIC, self.watch_topic),
+            route("GET", LIVE_TOPIC + "/subscription/{subscription}", self.watch_subscription),
+        ]
+
+    # --- lists -------------------------------------------------------------------------------------------------------
+
+    async def list_topics(self, call: Call) -> Response:
+        """The topics of all namespaces that the caller may list, with their figures, a page at a time.
+
+        Queries: `search` (words that names contain), `sort` (`name` or a figure), `order=desc`, `loaded=true`, `offset`, `limit`.
+        """
+        asked = _asked(call)
+        table = await self.table.current()
+        found = await find(
+            table, asked, lambda each: may(call.require_list_topics, each), self._broker.surroundings.clock
+        )
+        return json_response(
+            {
+                "topics": [_shown(row) for row in found.rows],
+                "matching": found.matching,
+                "all": found.all,
+                "sums": {_member(name): value for name, value in found.sums.items()},
+                "isCut": table.is_cut,
+                "time": table.wall_ms,
+            }
+        )
+
+    async def get_rights(self, call: Call) -> Response:
+        """Who the caller is, and what he may do: in all, and with the query's `topic` and `subscription`."""
+        shown: dict[str, Any] = {
+            "authentication": call.config.authentication_enabled,
+            "authorization": call.config.authorization_enabled,
+            "superuser": may(call.require_superuser),
+        }
+        if call.role is not None:
+            shown["role"] = call.role
+        text = call.query("topic")
+        if text:
+            try:
+                topic = TopicName.parse(text)
+            except InvalidTopicName as error:
+                raise AdminError(412, f"Topic name is not valid: {error}") from error
+            shown["topic"] = {
+                "lookup": may(call.require_lookup, topic),
+                "produce": may(call.require_produce, topic),
+                "consume": may(call.require_consume, topic, call.query("subscription") or ""),
+                "administer": may(call.require_topic_admin, topic),
+            }
+        return json_response(shown)
+
+    async def get_broker(self, call: Call) -> Response:
+        """What this broker is, how it is, and what it has of what is limited."""
+        call.require_superuser()
+        broker, surroundings = self._broker, self._broker.surroundings
+        clock, stats, config, memory = surroundings.clock, surroundings.stats, call.config, surroundings.memory
+        now_ms = clock.monotonic_ms()
+        resources = self._rates.resources
+        return json_response(
+            {
+                "version": __version__,
+                "brokerId": broker_id(call),
+                "cluster": config.cluster_name,
+                "startedAt": self._rates.started_wall_ms,
+                "time": clock.wall_ms(),
+                "unready": broker.unready_reason() or "",
+                "loadedTopics": len(broker.loaded.persistent) + len(broker.loaded.non_persistent),
+                "loadingTopics": broker.topics.loading_count,
+                "cpuPercent": resources.cpu.usage,
+                "cpuLimitPercent": resources.cpu.limit,
+                "residentBytes": round(resources.memory.usage * (1 << 20)),
+                "memoryLimitBytes": memory.process_limit_bytes,
+                "loopLagMs": stats.loop_lag_ms,
+                "memory": [
+                    {
+                        "part": part.name,
+                        "usedBytes": part.used_bytes,
+                        "boundBytes": part.most_bytes,
+                        "waiting": part.waiting,
+                        "longestWaitMs": round(part.longest_wait_ms(now_ms)),
+                        "waitsTotal": part.waits_total,
+                    }
+                    for part in memory.budget.parts.values()
+                ],
+                "limits": [
+                    _limit(
+                        "connections", stats.active_connections, config.broker_max_connections, "brokerMaxConnections"
+                    ),
+                    _limit(
+                        "topics being loaded",
+                        broker.topics.loading_count,
+                        config.max_concurrent_topic_load_request,
+                        "maxConcurrentTopicLoadRequest",
+                    ),
+                    _limit(
+                        "live connections of the console",
+                        self.sampler.streams,
+                        config.console_max_live_connections,
+                        "consoleMaxLiveConnections",
+                    ),
+                ],
+            }
+        )
+
+    # --- live --------------------------------------------------------------------------------------------------------
+
+    async def watch_broker(self, call: Call) -> Response:
+        """What happens on the broker as server-sent events, a point each `consoleSampleIntervalMs`.
+
+        Events: `begin` (what the numbers of a point are), `points`, `end` with the reason. The caller accepts `text/event-stream`.
+        """
+        call.require_superuser()
+        return self._stream(call, Subject(), call.require_superuser)
+
+    async def watch_topic(self, call: Call) -> Response:
+        """The same of one topic. Nothing is loaded because of it: points without numbers say that it is not."""
+        name = call.topic_name()
+        call.require_lookup(name)
+        return self._stream(call, Subject(name), lambda: call.require_lookup(name))
+
+    async def watch_subscription(self, call: Call) -> Response:
+        """The same of one subscription."""
+        name = call.topic_name()
+        call.require_lookup(name)
+        return self._stream(call, Subject(name, call.name("subscription")), lambda: call.require_lookup(name))
+
+    def _stream(self, call: Call, subject: Subject, require: Callable[[], None]) -> Response:
+        if EVENTS not in call.headers.get("accept", ""):
+            raise AdminError(406, f"Who asks for this has to accept {EVENTS}")
+        identity: Identity = call.scope[IDENTITY_KEY]
+        clock = self._broker.surroundings.clock
+
+        def refusal() -> str | None:
+            if identity.expires_at_s is not None and clock.wall_ms() / 1000 >= identity.expires_at_s:
+                return "the credentials have expired"
+            try:
+                require()
+            except AdminError as error:
+                return error.reason
+            return None
+
+        return LiveStream(self.sampler, subject, refusal)
+
+    async def close(self) -> None:
+        """End the live streams; called before the server waits for its requests."""
+        await self.sampler.close()
+
+
+def may(require: Callable[..., None], *what: Any) -> bool:
+    """Whether the caller has the right that `require` demands."""
+    try:
+        require(*what)
+    except AdminError:
+        return False
+    return True
+
+
+def _asked(call: Call) -> Asked:
+    search = call.query("search") or ""
+    if len(search) > MAX_SEARCH_CHARACTERS:
+        raise AdminError(400, f"search is longer than {MAX_SEARCH_CHARACTERS} characters")
+    order = call.query("sort") or "name"
+    fields = {"name": "name", **{_member(name): name for name in FIGURES}}
+    if order not in fields:
+        raise AdminError(400, f"sort is one of {', '.join(fields)}")
+    limit, offset = call.query_integer("limit", 50), call.query_integer("offset", 0)
+    if not 1 <= limit <= MAX_ROWS or offset < 0:
+        raise AdminError(400, f"limit is between 1 and {MAX_ROWS}, offset 0 or more")
+    return Asked(
+        tuple(search.lower().split()), fields[order], call.query("order") == "desc", offset, limit, call.flag("loaded")
+    )
+
+
+def _member(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
+def _shown(row: Row) -> dict[str, Any]:
+    shown: dict[str, Any] = {"name": row.name, "loaded": row.is_loaded}
+    if row.is_loaded:
+        shown |= {_member(name): round(value, 3) for name, value in zip(FIGURES, row[2:], strict=True)}
+    return shown
+
+
+def _limit(what: str, used: int, limit: int, key: str) -> dict[str, Any]:
+    return {"what": what, "used": used, "limit": limit, "key": key}

@@ -1,0 +1,317 @@
+"""What somebody looks at, once a second: one sampler for all who look, server-sent events for each of them.
+
+What must hold: while nobody looks there is no task and no timer; whoever does not read holds up nobody and is owed no more than the
+points that are kept anyway; nothing is loaded because somebody looks; and a stream ends with its connection, with the right to
+what it shows, and with the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from pybroker.admin.console.pages import HEADERS
+from pybroker.admin.console.topic_table import counters_of
+from pybroker.admin.slices import exhaust
+from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.topic.topic import Topic
+from pybroker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.errors import AdminError
+from pybroker.memory import Holding
+from pybroker.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from pybroker.broker.delivery.subscription_base import SubscriptionBase
+    from pybroker.broker.service import BrokerService
+    from pybroker.broker.topic.topic_base import TopicBase
+    from pybroker.model.names import TopicName
+
+KEPT_POINTS = 600
+"""Of each thing that is looked at: ten minutes, at a point a second."""
+RETRY_AFTER_S = 10
+STREAM_BYTES = 64 * 1024
+"""What a stream is counted for: what its connection may have unsent, and its share of the points."""
+FIELDS = {
+    "broker": ("time", "messagesIn", "bytesIn", "messagesOut", "bytesOut", "topics", "connections", "loopLagMs"),
+    "topic": (
+        "time",
+        "messagesIn",
+        "bytesIn",
+        "messagesOut",
+        "bytesOut",
+        "backlog",
+        "unacked",
+        "storageBytes",
+        "producers",
+        "consumers",
+        "subscriptions",
+    ),
+    "subscription": (
+        "time",
+        "messagesOut",
+        "bytesOut",
+        "acknowledged",
+        "redelivered",
+        "backlog",
+        "unacked",
+        "delayed",
+        "permits",
+        "consumers",
+        "drainingHashes",
+    ),
+}
+"""What the numbers of a point are; times are milliseconds since 1970, rates of a second."""
+Numbers = tuple[float | None, ...]
+"""None: a rate that nobody knows yet."""
+NOT_LOADED: Numbers = ()
+
+
+class Subject(NamedTuple):
+    """What is looked at: the broker, a topic of it, or a subscription of that."""
+
+    topic: TopicName | None = None
+    subscription: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """Which of `FIELDS` its points have."""
+        return "broker" if self.topic is None else "topic" if self.subscription is None else "subscription"
+
+
+class Watched:
+    """The points of one subject, each with its time, and how many look at it; `NOT_LOADED` while there is nothing to measure."""
+
+    def __init__(self) -> None:
+        self.watchers = 0
+        self.points: deque[tuple[float, Numbers]] = deque(maxlen=KEPT_POINTS)
+        self.count = 0
+        """How many points there ever were."""
+        self.measured: object = None
+        """What the counters of the point before belong to: another object begins anew."""
+        self.counters: tuple[int, ...] = ()
+        self.counted_ms = 0.0
+
+    def add(self, wall_ms: float, numbers: Numbers) -> None:
+        self.points.append((wall_ms, numbers))
+        self.count += 1
+
+    def since(self, seen: int) -> list[tuple[float, Numbers]]:
+        """The points behind the first `seen` of all there were, as far as they are kept."""
+        new = min(self.count - seen, len(self.points))
+        return [self.points[index] for index in range(len(self.points) - new, len(self.points))]
+
+    def rates(self, of: object, counters: tuple[int, ...], now_ms: float) -> Numbers:
+        """How fast the counters of `of` rose since the point before; nothing of one that was not measured before."""
+        elapsed_s = (now_ms - self.counted_ms) / 1000
+        found: Numbers = (None,) * len(counters)
+        if self.measured is of and elapsed_s > 0:
+            found = tuple(
+                round(max(0, now - then) / elapsed_s, 3) for now, then in zip(counters, self.counters, strict=True)
+            )
+        self.measured, self.counters, self.counted_ms = of, counters, now_ms
+        return found
+
+
+class LiveSampler:
+    """Owned by the HTTP server, which closes it before it waits for requests to end."""
+
+    def __init__(self, broker: BrokerService) -> None:
+        self._broker = broker
+        self._surroundings = broker.surroundings
+        self._tasks = TaskOwner("console")
+        self._is_running = False
+        self._watched: dict[Subject, Watched] = {}
+        self._totals: dict[TopicBase, tuple[int, int, int, int]] = {}
+        self._ticked = asyncio.Event()
+        self.is_closed = False
+        self.streams = 0
+        self.samples_total = 0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether anything is measured at all."""
+        return self._is_running
+
+    def watch(self, subject: Subject) -> Watched:
+        """Begin to look; `leave` ends it. Raises AdminError 503 when there are too many, or the broker stops."""
+        limit = self._surroundings.config.console_max_live_connections
+        if self.is_closed:
+            raise AdminError(503, "The broker is stopping", RETRY_AFTER_S)
+        if self.streams >= limit:
+            raise AdminError(
+                503, f"As many look already as may at once ({limit}; consoleMaxLiveConnections)", RETRY_AFTER_S
+            )
+        self.streams += 1
+        watched = self._watched.setdefault(subject, Watched())
+        watched.watchers += 1
+        if not self._is_running:
+            self._is_running = True
+            self._tasks.start(self._run(), "live figures")
+        return watched
+
+    def leave(self, subject: Subject) -> None:
+        self.streams -= 1
+        watched = self._watched[subject]
+        watched.watchers -= 1
+        if not watched.watchers:
+            del self._watched[subject]
+            if subject.topic is None:
+                self._totals = {}  # The next who looks at the broker begins anew.
+
+    async def next_point(self) -> None:
+        """Wait until there is one more, or the sampler is closed."""
+        if not self.is_closed:
+            await self._ticked.wait()
+
+    async def close(self) -> None:
+        """End all streams."""
+        self.is_closed = True
+        self._tick()
+        await self._tasks.close()
+
+    async def _run(self) -> None:
+        try:
+            while self._watched:
+                await exhaust(self._sample(), self._surroundings.clock)
+                self.samples_total += 1
+                self._tick()
+                await self._surroundings.sleep(self._surroundings.config.console_sample_interval_ms / 1000)
+        finally:
+            self._is_running = False
+            self._totals = {}
+
+    def _tick(self) -> None:
+        ticked, self._ticked = self._ticked, asyncio.Event()
+        ticked.set()
+
+    # --- measuring ---------------------------------------------------------------------------------------------------
+
+    def _sample(self) -> Iterator[None]:
+        for subject, watched in list(self._watched.items()):
+            if subject.topic is None:
+                yield from self._measure_broker(watched)
+                continue
+            wall_ms = self._surroundings.clock.wall_ms()
+            topic = self._broker.loaded.get(subject.topic)
+            if topic is None or topic.is_fenced:
+                watched.add(wall_ms, NOT_LOADED)
+            elif subject.subscription is None:
+                yield from self._measure_topic(watched, topic)
+            else:
+                subscription = topic.subscriptions.get(subject.subscription)
+                numbers = NOT_LOADED if subscription is None else self._subscription(watched, subscription)
+                watched.add(wall_ms, numbers)
+            yield
+
+    def _measure_broker(self, watched: Watched) -> Iterator[None]:
+        """Sums over all loaded topics: of those only that are measured for the second time, so that no unload looks like a rate."""
+        before, now = self._totals, {}
+        sums = [0, 0, 0, 0]
+        topics = self._broker.loaded.all()
+        for topic in topics:
+            counters = now[topic] = counters_of(topic)
+            old = before.get(topic, counters)
+            for index in range(4):
+                sums[index] += counters[index] - old[index]
+            yield
+        clock, stats = self._surroundings.clock, self._surroundings.stats
+        now_ms = clock.monotonic_ms()
+        elapsed_s = (now_ms - watched.counted_ms) / 1000
+        watched.counted_ms = now_ms
+        rates = [round(max(0, each) / elapsed_s, 3) if before else None for each in sums]
+        self._totals = now
+        watched.add(clock.wall_ms(), (*rates, len(topics), stats.active_connections, round(stats.loop_lag_ms, 3)))
+
+    def _measure_topic(self, watched: Watched, topic: TopicBase) -> Iterator[None]:
+        backlog = unacked = consumers = 0
+        subscriptions = list(topic.subscriptions.values())
+        for index, subscription in enumerate(subscriptions):
+            backlog = max(backlog, subscription.backlog_entries)
+            consumers += len(subscription.consumers)
+            if isinstance(subscription, Subscription):
+                unacked += subscription.unacked_messages
+            if index % 50 == 49:
+                yield
+        clock = self._surroundings.clock
+        rates = watched.rates(topic, counters_of(topic), clock.monotonic_ms())
+        size_bytes = topic.ledger.size_bytes if isinstance(topic, Topic) else 0
+        figures = (backlog, unacked, size_bytes, len(topic.producers), consumers, len(subscriptions))
+        watched.add(clock.wall_ms(), (*rates, *figures))
+
+    def _subscription(self, watched: Watched, subscription: SubscriptionBase) -> Numbers:
+        counters = subscription.counters
+        rates = watched.rates(
+            subscription,
+            (counters.messages_out, counters.bytes_out, counters.acked_messages, counters.redelivered_messages),
+            self._surroundings.clock.monotonic_ms(),
+        )
+        permits = sum(consumer.state.permits for consumer in subscription.consumers)
+        unacked = delayed = draining = 0
+        if isinstance(subscription, Subscription):
+            unacked, delayed = subscription.unacked_messages, subscription.delayed.entry_count
+            if isinstance(subscription.dispatcher, KeySharedDispatcher):
+                draining = len(subscription.dispatcher.draining)
+        return (
+            *rates,
+            subscription.backlog_entries,
+            unacked,
+            delayed,
+            permits,
+            len(subscription.consumers),
+            draining,
+        )
+
+
+class LiveStream(Response):
+    """The points of one subject as server-sent events, for as long as `refusal` has nothing against it."""
+
+    def __init__(self, sampler: LiveSampler, subject: Subject, refusal: Callable[[], str | None]) -> None:
+        super().__init__(media_type="text/event-stream", headers={**HEADERS, "cache-control": "no-store"})
+        del self.headers["content-length"]
+        self._sampler = sampler
+        self._subject = subject
+        self._refusal = refusal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        if scope["method"] == "HEAD":
+            await send(head)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return
+        sampler = self._sampler
+        watched = sampler.watch(self._subject)
+        memory = sampler._surroundings.memory  # noqa: SLF001  (its own stream)
+        room = Holding(memory, memory.answers)
+        try:
+            room.count(STREAM_BYTES)
+            await send(head)
+            await self._tell(send, watched)
+        finally:
+            room.close()
+            sampler.leave(self._subject)
+
+    async def _tell(self, send: Send, watched: Watched) -> None:
+        async def event(name: str, value: object) -> None:
+            text = b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(value))
+            await send({"type": "http.response.body", "body": text, "more_body": True})
+
+        interval_ms = self._sampler._surroundings.config.console_sample_interval_ms  # noqa: SLF001
+        await event("begin", {"fields": FIELDS[self._subject.kind], "intervalMs": interval_ms})
+        seen = 0
+        while (why := self._refusal()) is None and not self._sampler.is_closed:
+            if watched.count > seen:
+                points = watched.since(seen)
+                seen = watched.count
+                await event("points", [[time, *numbers] for time, numbers in points])
+            await self._sampler.next_point()
+        await event("end", {"reason": why or "the broker is stopping"})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+__all__ = ["FIELDS", "LiveSampler", "LiveStream", "Subject"]

@@ -1,0 +1,282 @@
+"""All topics with what happens on them, one table for all who look within two seconds.
+
+What must hold: while nobody asks nothing is done and nothing is kept; the loop is given back every two milliseconds, however many
+topics there are; and nobody is shown a topic of a namespace that he may not list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pybroker.admin.slices import exhaust
+from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.topic.topic import Topic
+from pybroker.dispatch.gates import Gate
+from pybroker.memory import Holding
+from pybroker.model.names import NamespaceName
+
+if TYPE_CHECKING:
+    from pybroker.admin.stats.rate_sampler import RateSampler
+    from pybroker.broker.service import BrokerService
+    from pybroker.broker.topic.topic_base import TopicBase
+
+FRESH_MS = 2_000
+"""How old a table may be that somebody is shown."""
+KEPT_S = 30.0
+"""For how long one is kept that nobody asks for: rates are measured from one to the next."""
+ROW_BYTES = 500
+"""What a row takes, about, with the counters that it is measured by."""
+ROWS_AT_ONCE = 1000
+"""What is sorted without a look at the clock: half a millisecond."""
+_MOVING = frozenset({Gate.AT_END, Gate.READING})
+
+
+class Row(NamedTuple):
+    """One topic; all but its name is 0 while it is not loaded. Rates are of a second."""
+
+    name: str
+    is_loaded: bool = False
+    messages_in: float = 0.0
+    bytes_in: float = 0.0
+    messages_out: float = 0.0
+    bytes_out: float = 0.0
+    backlog: int = 0
+    unacked: int = 0
+    storage_bytes: int = 0
+    producers: int = 0
+    consumers: int = 0
+    subscriptions: int = 0
+    standing: int = 0
+    """Subscriptions that have something left and stand still."""
+
+
+FIGURES = tuple(field for field in Row._fields if field not in {"name", "is_loaded"})
+
+
+class Asked(NamedTuple):
+    """What somebody wants to see."""
+
+    words: tuple[str, ...] = ()
+    """In small letters; a topic is shown whose name has them all."""
+    order: str = "name"
+    """A field of Row."""
+    is_descending: bool = False
+    offset: int = 0
+    limit: int = 50
+    with_loaded_only: bool = False
+
+
+class Found(NamedTuple):
+    """A page of what matches, and how much there is: that matches, and in all."""
+
+    rows: list[Row]
+    matching: int
+    all: int
+    sums: dict[str, float]
+
+
+class Table(NamedTuple):
+    """What there was at a time."""
+
+    namespaces: dict[NamespaceName, list[Row]]
+    counters: dict[TopicBase, tuple[int, int, int, int]]
+    monotonic_ms: float
+    wall_ms: int
+    is_cut: bool
+    """There are more topics than `consoleMaxTopics`: some are missing."""
+
+
+class TopicTable:
+    """Owned by the console's routes."""
+
+    def __init__(self, broker: BrokerService, rates: RateSampler) -> None:
+        self._broker = broker
+        self._surroundings = broker.surroundings
+        self._rates = rates
+        self._turn = asyncio.Lock()
+        self._table: Table | None = None
+        self._room: Holding | None = None
+        self._asked_ms = 0.0
+        self.made_total = 0
+        """How many tables were made."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is a table in memory."""
+        return self._table is not None
+
+    async def current(self) -> Table:
+        """A table that is fresh; who asks while it is made waits for the same one."""
+        clock = self._surroundings.clock
+        async with self._turn:
+            self._asked_ms = clock.monotonic_ms()
+            if self._table is None or self._asked_ms - self._table.monotonic_ms >= FRESH_MS:
+                self._keep(await self._make(self._table))
+            assert self._table is not None
+            return self._table
+
+    def _keep(self, table: Table) -> None:
+        self.made_total += 1
+        if self._room is None:
+            memory = self._surroundings.memory
+            self._room = Holding(memory, memory.lists)
+            self._surroundings.call_later(KEPT_S, self._drop_if_unused)
+        # It is counted and does not wait: when memory is short, what shows why is wanted most.
+        self._room.count(ROW_BYTES * sum(map(len, table.namespaces.values())))
+        self._table = table
+
+    def _drop_if_unused(self) -> None:
+        if self._surroundings.clock.monotonic_ms() - self._asked_ms < KEPT_S * 1000 * 0.9:
+            self._surroundings.call_later(KEPT_S, self._drop_if_unused)
+            return
+        self._table = None
+        if self._room is not None:
+            self._room.close()
+            self._room = None
+
+    # --- making one --------------------------------------------------------------------------------------------------
+
+    async def _make(self, before: Table | None) -> Table:
+        clock, resources = self._surroundings.clock, self._broker.resources
+        table = Table({}, {}, clock.monotonic_ms(), clock.wall_ms(), False)
+        left = self._surroundings.config.console_max_topics
+        is_cut = False
+        for tenant in resources.tenants():
+            for namespace in resources.namespaces(tenant):
+                names = await self._broker.directory.list(namespace, None)
+                is_cut = is_cut or len(names) > left
+                del names[left:]
+                left -= len(names)
+                rows: list[Row] = []
+                await exhaust(self._add_rows(rows, names, table, before), clock)
+                table.namespaces[namespace] = rows
+        return table._replace(is_cut=is_cut)
+
+    def _add_rows(self, rows: list[Row], names: list[str], table: Table, before: Table | None) -> Iterator[None]:
+        loaded = self._broker.loaded
+        for index, name in enumerate(names):
+            topic = loaded.persistent.get(name) or loaded.non_persistent.get(name)
+            if topic is None:
+                rows.append(Row(name))
+                if index % 100 == 99:
+                    yield
+            else:
+                rows.append(self._row(name, topic, table, before))
+                yield
+
+    def _row(self, name: str, topic: TopicBase, table: Table, before: Table | None) -> Row:
+        backlog = unacked = consumers = standing = 0
+        subscriptions = list(topic.subscriptions.values())
+        for subscription in subscriptions:
+            backlog = max(backlog, subscription.backlog_entries)
+            consumers += len(subscription.consumers)
+            if isinstance(topic, Topic) and isinstance(subscription, Subscription):
+                unacked += subscription.unacked_messages
+                standing += is_standing(subscription)
+        rates = self._topic_rates(topic, table, before)
+        return Row(
+            name,
+            True,
+            *rates,
+            backlog,
+            unacked,
+            topic.ledger.size_bytes if isinstance(topic, Topic) else 0,
+            len(topic.producers),
+            consumers,
+            len(subscriptions),
+            standing,
+        )
+
+    def _topic_rates(self, topic: TopicBase, table: Table, before: Table | None) -> tuple[float, float, float, float]:
+        """Since the table before, if there is one; else those of the last window of statistics."""
+        counted = table.counters[topic] = counters_of(topic)
+        old = None if before is None else before.counters.get(topic)
+        if before is None or old is None:
+            window, out = self._rates.topic(topic), [self._rates.subscription(s) for s in topic.subscriptions.values()]
+            return (
+                window.messages_in.per_second,
+                window.bytes_in.per_second,
+                sum(each.messages_out.per_second for each in out),
+                sum(each.bytes_out.per_second for each in out),
+            )
+        elapsed_s = max(0.001, (table.monotonic_ms - before.monotonic_ms) / 1000)
+        first, second, third, fourth = (max(0, now - then) / elapsed_s for now, then in zip(counted, old, strict=True))
+        return first, second, third, fourth
+
+
+def is_standing(subscription: Subscription) -> bool:
+    """Whether it has something left that is not on its way to anybody."""
+    if not subscription.backlog_entries:
+        return False
+    standstill = subscription.standstill
+    return standstill is not None and standstill.gate not in _MOVING
+
+
+def counters_of(topic: TopicBase) -> tuple[int, int, int, int]:
+    """Messages and bytes in, messages and bytes out, since it was loaded."""
+    counters = topic.counters
+    delivered = [subscription.counters for subscription in topic.subscriptions.values()]
+    return (
+        counters.messages_in,
+        counters.bytes_in,
+        counters.messages_out_of_removed + sum(each.messages_out for each in delivered),
+        counters.bytes_out_of_removed + sum(each.bytes_out for each in delivered),
+    )
+
+
+# --- looking into one ------------------------------------------------------------------------------------------------
+
+
+async def find(table: Table, asked: Asked, may_list: Callable[[NamespaceName], bool], clock: Any) -> Found:
+    """The page that was asked for of what one may list, sorted; equal ones by name."""
+    chosen: list[list[Row]] = []
+    sums = dict.fromkeys(FIGURES, 0.0)
+    counts = {"all": 0, "matching": 0}
+
+    def look() -> Iterator[None]:
+        for namespace, rows in table.namespaces.items():
+            if not may_list(namespace):
+                continue
+            for start in range(0, len(rows), ROWS_AT_ONCE):
+                chunk = rows[start : start + ROWS_AT_ONCE]
+                counts["all"] += len(chunk)
+                found = [row for row in chunk if _matches(row, asked)]
+                counts["matching"] += len(found)
+                yield
+                for row in found:
+                    if row.is_loaded:
+                        for figure, value in zip(FIGURES, row[2:], strict=True):
+                            sums[figure] += value
+                yield
+                found.sort(key=attrgetter(asked.order), reverse=asked.is_descending)
+                chosen.append(found)
+                yield
+
+    await exhaust(look(), clock)
+    # Chunks are sorted each by itself, and merged only as far as somebody looks.
+    merged = heapq.merge(*chosen, key=attrgetter(asked.order), reverse=asked.is_descending)
+    page: list[Row] = []
+
+    def turn_pages() -> Iterator[None]:
+        for index, row in enumerate(itertools.islice(merged, asked.offset + asked.limit)):
+            if index >= asked.offset:
+                page.append(row)
+            if index % 100 == 99:
+                yield
+
+    await exhaust(turn_pages(), clock)
+    return Found(page, counts["matching"], counts["all"], sums)
+
+
+def _matches(row: Row, asked: Asked) -> bool:
+    if asked.with_loaded_only and not row.is_loaded:
+        return False
+    if not asked.words:
+        return True
+    name = row.name.lower()
+    return all(word in name for word in asked.words)

@@ -1,0 +1,170 @@
+// Requests to the broker. Credentials go out in the Authorization header only, are never written anywhere but, if somebody asks for it,
+// into this tab's sessionStorage, and are forgotten with it.
+
+const KEPT = "pybroker.authorization";
+
+let authorization = sessionStorage.getItem(KEPT);
+
+export class ApiError extends Error {
+  constructor(status, reason) {
+    super(reason);
+    this.status = status;
+    this.reason = reason;
+  }
+}
+
+export function isSignedIn() {
+  return authorization !== null;
+}
+
+/** `scheme`: Bearer or Basic. */
+export function signIn(scheme, secret, isKept) {
+  const text = scheme === "Basic" ? btoa(String.fromCharCode(...new TextEncoder().encode(secret))) : secret.trim();
+  authorization = `${scheme} ${text}`;
+  if (isKept) sessionStorage.setItem(KEPT, authorization);
+  else sessionStorage.removeItem(KEPT);
+}
+
+export function signOut() {
+  authorization = null;
+  sessionStorage.removeItem(KEPT);
+}
+
+function headers(more) {
+  return authorization === null ? more : { ...more, Authorization: authorization };
+}
+
+async function refused(response) {
+  const text = await response.text();
+  let reason = text;
+  try { reason = JSON.parse(text).reason || text; } catch { /* it is the text itself */ }
+  return new ApiError(response.status, reason || `${response.status} ${response.statusText}`);
+}
+
+/** The answer as it is: `fetch` with the credentials. Throws ApiError when nobody answers. */
+export async function call(method, path, { body, signal, type = "application/json" } = {}) {
+  try {
+    return await fetch(path, {
+      method, body, signal, headers: headers(body === undefined ? {} : { "Content-Type": type }),
+      credentials: "omit", cache: "no-store", redirect: "error", referrerPolicy: "no-referrer",
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, "The broker does not answer. It may be stopping or starting: this page goes on by itself.");
+  }
+}
+
+/** What a GET answers, as JSON; throws ApiError with the broker's reason. */
+export async function get(path, signal) {
+  const response = await call("GET", path, { signal });
+  if (!response.ok) throw await refused(response);
+  const text = await response.text();
+  return text ? JSON.parse(text) : null;
+}
+
+/** The same, or null for one of these statuses. */
+export async function getOrNull(path, signal, statuses = [404]) {
+  try {
+    return await get(path, signal);
+  } catch (error) {
+    if (error instanceof ApiError && statuses.includes(error.status)) return null;
+    throw error;
+  }
+}
+
+/** A call that changes something; throws ApiError with the broker's reason. */
+export async function act(method, path, body) {
+  const response = await call(method, path, { body: body === undefined ? undefined : JSON.stringify(body) });
+  if (!response.ok) throw await refused(response);
+  return response.text();
+}
+
+/** Wait; ends early, without an error, with `signal`. */
+export function pause(milliseconds, signal) {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, milliseconds);
+    signal.addEventListener("abort", () => { clearTimeout(timer); resolve(); }, { once: true });
+  });
+}
+
+/**
+ * Live figures until `signal` ends it: `on.begin(fields)`, `on.points(points)`, `on.trouble(reason)` while there are none.
+ * Read from `fetch`, as an EventSource cannot send the Authorization header. A hidden page does not look.
+ */
+export async function watch(path, on, signal) {
+  let wait = 1000;
+  while (!signal.aborted) {
+    if (document.hidden) { await seen(signal); continue; }
+    const stop = new AbortController();
+    const hide = () => { if (document.hidden) stop.abort(); };
+    document.addEventListener("visibilitychange", hide);
+    signal.addEventListener("abort", () => stop.abort(), { once: true });
+    try {
+      const response = await fetch(path, {
+        headers: headers({ Accept: "text/event-stream" }), signal: stop.signal, credentials: "omit", cache: "no-store",
+      });
+      if (!response.ok) throw await refused(response);
+      wait = 1000;
+      const reason = await events(response.body.getReader(), on);
+      if (reason) on.trouble(`Live figures have ended: ${reason}.`);
+    } catch (error) {
+      if (signal.aborted) return;
+      if (!stop.signal.aborted) on.trouble(error instanceof ApiError ? error.reason : "The broker does not answer.");
+      if (error instanceof ApiError && [401, 403, 404, 406].includes(error.status)) return;
+    } finally {
+      document.removeEventListener("visibilitychange", hide);
+    }
+    await pause(wait + Math.random() * 500, signal);
+    wait = Math.min(15000, wait * 2);
+  }
+}
+
+function seen(signal) {
+  return new Promise((resolve) => {
+    document.addEventListener("visibilitychange", resolve, { once: true });
+    signal.addEventListener("abort", resolve, { once: true });
+  });
+}
+
+async function events(reader, on) {
+  const decoder = new TextDecoder();
+  let text = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return null;
+    text += decoder.decode(value, { stream: true });
+    for (let end = text.indexOf("\n\n"); end >= 0; end = text.indexOf("\n\n")) {
+      const lines = text.slice(0, end).split("\n");
+      text = text.slice(end + 2);
+      const name = lines.find((line) => line.startsWith("event: ")).slice(7);
+      const data = JSON.parse(lines.find((line) => line.startsWith("data: ")).slice(6));
+      if (name === "end") return data.reason;
+      if (name === "begin") on.begin(data.fields, data.intervalMs);
+      if (name === "points") on.points(data);
+    }
+  }
+}
+
+/** `{domain, tenant, namespace, name}` of a topic's full name. */
+export function topicParts(topic) {
+  const [domain, rest] = topic.split("://");
+  const [tenant, namespace, ...local] = rest.split("/");
+  return { domain, tenant, namespace, name: local.join("/") };
+}
+
+/** Where REST has a topic, below `/admin/v2` or another base. */
+export function topicPath(topic, base = "/admin/v2") {
+  const { domain, tenant, namespace, name } = topicParts(topic);
+  return [base, domain, ...[tenant, namespace, name].map(encodeURIComponent)].join("/");
+}
+
+export function subscriptionPath(topic, subscription, base = "/admin/v2") {
+  return `${topicPath(topic, base)}/subscription/${encodeURIComponent(subscription)}`;
+}
+
+/** A query of those that are not empty. */
+export function query(values) {
+  const found = new URLSearchParams(Object.entries(values).filter(([, value]) => value !== undefined && value !== null && value !== ""));
+  const text = found.toString();
+  return text ? `?${text}` : "";
+}

@@ -1,0 +1,119 @@
+// The frame: which page is shown, who looks at it, and whether it is dark. A page is a function that fills `main` until it is left.
+
+import { ApiError, getOrNull, isSignedIn, signIn, signOut } from "/console/api.js";
+import { field, h, replace, say, trouble } from "/console/dom.js";
+import { brokerPage } from "/console/broker.js";
+import { docsPage } from "/console/docs.js";
+import { messagesPage } from "/console/messages.js";
+import { overviewPage } from "/console/overview.js";
+import { subscriptionPage } from "/console/subscription.js";
+import { topicPage } from "/console/topic.js";
+import { transactionsPage } from "/console/transactions.js";
+
+const PAGES = {
+  "": { title: "Topics", show: overviewPage, menu: "Topics" },
+  topic: { title: "Topic", show: topicPage },
+  subscription: { title: "Subscription", show: subscriptionPage },
+  messages: { title: "Messages", show: messagesPage },
+  transactions: { title: "Transactions", show: transactionsPage, menu: "Transactions" },
+  broker: { title: "Broker", show: brokerPage, menu: "Broker" },
+  docs: { title: "Interface", show: docsPage, menu: "Interface" },
+};
+const THEME = "pybroker.theme";
+
+const main = document.getElementById("main");
+const menu = document.getElementById("pages");
+let shown = null;
+
+/** What the address says: a page, its names in order, and a query. */
+function address() {
+  const hash = location.hash.replace(/^#\/?/, "") || (location.pathname.startsWith("/docs") ? "docs" : "");
+  const [path, text] = hash.split("?");
+  const [name, ...names] = path.split("/");
+  return { name: name in PAGES ? name : "", names: names.map(decoded), query: new URLSearchParams(text || "") };
+}
+
+function decoded(text) {
+  try { return decodeURIComponent(text); } catch { return text; }
+}
+
+async function show() {
+  if (shown) shown.abort();
+  const stop = shown = new AbortController();
+  const { name, names, query } = address();
+  const page = PAGES[name];
+  document.title = `${names.length ? `${names[names.length - 1]} · ` : ""}${page.title} · pybroker`;
+  for (const link of menu.children) {
+    if (link.dataset.page === name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  main.setAttribute("aria-busy", "true");
+  replace(main);
+  try {
+    const rights = await getOrNull("/admin/v3/console/rights", stop.signal, [401]);
+    if (stop.signal.aborted) return;
+    document.getElementById("who").textContent = rights && rights.role ? rights.role : "";
+    document.getElementById("sign-out").hidden = !isSignedIn();
+    if (!rights) { askForCredentials(); return; }
+    await page.show(main, { names, query, signal: stop.signal, rights });
+  } catch (error) {
+    if (error.name === "AbortError" || stop.signal.aborted) return;
+    if (!(error instanceof ApiError)) console.error(error);
+    main.append(trouble(error));
+    if (error.status === 0) setTimeout(() => { if (shown === stop) show(); }, 3000);
+  } finally {
+    if (shown === stop) {
+      main.setAttribute("aria-busy", "false");
+      say(`${page.title} ${names.join(" ")}`);
+    }
+  }
+}
+
+function askForCredentials() {
+  const wrong = isSignedIn();
+  const token = h("textarea", { name: "token", rows: 4, autocomplete: "off", spellcheck: "false", autofocus: true });
+  const user = h("input", { name: "user", autocomplete: "off" });
+  const password = h("input", { name: "password", type: "password", autocomplete: "off" });
+  const keep = h("input", { type: "checkbox", name: "keep" });
+  const form = h("form", { class: "sign-in", onsubmit: (event) => {
+    event.preventDefault();
+    if (token.value.trim()) signIn("Bearer", token.value, keep.checked);
+    else signIn("Basic", `${user.value}:${password.value}`, keep.checked);
+    show();
+  } },
+  h("h1", {}, "Sign in"),
+  h("p", {}, "This broker asks who you are. What you enter goes to it in the Authorization header, and is forgotten with this page."),
+  wrong && h("p", { class: "trouble", role: "alert" }, "The broker does not accept these credentials; they may have expired."),
+  field("Token", token),
+  h("p", { class: "or" }, "or"),
+  field("User", user), field("Password", password),
+  h("label", { class: "check" }, keep, " keep it for this tab until it is closed"),
+  h("button", { type: "submit" }, "Sign in"));
+  signOut();
+  replace(main, form);
+  token.focus();
+}
+
+function setTheme(theme) {
+  const button = document.getElementById("theme");
+  if (theme) document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+  const isDark = theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  button.textContent = isDark ? "Light" : "Dark";
+  button.setAttribute("aria-label", `Switch to ${isDark ? "light" : "dark"} colours`);
+  button.onclick = () => {
+    const chosen = isDark ? "light" : "dark";
+    localStorage.setItem(THEME, chosen);
+    setTheme(chosen);
+  };
+}
+
+for (const [name, page] of Object.entries(PAGES)) {
+  if (page.menu) menu.append(h("a", { href: `#/${name}`, "data-page": name }, page.menu));
+}
+document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
+document.getElementById("sign-out").addEventListener("click", () => { signOut(); show(); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme(localStorage.getItem(THEME)));
+setTheme(localStorage.getItem(THEME));
+addEventListener("hashchange", () => { show().then(() => { scrollTo(0, 0); main.focus({ preventScroll: true }); }); });
+show();

@@ -1,0 +1,79 @@
+// This broker: whether it is well, its memory, its limits, its settings.
+
+import { get } from "/console/api.js";
+import { badge, bytes, duration, facts, h, number, replace, section, table, time, trouble } from "/console/dom.js";
+import { keepFresh } from "/console/overview.js";
+
+export async function brokerPage(main, { signal, rights }) {
+  main.append(h("h1", {}, "Broker"));
+  if (!rights.superuser) {
+    main.append(h("p", { class: "notice" }, `${rights.role ? `Role ${rights.role}` : "You"} may not see this: it needs a super user.`));
+    return;
+  }
+  const figures = h("div", {});
+  const settings = h("div", {});
+  main.append(figures, settings);
+  async function refresh() {
+    try {
+      const broker = await get("/admin/v3/console/broker", signal);
+      replace(figures, content(broker));
+    } catch (error) {
+      if (error.name !== "AbortError") replace(figures, trouble(error));
+    }
+  }
+  await refresh();
+  await showSettings(settings, signal);
+  keepFresh(refresh, signal);
+}
+
+function meter(used, bound) {
+  return h("meter", { min: 0, max: Math.max(1, bound), high: bound * 0.9, value: Math.min(used, bound), "aria-label": `${bytes(used)} of ${bytes(bound)}` });
+}
+
+function content(broker) {
+  return [
+    broker.unready ? h("p", { class: "trouble", role: "alert" }, `Clients are sent elsewhere: ${broker.unready}`) : null,
+    facts([
+      ["State", broker.unready ? badge("not ready", "bad") : badge("ready", "good")],
+      ["Version", broker.version], ["Cluster", broker.cluster], ["Address", broker.brokerId],
+      ["Started", time(broker.startedAt)], ["Up for", duration(broker.time - broker.startedAt)],
+      ["Loaded topics", number(broker.loadedTopics)],
+      ["Processor", `${number(broker.cpuPercent)} of ${number(broker.cpuLimitPercent)} %`, "of the machine, at the last sample"],
+      ["Memory", `${bytes(broker.residentBytes)} of ${bytes(broker.memoryLimitBytes)}`, "resident, of brokerMemoryLimitMB"],
+      ["Event loop", `${number(broker.loopLagMs)} ms late`],
+    ]),
+    section("Memory", table("Parts of the memory", [
+      { name: "Part", cell: (each) => each.part },
+      { name: "Used", number: true, cell: (each) => bytes(each.usedBytes) },
+      { name: "At most", number: true, cell: (each) => bytes(each.boundBytes) },
+      { name: "Share", cell: (each) => meter(each.usedBytes, each.boundBytes) },
+      { name: "Waiting", number: true, cell: (each) => (each.waiting ? badge(number(each.waiting), "bad") : "0") },
+      { name: "Longest wait", number: true, cell: (each) => duration(each.longestWaitMs) },
+      { name: "Have waited", number: true, cell: (each) => number(each.waitsTotal) },
+    ], broker.memory)),
+    section("Limits", table("Limits", [
+      { name: "What", cell: (each) => each.what },
+      { name: "Now", number: true, cell: (each) => number(each.used) },
+      { name: "At most", number: true, cell: (each) => (each.limit ? number(each.limit) : "no limit") },
+      { name: "Key", cell: (each) => h("code", {}, each.key) },
+    ], broker.limits)),
+  ];
+}
+
+async function showSettings(place, signal) {
+  const values = Object.entries(await get("/admin/v2/brokers/configuration/runtime", signal));
+  const changeable = new Set(await get("/admin/v2/brokers/configuration", signal));
+  const filter = h("input", { type: "search", placeholder: "part of a key" });
+  const found = h("div", {});
+  const draw = () => {
+    const rows = values.filter(([name]) => name.toLowerCase().includes(filter.value.trim().toLowerCase()));
+    replace(found, table("Settings", [
+      { name: "Key", cell: ([name]) => h("code", {}, name) },
+      { name: "In force", cell: ([, value]) => h("code", {}, value) },
+      { name: "", cell: ([name]) => changeable.has(name) && badge("can be changed at run time", "dim") },
+    ], rows.slice(0, 200)), rows.length > 200 && h("p", { class: "note" }, `200 of ${rows.length}: say more of the key.`));
+  };
+  filter.addEventListener("input", draw);
+  replace(place, section("Settings", h("label", { class: "field short" }, h("span", {}, "Search settings"), filter), found));
+  draw();
+}

@@ -1,0 +1,85 @@
+// Lines over the last minutes, drawn by hand. The newest value of each line stands beside it as text, for everybody.
+
+import { bytes, h, replace, svg } from "/console/dom.js";
+
+const WIDTH = 600;
+const HEIGHT = 120;
+const WINDOW_MS = 5 * 60 * 1000;
+const GAP_MS = 5000;
+
+/** A chart of some fields of live points. `lines`: {field, name}; `shown` writes a value. */
+export function chart(title, lines, shown) {
+  const paths = lines.map((_, index) => svg("path", { class: `line line-${index + 1}`, fill: "none", "vector-effect": "non-scaling-stroke" }));
+  const top = h("span", { class: "chart-top" });
+  const from = h("span", {});
+  const values = lines.map(() => h("strong", {}, "–"));
+  const legend = h("figcaption", {}, h("span", { class: "chart-title" }, title), lines.map((line, index) =>
+    h("span", { class: "key" }, h("i", { class: `swatch swatch-${index + 1}`, "aria-hidden": "true" }), line.name, " ", values[index])));
+  const drawing = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true", focusable: "false" },
+    [0.25, 0.5, 0.75].map((part) => svg("line", { class: "grid", x1: 0, x2: WIDTH, y1: HEIGHT * part, y2: HEIGHT * part, "vector-effect": "non-scaling-stroke" })),
+    paths);
+  const element = h("figure", { class: "chart" }, legend, h("div", { class: "plot" }, top, drawing),
+    h("div", { class: "chart-times", "aria-hidden": "true" }, from, h("span", {}, "now")));
+
+  function update(points, fields) {
+    const places = lines.map((line) => fields.indexOf(line.field));
+    const end = points.length ? points[points.length - 1][0] : Date.now();
+    const visible = points.filter((point) => point[0] > end - WINDOW_MS);
+    const highest = nice(Math.max(0, ...visible.filter((point) => point.length > 1).flatMap((point) => places.map((place) => point[place] || 0))), shown);
+    const start = Math.min(visible.length ? visible[0][0] : end, end - 60000);
+    paths.forEach((path, index) => path.setAttribute("d", outline(visible, places[index], start, end, highest)));
+    top.textContent = shown(highest);
+    from.textContent = `${Math.round((end - start) / 60000)} min ago`;
+    const last = visible[visible.length - 1];
+    values.forEach((value, index) => { value.textContent = last && last.length > 1 ? shown(last[places[index]]) : "–"; });
+  }
+  update([], []);
+  return { element, update };
+}
+
+/** A path with a break wherever there is no figure. */
+function outline(points, place, start, end, highest) {
+  let text = "";
+  let before = null;
+  for (const point of points) {
+    if (point.length < 2 || point[place] === null) { before = null; continue; }
+    const x = ((point[0] - start) / Math.max(1, end - start)) * WIDTH;
+    const y = HEIGHT - 2 - (point[place] / highest) * (HEIGHT - 8);
+    text += `${before === null || point[0] - before > GAP_MS ? "M" : "L"}${x.toFixed(1)} ${y.toFixed(1)}`;
+    before = point[0];
+  }
+  return text;
+}
+
+/** A round number above. */
+function nice(value, shown) {
+  if (value <= 1) return 1;
+  const base = shown === bytes ? 2 : 10;
+  const power = base ** Math.floor(Math.log(value) / Math.log(base));
+  return [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= value);
+}
+
+/** Charts that are fed by one stream, and why they are not while that is so. */
+export function liveCharts(charts) {
+  const why = h("p", { class: "note", role: "status" }, "Live figures begin with the first look: they are not measured while nobody does.");
+  const element = h("div", { class: "charts" }, charts.map((each) => each.element));
+  let fields = [];
+  let points = [];
+  let last = null;
+  return {
+    element: h("div", {}, element, why),
+    get last() { return last; },
+    on: {
+      begin(names) { fields = names; replace(why, "Live. Figures are those of the last seconds, nothing is loaded by looking."); },
+      points(more) {
+        const newest = points.length ? points[points.length - 1][0] : 0;
+        points = [...points, ...more.filter((point) => point[0] > newest)].slice(-600);
+        const point = points[points.length - 1];
+        last = point && point.length > 1 ? Object.fromEntries(fields.map((name, index) => [name, point[index]])) : null;
+        if (point && !last) replace(why, "It is not loaded at the moment: there is nothing to measure.");
+        for (const each of charts) each.update(points, fields);
+      },
+      trouble(reason) { replace(why, reason); },
+    },
+  };
+}

@@ -1,0 +1,127 @@
+// All topics: search, order, pages. The list comes from the broker page by page; what it costs there is shared by all who look.
+
+import { get, pause, query, watch } from "/console/api.js";
+import { chart, liveCharts } from "/console/charts.js";
+import { badge, bytes, facts, field, h, number, plural, replace, say, table, time, trouble } from "/console/dom.js";
+
+const ROWS = 50;
+const REFRESH_MS = 4000;
+const COLUMNS = [
+  { name: "Topic", sort: "name", cell: (row) => topicLink(row.name) },
+  { name: "In /s", sort: "messagesIn", number: true, cell: (row) => figure(row, "messagesIn") },
+  { name: "Out /s", sort: "messagesOut", number: true, cell: (row) => figure(row, "messagesOut") },
+  { name: "Backlog", sort: "backlog", number: true, title: "entries of the slowest subscription", cell: (row) => figure(row, "backlog") },
+  { name: "Unacked", sort: "unacked", number: true, title: "messages that consumers hold", cell: (row) => figure(row, "unacked") },
+  { name: "Stored", sort: "storageBytes", number: true, cell: (row) => (row.loaded ? bytes(row.storageBytes) : "–") },
+  { name: "Producers", sort: "producers", number: true, cell: (row) => figure(row, "producers") },
+  { name: "Consumers", sort: "consumers", number: true, cell: (row) => figure(row, "consumers") },
+  { name: "State", sort: "standing", cell: state },
+];
+
+function figure(row, name) {
+  return row.loaded ? number(row[name]) : "–";
+}
+
+function state(row) {
+  if (!row.loaded) return badge("not loaded", "dim");
+  if (row.standing) return badge(`${row.standing} of ${row.subscriptions} standing`, "bad");
+  return row.subscriptions ? badge(plural(row.subscriptions, "subscription"), "good") : badge("no subscription", "dim");
+}
+
+/** A topic's name: what is common to all small, its own large. */
+export function topicLink(name) {
+  const cut = name.lastIndexOf("/") + 1;
+  return h("a", { href: `#/topic/${encodeURIComponent(name)}`, class: "name" },
+    h("span", { class: "name-own" }, name.slice(cut)), h("span", { class: "name-in" }, name.slice(0, cut)));
+}
+
+export async function overviewPage(main, { query: asked, signal, rights }) {
+  const wanted = {
+    search: asked.get("search") || "", sort: asked.get("sort") || "name",
+    order: asked.get("order") || "", offset: Number(asked.get("offset") || 0), loaded: asked.get("loaded") || "",
+  };
+  const found = h("div", { class: "found" });
+  const totals = h("div", {});
+  const search = h("input", { type: "search", name: "search", value: wanted.search, maxlength: 200, placeholder: "words of a name" });
+  const loadedOnly = h("input", { type: "checkbox", checked: wanted.loaded === "true" });
+  const form = h("form", { class: "search", role: "search", onsubmit: (event) => { event.preventDefault(); open(search.value.trim()); } },
+    field("Search topics", search),
+    h("label", { class: "check" }, loadedOnly, " loaded ones only"));
+  main.append(h("h1", {}, "Topics"), totals);
+  if (rights.superuser) {
+    const charts = liveCharts([
+      chart("Messages a second", [{ field: "messagesIn", name: "in" }, { field: "messagesOut", name: "out" }], number),
+      chart("Bytes a second", [{ field: "bytesIn", name: "in" }, { field: "bytesOut", name: "out" }], bytes),
+    ]);
+    main.append(charts.element);
+    watch("/admin/v3/console/live", charts.on, signal);
+  }
+  main.append(form, found);
+
+  /** A full name leads to its topic, even to one that cannot be listed. */
+  function open(text) {
+    if (/^(non-)?persistent:\/\/[^/]+\/[^/]+\/.+/.test(text)) location.hash = `#/topic/${encodeURIComponent(text)}`;
+  }
+  function change(changes) {
+    Object.assign(wanted, { offset: 0 }, changes);
+    // The address can be kept and sent to somebody; this page stays as it is.
+    history.replaceState(null, "", `${location.pathname}#/${query({ ...wanted, offset: wanted.offset || "" })}`);
+    return refresh();
+  }
+  let typed = 0;
+  search.addEventListener("input", () => {
+    clearTimeout(typed);
+    typed = setTimeout(() => change({ search: search.value.trim() }), 200);
+  });
+  loadedOnly.addEventListener("change", () => change({ loaded: loadedOnly.checked ? "true" : "" }));
+
+  let turn = 0;
+  async function refresh() {
+    const mine = turn += 1;
+    try {
+      const answer = await get(`/admin/v3/console/topics${query({ ...wanted, limit: ROWS })}`, signal);
+      if (mine === turn && !signal.aborted) draw(answer);
+    } catch (error) {
+      if (error.name !== "AbortError" && mine === turn) replace(found, trouble(error));
+    }
+  }
+
+  function draw(answer) {
+    const { sums } = answer;
+    replace(totals, facts([
+      ["Topics", number(answer.all)],
+      ["Messages in", `${number(sums.messagesIn)} /s`], ["Messages out", `${number(sums.messagesOut)} /s`],
+      ["Backlog", number(sums.backlog), "entries, of each topic those of its slowest subscription"],
+      ["Unacknowledged", number(sums.unacked)], ["Stored", bytes(sums.storageBytes)],
+      ["Standing subscriptions", sums.standing ? badge(number(sums.standing), "bad") : "none", "they have something left and nothing moves"],
+    ]));
+    const focused = document.activeElement && found.contains(document.activeElement) ? document.activeElement.textContent : null;
+    const end = Math.min(wanted.offset + ROWS, answer.matching);
+    replace(found,
+      answer.isCut && h("p", { class: "notice" }, "There are more topics than consoleMaxTopics: some are missing here. A full name in the search leads to any."),
+      table("Topics", COLUMNS, answer.topics, {
+        sort: { by: wanted.sort, descending: wanted.order === "desc" },
+        onsort: (by) => change({ sort: by, order: wanted.sort === by ? (wanted.order === "desc" ? "" : "desc") : (by === "name" ? "" : "desc") }),
+        none: wanted.search ? "No topic has these words in its name." : "There are no topics that you may list.",
+        mark: (row) => (row.standing ? "marked" : null),
+      }),
+      h("nav", { class: "turn", "aria-label": "Pages of topics" },
+        h("button", { type: "button", disabled: wanted.offset === 0, onclick: () => change({ offset: Math.max(0, wanted.offset - ROWS) }) }, "Back"),
+        h("span", {}, answer.matching ? `${number(wanted.offset + 1)} to ${number(end)} of ${number(answer.matching)}` : "none", ` at ${time(answer.time)}`),
+        h("button", { type: "button", disabled: end >= answer.matching, onclick: () => change({ offset: wanted.offset + ROWS }) }, "Next")));
+    if (focused) [...found.querySelectorAll("button, a")].find((each) => each.textContent === focused)?.focus();
+  }
+
+  await refresh();
+  say(`${main.querySelector(".turn span")?.textContent || ""} topics`);
+  keepFresh(refresh, signal);
+}
+
+/** Again from time to time, while somebody sees it. */
+export async function keepFresh(refresh, signal, milliseconds = REFRESH_MS) {
+  while (!signal.aborted) {
+    await pause(milliseconds, signal);
+    if (!document.hidden && !signal.aborted) await refresh();
+  }
+}
+

@@ -1,0 +1,77 @@
+// Transactions: their coordinators, those that are open, what takes part, and whom an end waits for.
+
+import { get, getOrNull } from "/console/api.js";
+import { actionButton } from "/console/findings.js";
+import { badge, duration, facts, h, number, plural, replace, section, table, time, trouble } from "/console/dom.js";
+import { keepFresh, topicLink } from "/console/overview.js";
+import { subscriptionLink } from "/console/topic.js";
+
+const BASE = "/admin/v3/transactions";
+const KINDS = { OPEN: "", COMMITTING: "warn", ABORTING: "warn", COMMITTED: "good", ABORTED: "dim" };
+
+export async function transactionsPage(main, { signal, rights, query }) {
+  const least = h("select", { name: "least" }, [["0", "any age"], ["1000", "a second"], ["10000", "ten seconds"], ["60000", "a minute"], ["600000", "ten minutes"]]
+    .map(([value, text]) => h("option", { value, selected: value === (query.get("age") || "0") }, text)));
+  const found = h("div", {});
+  main.append(h("h1", {}, "Transactions"),
+    h("p", {}, "An open transaction holds back what stands behind its first message, and holds what it acknowledges until it has ended."),
+    h("label", { class: "field short" }, h("span", {}, "Open for at least"), least), found);
+  async function refresh() {
+    try {
+      const coordinators = await getOrNull(`${BASE}/coordinatorStats`, signal, [503]);
+      if (coordinators === null) {
+        replace(found, h("p", { class: "notice" }, "This broker has no transactions (transactionCoordinatorEnabled=false)."));
+        return;
+      }
+      const slow = await get(`${BASE}/slowTransactions/${least.value}`, signal);
+      const open = [...found.querySelectorAll("details[open]")].map((each) => each.dataset.id);
+      replace(found, content(coordinators, Object.values(slow || {}), rights, refresh));
+      for (const each of found.querySelectorAll("details")) each.open = open.includes(each.dataset.id);
+    } catch (error) {
+      if (error.name !== "AbortError") replace(found, trouble(error));
+    }
+  }
+  least.addEventListener("change", refresh);
+  await refresh();
+  keepFresh(refresh, signal);
+}
+
+function content(coordinators, open, rights, refresh) {
+  return [
+    section("Not ended yet", table("Transactions that have not ended", [
+      { name: "Transaction", cell: (each) => h("code", {}, each.txnId) },
+      { name: "State", cell: (each) => badge(each.status.toLowerCase(), KINDS[each.status]) },
+      { name: "Open for", number: true, cell: (each) => duration(each.pybroker ? each.pybroker.ageMillis : Date.now() - each.openTimestamp) },
+      { name: "Times out", cell: (each) => time(each.timeoutAt) },
+      { name: "Owner", cell: (each) => each.owner || "–" },
+      { name: "Takes part", cell: takesPart },
+      { name: "", cell: (each) => each.status === "OPEN" && actionButton({
+        text: "Abort", method: "POST", path: `${BASE}/abortTransaction/${ids(each.txnId).join("/")}`,
+        why: "What it published is never delivered, and what it acknowledged is delivered again.",
+      }, rights, refresh) },
+    ], open, { none: "No transaction is open." })),
+    section("Coordinators", table("Coordinators", [
+      { name: "Coordinator", cell: ([id]) => id },
+      { name: "State", cell: ([, each]) => each.state },
+      { name: "Open", number: true, cell: ([, each]) => number(each.ongoingTxnSize) },
+      { name: "Highest id", number: true, cell: ([, each]) => number(each.leastSigBits) },
+      { name: "Low-water mark", number: true, cell: ([, each]) => number(each.lowWaterMark) },
+    ], Object.entries(coordinators || {}), { none: "None was asked for anything yet." })),
+  ];
+}
+
+/** `(most,least)` as two numbers. */
+function ids(text) {
+  return text.match(/-?\d+/g) || [];
+}
+
+function takesPart(each) {
+  const topics = Object.keys(each.producedPartitions || {});
+  const acknowledged = Object.entries(each.ackedPartitions || {}).flatMap(([topic, names]) => Object.keys(names).map((name) => [topic, name]));
+  const own = each.pybroker || {};
+  return h("details", { "data-id": each.txnId },
+    h("summary", {}, `${plural(topics.length, "topic")}, ${plural(acknowledged.length, "subscription")}`),
+    topics.map((topic) => h("p", {}, "published to ", topicLink(topic))),
+    acknowledged.map(([topic, name]) => h("p", {}, "acknowledged in ", h("a", { href: subscriptionLink(topic, name) }, `${name} of ${topic}`))),
+    own.attempts ? facts([["Attempts to end", number(own.attempts)], ["Waits for", (own.waitsFor || []).join(", ")], own.lastError && ["Last error", own.lastError]]) : null);
+}
