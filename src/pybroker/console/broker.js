@@ -4,6 +4,8 @@ import { get } from "/console/api.js";
 import { badge, bytes, duration, facts, h, number, replace, section, table, time, trouble } from "/console/dom.js";
 import { keepFresh } from "/console/overview.js";
 
+const SETTINGS = 20;
+
 export async function brokerPage(main, { signal, rights }) {
   main.append(h("h1", {}, "Broker"));
   if (!rights.superuser) {
@@ -71,7 +73,7 @@ async function showSettings(place, signal) {
       { name: "Key", cell: ([name]) => h("code", {}, name) },
       { name: "In force", cell: ([, value]) => h("code", {}, value) },
       { name: "", cell: ([name]) => changeable.has(name) && badge("can be changed at run time", "dim") },
-    ], rows.slice(0, 200)), rows.length > 200 && h("p", { class: "note" }, `200 of ${rows.length}: say more of the key.`));
+    ], rows.slice(0, SETTINGS)), rows.length > SETTINGS && h("p", { class: "note" }, `The first ${SETTINGS} of ${rows.length}: part of a key finds the others.`));
   };
   filter.addEventListener("input", draw);
   replace(place, section("Settings", h("label", { class: "field short" }, h("span", {}, "Search settings"), filter), found));

@@ -6,6 +6,7 @@ const WIDTH = 600;
 const HEIGHT = 120;
 const WINDOW_MS = 5 * 60 * 1000;
 const GAP_MS = 5000;
+const LIVE = "Live. Figures are those of the last seconds, nothing is loaded by looking.";
 
 /** A chart of some fields of live points. `lines`: {field, name}; `shown` writes a value. */
 export function chart(title, lines, shown) {
@@ -66,20 +67,22 @@ export function liveCharts(charts) {
   let fields = [];
   let points = [];
   let last = null;
+  // Said anew only when it is something else: this is read aloud.
+  const tell = (text) => { if (why.textContent !== text) replace(why, text); };
   return {
     element: h("div", {}, element, why),
     get last() { return last; },
     on: {
-      begin(names) { fields = names; replace(why, "Live. Figures are those of the last seconds, nothing is loaded by looking."); },
+      begin(names) { fields = names; tell(LIVE); },
       points(more) {
         const newest = points.length ? points[points.length - 1][0] : 0;
         points = [...points, ...more.filter((point) => point[0] > newest)].slice(-600);
         const point = points[points.length - 1];
         last = point && point.length > 1 ? Object.fromEntries(fields.map((name, index) => [name, point[index]])) : null;
-        if (point && !last) replace(why, "It is not loaded at the moment: there is nothing to measure.");
+        if (point) tell(last ? LIVE : "It is not loaded at the moment: there is nothing to measure.");
         for (const each of charts) each.update(points, fields);
       },
-      trouble(reason) { replace(why, reason); },
+      trouble(reason) { tell(reason); },
     },
   };
 }

@@ -12,21 +12,32 @@ export async function docsPage(main, { signal, query }) {
   const operations = Object.entries(described.paths).flatMap(([path, methods]) =>
     Object.entries(methods).map(([method, operation]) => ({ path, method, operation, text: words(path, method, operation) })));
   const search = h("input", { type: "search", name: "search", value: query.get("search") || "", placeholder: "words of a path or a description" });
+  const last = ["bookies", "functions", "worker", "worker-stats", "sources", "sinks", "packages"];
+  const tags = [...new Set(operations.map((each) => each.operation.tags[0]))].sort((one, other) => last.indexOf(one) - last.indexOf(other) || one.localeCompare(other));
+  operations.sort((one, other) => tags.indexOf(one.operation.tags[0]) - tags.indexOf(other.operation.tags[0]));
+  let chosen = query.get("tag") || "";
+  const chips = h("nav", { class: "chips", "aria-label": "What calls are about" });
   const count = h("p", { class: "note", role: "status" });
   const found = h("div", { class: "operations" });
   main.append(h("h1", {}, "Interface"),
     h("p", {}, `${described.info.title} ${described.info.version}. ${described.info.description} The same for programs: `, h("a", { href: "/openapi.json" }, "openapi.json"), "."),
-    h("form", { class: "search", role: "search", onsubmit: (event) => event.preventDefault() }, field("Search calls", search)), count, found);
+    h("form", { class: "search", role: "search", onsubmit: (event) => event.preventDefault() }, field("Search calls", search)), chips, count, found);
 
   function draw() {
     const asked = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const matching = operations.filter((each) => asked.every((word) => each.text.includes(word)));
+    const named = operations.filter((each) => asked.every((word) => each.text.includes(word)));
+    const matching = named.filter((each) => !chosen || each.operation.tags[0] === chosen);
+    replace(chips, ["", ...tags].map((tag) => {
+      const some = named.filter((each) => !tag || each.operation.tags[0] === tag).length;
+      return h("button", { type: "button", class: "chip", "aria-pressed": String(tag === chosen), disabled: !some, onclick: () => { chosen = tag; draw(); chips.querySelector("[aria-pressed=true]").focus(); } },
+        `${tag || "all"} ${some}`);
+    }));
     replace(count, `${plural(matching.length, "call")}${matching.length > SHOWN ? `, the first ${SHOWN} of them are shown` : ""}`);
-    let tag = null;
+    let before = null;
     replace(found, matching.slice(0, SHOWN).map((each) => {
       const own = each.operation.tags[0];
-      const title = own === tag ? null : h("h2", {}, own);
-      tag = own;
+      const title = own === before ? null : h("h2", {}, own);
+      before = own;
       return [title, operationView(each, described)];
     }));
   }

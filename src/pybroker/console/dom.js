@@ -1,5 +1,6 @@
 // Elements and texts. Whatever a broker says becomes text here and nothing else: there is no markup made from strings.
 
+const LONG_TEXT = 24;
 const SVG = "http://www.w3.org/2000/svg";
 
 function fill(element, properties, children) {
@@ -98,9 +99,11 @@ export function table(caption, columns, rows, options = {}) {
       : column.name;
     return h("th", { scope: "col", class: column.number ? "number" : null, "aria-sort": sorted, title: column.title }, title);
   });
-  const body = rows.map((row) => h("tr", { class: options.mark ? options.mark(row) : null }, columns.map((column, index) =>
-    h(index ? "td" : "th", { class: column.number ? "number" : null, scope: index ? null : "row", "data-name": column.name },
-      column.cell(row)))));
+  const body = rows.map((row) => h("tr", { class: options.mark ? options.mark(row) : null }, columns.map((column, index) => {
+    const cell = h(index ? "td" : "th", { class: column.number ? "number" : null, scope: index ? null : "row", "data-name": column.name }, column.cell(row));
+    if (cell.textContent.length > LONG_TEXT) cell.classList.add("wide");
+    return cell;
+  })));
   if (!rows.length) body.push(h("tr", { class: "none" }, h("td", { colspan: columns.length }, options.none || "None.")));
   return h("div", { class: "scroll" }, h("table", { class: options.class }, h("caption", { class: "unseen" }, caption),
     h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)));

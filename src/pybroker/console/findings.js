@@ -1,6 +1,6 @@
 // Findings of `explain` in words, and the calls that mend them: each is asked about before it is made, and needs its right.
 
-import { act } from "/console/api.js";
+import { act, get } from "/console/api.js";
 import { badge, duration, h, replace, say } from "/console/dom.js";
 
 /** Which right a call needs, as docs/admin-rest.md has it: what is done with a subscription `consume`, with the rest of a topic `administer`. */
@@ -17,12 +17,31 @@ function rightFor(action, rights) {
 /** A button that makes a call once it is confirmed; `done` is called afterwards. */
 export function actionButton(action, rights, done) {
   const lacks = rightFor(action, rights);
+  if (action.method === "GET") return h("span", { class: "action-row" }, h("button", { type: "button", class: "action", title: action.path, onclick: () => look(action, rights) }, action.text));
   const why = lacks ? `This needs ${lacks}, which ${rights.role ? `role ${rights.role}` : "you"} does not have.` : null;
   const button = h("button", {
     type: "button", class: "action", "aria-disabled": lacks ? "true" : null, title: why || `${action.method} ${action.path}`,
     onclick: () => { if (lacks) say(why); else confirmAndCall(action, done); },
   }, action.text);
   return h("span", { class: "action-row" }, button, lacks && h("span", { class: "note" }, why));
+}
+
+/** What a suggested look shows: findings in words, anything else as it is. */
+async function look(action, rights) {
+  const shown = h("div", {}, "…");
+  const close = () => { dialog.close(); dialog.remove(); };
+  const dialog = h("dialog", { "aria-labelledby": "look", oncancel: () => dialog.remove() }, h("h2", { id: "look" }, action.text), shown,
+    h("div", { class: "buttons" }, h("button", { type: "button", onclick: close }, "Close")));
+  document.body.append(dialog);
+  dialog.showModal();
+  try {
+    const answer = await get(action.path, new AbortController().signal);
+    replace(shown, answer && Array.isArray(answer.findings)
+      ? findingsList(answer, rights, close)
+      : h("pre", { class: "code answer", tabindex: 0 }, JSON.stringify(answer, null, 2).slice(0, 100000)));
+  } catch (error) {
+    replace(shown, h("p", { class: "trouble" }, error.reason || error.message));
+  }
 }
 
 /** Ask, and make the call. The dialog says what is called, so that nobody has to trust a label. */

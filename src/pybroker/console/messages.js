@@ -1,2 +1,175 @@
-import { h } from "/console/dom.js";
-export async function messagesPage(main) { main.append(h("h1", {}, "Messages")); }
+// A look at messages: those of a topic from its beginning or its end, those that a subscription has not acknowledged, or one by its id.
+// Looking moves no cursor. Each entry is asked for by itself, so that no page costs the broker more than one at a time.
+
+import { ApiError, call, getOrNull, query, topicParts, topicPath } from "/console/api.js";
+import { decodeKeyValue, decodePayload, messagesOfBatch } from "/console/decode.js";
+import { badge, bytes, facts, field, h, number, plural, replace, say, trouble } from "/console/dom.js";
+import { crumbs } from "/console/topic.js";
+
+const AT_ONCE = 10;
+const MAX_MOVED = 1000;
+const MAX_CHARACTERS = 20000;
+
+export async function messagesPage(main, { names: [topic], query: asked, signal }) {
+  const subscriptions = await getOrNull(`${topicPath(topic)}/subscriptions`, signal, [401, 403, 404]) || [];
+  const from = h("select", { name: "from" },
+    h("option", { value: "latest" }, "the newest"), h("option", { value: "earliest" }, "the oldest"),
+    subscriptions.map((name) => h("option", { value: `s:${name}` }, `not acknowledged by ${name}`)));
+  from.value = asked.get("subscription") ? `s:${asked.get("subscription")}` : "latest";
+  const id = h("input", { name: "id", placeholder: "ledger:entry", value: asked.get("id") || "", autocomplete: "off", pattern: "\\d+:\\d+(:-?\\d+)*" });
+  const found = h("div", { "aria-live": "off" });
+  const more = h("button", { type: "button", hidden: true }, "More");
+  const why = h("p", { class: "note", role: "status" });
+  main.append(crumbs(topic), h("h1", { class: "long" }, "Messages of ", topicParts(topic).name),
+    h("p", {}, "Looking changes nothing: no cursor moves, and nobody is delivered anything because of it."),
+    h("form", { class: "filters", onsubmit: (event) => { event.preventDefault(); start(); } },
+      field("Begin with", from), field("or one by its id", id), h("button", { type: "submit" }, "Show")),
+    h("section", { "aria-label": "Messages" }, found, why, more));
+  const schemas = schemasOf(topic, signal);
+  let place = 0;
+  let moved = 0;
+  const seen = new Set();
+  more.addEventListener("click", () => load());
+
+  function path() {
+    if (id.value) {
+      const [ledger, entry] = id.value.split(":");
+      return place ? null : `${topicPath(topic)}/ledger/${ledger}/entry/${entry}`;
+    }
+    if (from.value.startsWith("s:")) return `${topicPath(topic)}/subscription/${encodeURIComponent(from.value.slice(2))}/position/${place + 1}`;
+    return `${topicPath(topic)}/examinemessage${query({ initialPosition: from.value, messagePosition: place + moved + 1 })}`;
+  }
+
+  function start() {
+    place = moved = 0;
+    seen.clear();
+    replace(found);
+    return load();
+  }
+
+  async function load() {
+    more.hidden = true;
+    replace(why, "At work …");
+    const end = place + AT_ONCE;
+    try {
+      while (place < end) {
+        const where = path();
+        const entry = where && await look(where, signal);
+        if (signal.aborted) return;
+        if (entry && seen.has(entry.id) && !id.value && from.value === "latest" && moved < MAX_MOVED) {
+          moved += 1;  // One more was published meanwhile: all places counted from the end are others now.
+          continue;
+        }
+        // Behind the last one `examinemessage` answers with the last one again.
+        if (!entry || seen.has(entry.id)) { replace(why, place ? "There are no more." : "There is no message."); return; }
+        seen.add(entry.id);
+        place += 1;
+        found.append(await entryView(entry, schemas));
+      }
+      replace(why, plural(place, "entry", "entries"));
+      say(`${place} entries are shown`);
+      more.hidden = false;
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      if (error instanceof ApiError && [404, 412].includes(error.status)) { replace(why, place ? "There are no more." : error.reason); return; }
+      replace(why, trouble(error));
+    }
+  }
+  await start();
+}
+
+/** An entry as REST shows it: its id, its headers by their own names, its payload. */
+async function look(path, signal) {
+  const response = await call("GET", path, { signal });
+  if (!response.ok) {
+    const text = await response.text();
+    let reason = text;
+    try { reason = JSON.parse(text).reason; } catch { /* it is the text */ }
+    throw new ApiError(response.status, reason || String(response.status));
+  }
+  const head = {};
+  for (const [name, value] of response.headers) if (name.startsWith("x-pulsar-")) head[name.slice(9)] = value;
+  return { id: head["message-id"], head, payload: new Uint8Array(await response.arrayBuffer()) };
+}
+
+/** Asks for each version of the topic's schemas once; null where there is none. */
+function schemasOf(topic, signal) {
+  const { tenant, namespace, name } = topicParts(topic);
+  const base = `/admin/v2/schemas/${[tenant, namespace, name].map(encodeURIComponent).join("/")}/schema`;
+  const known = new Map();
+  return (version) => {
+    if (!known.has(version)) {
+      known.set(version, getOrNull(version === null ? base : `${base}/${version}`, signal, [401, 403, 404, 500]));
+    }
+    return known.get(version);
+  };
+}
+
+/** A version is eight bytes, in Base64; without one it was sent without a schema, and the newest is tried. */
+function versionOf(head) {
+  const text = head["base64-schema-version"];
+  if (!text) return null;
+  const raw = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  return raw.length === 8 ? new DataView(raw.buffer).getBigInt64(0).toString() : null;
+}
+
+async function entryView(entry, schemas) {
+  const { head } = entry;
+  const count = Number(head["num-batch-message"] || 0);
+  const schema = await schemas(versionOf(head));
+  const about = h("div", { class: "message-head" },
+    h("code", {}, entry.id), head["publish-time"] && h("span", { class: "note" }, head["publish-time"]),
+    head["producer-name"] && h("span", { class: "note" }, `by ${head["producer-name"]}`), h("span", { class: "note" }, bytes(entry.payload.length)),
+    count ? badge(plural(count, "message"), "dim") : null,
+    head["num-chunks-from-msg"] && badge(`part ${Number(head["chunk-id"]) + 1} of ${head["num-chunks-from-msg"]}`, "dim"),
+    head["deliver-at-time"] && badge(`due ${head["deliver-at-time"]}`, "warn"),
+    head["txn-uncommitted"] === "true" && badge("not committed", "warn"), head["txn-aborted"] === "true" && badge("aborted", "bad"),
+    head["is-encrypted"] === "true" && badge("encrypted", "dim"));
+  const rest = Object.entries(head).filter(([name]) => name !== "message-id");
+  const all = h("details", {}, h("summary", {}, "All that is known of it"), facts(rest.map(([name, value]) => [name, value])));
+  return h("article", { class: "message", "aria-label": `Entry ${entry.id}` }, about, messageViews(entry, count, schema), all);
+}
+
+function messageViews({ head, payload }, count, schema) {
+  if (head["is-encrypted"] === "true") return h("p", { class: "note" }, "It is encrypted: only who has the key can read it.");
+  if (head["num-chunks-from-msg"]) return valueView(decodePayload(payload, null));
+  if (!count) {
+    const key = head["partition-key"] === undefined ? null : { text: head["partition-key"], isBase64: head["partition-key-b64-encoded"] === "true" };
+    return oneView(payload, schema, key, properties(head.property), head["null-value"] === "true");
+  }
+  try {
+    return messagesOfBatch(payload, count).map((each, index) => h("div", { class: "message" }, h("span", { class: "note" }, `message ${index}`),
+      oneView(each.payload, schema, each.key === null ? null : { text: each.key, isBase64: each.keyIsBase64 }, each.properties, each.isNull)));
+  } catch (error) {
+    return [h("p", { class: "trouble" }, `The batch cannot be read: ${error.message}`), valueView(decodePayload(payload, null))];
+  }
+}
+
+function properties(text) {
+  try { return JSON.parse(text || "{}"); } catch { return {}; }
+}
+
+function oneView(payload, schema, key, pairs, isNull) {
+  const shown = [];
+  const named = Object.entries(pairs);
+  if (key) shown.push(h("p", {}, h("span", { class: "note" }, key.isBase64 ? "key (Base64) " : "key "), h("code", {}, key.text)));
+  if (named.length) shown.push(h("p", {}, h("span", { class: "note" }, "properties "), named.map(([name, value]) => h("code", { class: "property" }, `${name}=${value} `))));
+  if (isNull) return [...shown, h("p", { class: "note" }, "It has no value.")];
+  if (schema && schema.type === "KEY_VALUE") {
+    const raw = key ? keyBytes(key) : null;
+    const [first, second] = decodeKeyValue(payload, schema, raw);
+    return [...shown, first && valueView(first, "key"), valueView(second, "value")];
+  }
+  return [...shown, valueView(decodePayload(payload, schema))];
+}
+
+function keyBytes({ text, isBase64 }) {
+  return isBase64 ? Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)) : new TextEncoder().encode(text);
+}
+
+function valueView({ text, how, problem }, what) {
+  const cut = text.length > MAX_CHARACTERS ? `${text.slice(0, MAX_CHARACTERS)}\n… ${number(text.length - MAX_CHARACTERS)} characters more` : text;
+  return h("div", {}, h("p", { class: "note" }, what ? `${what}, as ${how}` : `as ${how}`), problem && h("p", { class: "notice" }, problem),
+    h("pre", { class: "code", tabindex: 0 }, cut));
+}
+

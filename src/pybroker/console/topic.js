@@ -53,7 +53,7 @@ export function crumbs(topic, subscription) {
 function content(topic, stats, internal, explained, rights, refresh) {
   const subscriptions = Object.entries(stats.subscriptions).map(([name, each]) => ({ name, ...each }));
   return [
-    explained && section("What waits, and why", findingsList(explained, rights, refresh)),
+    explained && section("What waits, and why", explanation(topic, explained, rights, refresh)),
     facts([
       ["Stored", bytes(stats.storageSize)],
       ["Published since it was loaded", `${number(stats.msgInCounter)} messages`],
@@ -89,6 +89,19 @@ function content(topic, stats, internal, explained, rights, refresh) {
       stats.storageSize > 0 && h("a", { class: "button", href: `#/messages/${encodeURIComponent(topic)}` }, "Look at messages"),
       actionButton({ text: "Unload", method: "PUT", path: `${topicPath(topic)}/unload`,
         why: "The topic is closed with everything written. Clients come back by themselves, and get what is not acknowledged again." }, rights, refresh)),
+  ];
+}
+
+/** What is about the topic, and the first finding of each subscription that has one. */
+function explanation(topic, explained, rights, refresh) {
+  const found = (explained.subscriptions || []).filter((each) => each.findings.length);
+  return [
+    (explained.findings.length > 0 || !found.length) && findingsList(explained, rights, refresh),
+    found.length > 0 && h("ol", { class: "findings" }, found.map((each) => h("li", { class: each.waiting ? "waits" : "informs" },
+      h("p", { class: "sentence" }, badge(each.waiting ? "waits" : "good to know", each.waiting ? "bad" : "dim"), " ",
+        h("a", { href: subscriptionLink(topic, each.subscription) }, each.subscription), ": ", each.findings[0].sentence),
+      each.findings.length > 1 && h("p", { class: "note" }, `and ${plural(each.findings.length - 1, "more finding")}`)))),
+    explained.moreSubscriptions > 0 && h("p", { class: "note" }, `and ${plural(explained.moreSubscriptions, "more subscription")}`),
   ];
 }
 

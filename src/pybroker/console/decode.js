@@ -1,0 +1,201 @@
+// What a payload says by its topic's schema, decoded in the browser: it costs the broker nothing, and hostile bytes meet only this page.
+
+import { decodeAvro } from "/console/avro.js";
+
+const SHOWN_BYTES = 4096;
+const MAX_TEXT = 200000;
+const MAX_MESSAGES = 1000;
+const INTEGERS = { INT8: 1, INT16: 2, INT32: 4, INT64: 8 };
+const NANOSECONDS = 1000000n;
+
+/** `{text, how, problem?}` of a payload; `schema` as REST shows it, or null. */
+export function decodePayload(payload, schema) {
+  try {
+    if (schema) return decodeBySchema(payload, schema);
+  } catch (error) {
+    return { ...asItLooks(payload), problem: `It does not fit its schema (${schema.type}): ${error.message}` };
+  }
+  return asItLooks(payload);
+}
+
+function decodeBySchema(payload, schema) {
+  const { type } = schema;
+  if (type === "JSON") return { text: prettyJson(utf8(payload)), how: "JSON" };
+  if (type === "AVRO") return { text: written(decodeAvro(JSON.parse(schema.data), payload)), how: "Avro" };
+  if (type === "STRING") return { text: utf8(payload), how: "text" };
+  if (type === "KEY_VALUE") return { text: "", how: "key and value" };
+  const primitive = primitiveText(type, payload);
+  if (primitive !== null) return { text: primitive, how: type };
+  const seen = asItLooks(payload);
+  return type === "BYTES" || type === "NONE" ? seen : { ...seen, problem: `A ${type} schema is not decoded here: the bytes are shown.` };
+}
+
+function primitiveText(type, payload) {
+  const view = new DataView(payload.buffer, payload.byteOffset, payload.byteLength);
+  if (type in INTEGERS) {
+    need(payload, INTEGERS[type]);
+    return { 1: () => view.getInt8(0), 2: () => view.getInt16(0), 4: () => view.getInt32(0), 8: () => view.getBigInt64(0) }[payload.length]().toString();
+  }
+  if (type === "FLOAT") { need(payload, 4); return String(view.getFloat32(0)); }
+  if (type === "DOUBLE") { need(payload, 8); return String(view.getFloat64(0)); }
+  if (type === "BOOLEAN") { need(payload, 1); return payload[0] ? "true" : "false"; }
+  if (["DATE", "TIME", "TIMESTAMP"].includes(type)) { need(payload, 8); return moment(type, view.getBigInt64(0)); }
+  if (type === "LOCAL_DATE") { need(payload, 8); return day(view.getBigInt64(0)); }
+  if (type === "LOCAL_TIME") { need(payload, 8); return clock(view.getBigInt64(0)); }
+  if (type === "LOCAL_DATE_TIME") { need(payload, 16); return `${day(view.getBigInt64(0))}T${clock(view.getBigInt64(8))}`; }
+  if (type === "INSTANT") { need(payload, 12); return new Date(Number(view.getBigInt64(0)) * 1000 + view.getInt32(8) / 1e6).toISOString(); }
+  return null;
+}
+
+function need(payload, length) {
+  if (payload.length !== length) throw new Error(`it has ${payload.length} bytes and not ${length}`);
+}
+
+function moment(type, milliseconds) {
+  const text = new Date(Number(milliseconds)).toISOString();
+  return type === "TIME" ? text.slice(11, 23) : text;
+}
+
+function day(days) {
+  return new Date(Number(days) * 86400000).toISOString().slice(0, 10);
+}
+
+function clock(nanoseconds) {
+  return new Date(Number(nanoseconds / NANOSECONDS)).toISOString().slice(11, 23);
+}
+
+/** Key and value of a KEY_VALUE message, each `decodePayload`'s answer. `key`: the message's own key as bytes, where they travel apart. */
+export function decodeKeyValue(payload, schema, key) {
+  try {
+    const properties = schema.properties || {};
+    const parts = JSON.parse(schema.data);
+    const schemaOf = (part) => ({ type: properties[`${part}.schema.type`] || "BYTES", data: typeof parts[part] === "string" ? parts[part] : JSON.stringify(parts[part]) });
+    if (properties["kv.encoding.type"] === "SEPARATED") {
+      return [decodePayload(key || new Uint8Array(), schemaOf("key")), decodePayload(payload, schemaOf("value"))];
+    }
+    const view = new DataView(payload.buffer, payload.byteOffset, payload.byteLength);
+    const piece = (at) => {
+      const length = view.getInt32(at);
+      if (length < -1 || at + 4 + length > payload.length) throw new Error("a length is none");
+      return length === -1 ? new Uint8Array() : payload.subarray(at + 4, at + 4 + length);
+    };
+    const first = piece(0);
+    return [decodePayload(first, schemaOf("key")), decodePayload(piece(4 + first.length), schemaOf("value"))];
+  } catch (error) {
+    return [null, { ...asItLooks(payload), problem: `It does not fit its schema (KEY_VALUE): ${error.message}` }];
+  }
+}
+
+/** Without a schema: text if it is text, else its bytes. */
+function asItLooks(payload) {
+  try {
+    const text = utf8(payload);
+    if (!/[\u0000-\u0008\u000b\u000c\u000e-\u001f]/.test(text)) return { text: prettyJson(text), how: "text" };
+  } catch { /* it is no text */ }
+  return { text: hex(payload), how: "bytes" };
+}
+
+function utf8(payload) {
+  return new TextDecoder("utf-8", { fatal: true }).decode(payload);
+}
+
+function hex(payload) {
+  const lines = [];
+  for (let at = 0; at < Math.min(payload.length, SHOWN_BYTES); at += 16) {
+    const row = [...payload.subarray(at, at + 16)];
+    lines.push(`${at.toString(16).padStart(6, "0")}  ${row.map((each) => each.toString(16).padStart(2, "0")).join(" ").padEnd(47)}  ${row.map((each) => (each > 31 && each < 127 ? String.fromCharCode(each) : ".")).join("")}`);
+  }
+  if (payload.length > SHOWN_BYTES) lines.push(`… ${payload.length - SHOWN_BYTES} bytes more`);
+  return lines.join("\n");
+}
+
+/** JSON with lines, its texts and numbers as they were written: a parser would round what has over 53 bits. */
+export function prettyJson(text) {
+  if (text.length > MAX_TEXT) return `${text.slice(0, MAX_TEXT)}\n… ${text.length - MAX_TEXT} characters more`;
+  try { JSON.parse(text); } catch { return text; }
+  let depth = 0;
+  const line = () => `\n${"  ".repeat(Math.min(depth, 40))}`;
+  return text.trim().replace(/"(?:[^"\\]|\\.)*"|[^\s"{}[\],:]+|[{}[\],:]|\s+/g, (part) => {
+    if (part === "{" || part === "[") { depth += 1; return part + line(); }
+    if (part === "}" || part === "]") { depth -= 1; return line() + part; }
+    if (part === ",") return part + line();
+    if (part === ":") return ": ";
+    return /^\s+$/.test(part) ? "" : part;
+  }).replace(/([{[])\s+([}\]])/g, "$1$2");
+}
+
+/** A decoded value as JSON; numbers of 64 bits and bytes as they are. */
+function written(value) {
+  const text = JSON.stringify(value, (_, each) => {
+    if (typeof each === "bigint") return Number.isSafeInteger(Number(each)) ? Number(each) : `${each}`;
+    if (each instanceof Uint8Array) return `0x${[...each.subarray(0, 256)].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
+    return typeof each === "number" && !Number.isFinite(each) ? String(each) : each;
+  }, 2);
+  return text === undefined ? "null" : text;
+}
+
+/** The messages of a batch: `{payload, key, keyIsBase64, properties, isNull}` each. Throws Error. */
+export function messagesOfBatch(payload, count) {
+  const found = [];
+  const view = new DataView(payload.buffer, payload.byteOffset, payload.byteLength);
+  let at = 0;
+  while (found.length < Math.min(count, MAX_MESSAGES)) {
+    const size = view.getUint32(at);
+    const head = single(payload.subarray(at + 4, at + 4 + size));
+    at += 4 + size;
+    if (at + head.size > payload.length || head.size < 0) throw new Error("the batch ends too early");
+    found.push({ ...head, payload: payload.subarray(at, at + head.size) });
+    at += head.size;
+  }
+  return found;
+}
+
+/** SingleMessageMetadata, the fields that are shown. */
+function single(bytes) {
+  const head = { size: 0, key: null, keyIsBase64: false, properties: {}, isNull: false };
+  each(bytes, (field, value) => {
+    if (field === 1) {
+      const pair = {};
+      each(value, (part, text) => { pair[part] = loose(text); });
+      head.properties[pair[1]] = pair[2];
+    } else if (field === 2) head.key = loose(value);
+    else if (field === 3) head.size = Number(BigInt.asIntN(32, value));
+    else if (field === 6) head.keyIsBase64 = value !== 0n;
+    else if (field === 9) head.isNull = value !== 0n;
+  });
+  return head;
+}
+
+function loose(bytes) {
+  return bytes instanceof Uint8Array ? new TextDecoder().decode(bytes) : String(bytes);
+}
+
+/** The fields of a protobuf message: numbers as BigInt, all with a length as bytes. */
+function each(bytes, field) {
+  let at = 0;
+  const varint = () => {
+    let value = 0n;
+    for (let shift = 0n; shift < 70n; shift += 7n) {
+      const byte = bytes[at];
+      if (byte === undefined) throw new Error("a message's head ends too early");
+      at += 1;
+      value |= BigInt(byte & 0x7f) << shift;
+      if (byte < 0x80) return value;
+    }
+    throw new Error("a number is too long");
+  };
+  while (at < bytes.length) {
+    const tag = varint();
+    const kind = Number(tag & 7n);
+    let value;
+    if (kind === 0) value = varint();
+    else if (kind === 2) {
+      const length = Number(varint());
+      if (at + length > bytes.length) throw new Error("a message's head ends too early");
+      value = bytes.subarray(at, at + length);
+      at += length;
+    } else if (kind === 1 || kind === 5) at += kind === 1 ? 8 : 4;
+    else throw new Error("a message's head is none");
+    if (value !== undefined) field(Number(tag >> 3n), value);
+  }
+}

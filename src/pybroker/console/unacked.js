@@ -1,0 +1,111 @@
+// Messages of a subscription one by one: those that consumers hold, those that are delayed, and holes among what is acknowledged.
+
+import { getOrNull, query } from "/console/api.js";
+import { actionButton } from "/console/findings.js";
+import { bytes, duration, facts, field, h, number, plural, replace, section, table, time, trouble } from "/console/dom.js";
+
+const LIMIT = 20;
+
+/** The call for one message, by its id as text. */
+export function messagePath(base, id, what) {
+  const [ledger, entry, batch] = id.split(":");
+  return `${base}/message/${ledger}/${entry}${what}${batch === undefined ? "" : query({ batchIndex: batch })}`;
+}
+
+export function messageLink(topic, id) {
+  const [ledger, entry] = id.split(":");
+  return h("a", { href: `#/messages/${encodeURIComponent(topic)}?id=${ledger}:${entry}` }, h("code", {}, id));
+}
+
+function keyText(each) {
+  if (each.key !== undefined) return `${each.key}${each.keyCut ? "…" : ""}`;
+  return each.keyBase64 === undefined ? "–" : h("code", {}, each.keyBase64);
+}
+
+/** A list that is asked for page by page; `rows(answer)` makes its table. */
+function paged(path, filters, rows, absent, signal) {
+  const found = h("div", { "aria-live": "polite" });
+  const before = [];
+  let after;
+  async function load() {
+    try {
+      const answer = await getOrNull(`${path}${query({ ...filters(), limit: LIMIT, after })}`, signal, [404, 405, 412]);
+      if (signal.aborted) return;
+      if (!answer) { replace(found, h("p", { class: "note" }, absent)); return; }
+      replace(found, rows(answer), h("nav", { class: "turn", "aria-label": "Pages" },
+        h("button", { type: "button", disabled: !before.length, onclick: () => { after = before.pop(); load(); } }, "Back"),
+        h("span", {}, answer.total === undefined ? "" : `${number(answer.total)} in all`),
+        h("button", { type: "button", disabled: answer.next === null || answer.next === undefined, onclick: () => { before.push(after); after = answer.next; load(); } }, "Next")));
+    } catch (error) {
+      if (error.name !== "AbortError") replace(found, trouble(error));
+    }
+  }
+  return { found, load, again() { before.length = 0; after = undefined; return load(); } };
+}
+
+export function unackedSection(topic, base, consumers, rights, signal) {
+  const consumer = h("select", { name: "consumer" }, h("option", { value: "" }, "any"), consumers.map((name) => h("option", { value: name }, name)));
+  const key = h("input", { name: "key", autocomplete: "off" });
+  const hash = h("input", { name: "hash", inputmode: "numeric", pattern: "[0-9]*", autocomplete: "off" });
+  const age = h("select", { name: "age" }, [["", "any"], ["1000", "over a second"], ["10000", "over ten seconds"], ["60000", "over a minute"], ["600000", "over ten minutes"], ["3600000", "over an hour"]]
+    .map(([value, text]) => h("option", { value }, text)));
+  const properties = h("input", { type: "checkbox" });
+  const list = paged(`${base}/unacked`,
+    () => ({ consumer: consumer.value, key: key.value, hash: hash.value, minAgeMs: age.value, withProperties: properties.checked ? "true" : "" }),
+    (answer) => table("Unacknowledged messages", [
+      { name: "Message", cell: (each) => messageLink(topic, each.messageId) },
+      { name: "Key", cell: keyText },
+      { name: "Hash", number: true, cell: (each) => (each.hash === null || each.hash === undefined ? "–" : String(each.hash)) },
+      { name: "Held by", cell: (each) => each.consumer || "nobody" },
+      { name: "For", number: true, cell: (each) => duration(each.ageMs ?? undefined) },
+      { name: "Sent", number: true, title: "how often it was delivered", cell: (each) => number(each.deliveryCount) },
+      { name: "Size", number: true, cell: (each) => bytes(each.size ?? undefined) },
+      { name: "Published", cell: (each) => time(each.publishTime) },
+      ...(properties.checked ? [{ name: "Properties", cell: (each) => Object.entries(each.properties || {}).map(([name, value]) => `${name}=${value}`).join(", ") || "–" }] : []),
+      { name: "", cell: (each) => messageActions(base, each, rights, list.load) },
+    ], answer.messages, { none: "No message is held by a consumer, as far as these filters see." }),
+    "This subscription has no such list now.", signal);
+  const form = h("form", { class: "filters", onsubmit: (event) => { event.preventDefault(); list.again(); } },
+    field("Consumer", consumer), field("Key", key), field("Hash", hash), field("Held for", age),
+    h("label", { class: "check" }, properties, " properties"), h("button", { type: "submit" }, "Show"));
+  list.load();
+  return { element: section("Unacknowledged messages", form, list.found), load: list.load };
+}
+
+function messageActions(base, each, rights, done) {
+  return h("span", { class: "actions" },
+    actionButton({ text: "Redeliver", method: "POST", path: messagePath(base, each.messageId, "/redeliver"),
+      why: `${each.consumer || "Nobody"} holds it; it is delivered again at once.` }, rights, done),
+    actionButton({ text: "Acknowledge", method: "POST", path: messagePath(base, each.messageId, "/acknowledge"),
+      why: "It counts as processed, for good: nobody gets it any more by this subscription." }, rights, done));
+}
+
+export function delayedSection(topic, base, rights, signal) {
+  const list = paged(`${base}/delayed`, () => ({}), (answer) => table("Delayed messages", [
+    { name: "Message", cell: (each) => messageLink(topic, each.messageId) },
+    { name: "Key", cell: keyText },
+    { name: "Due at", cell: (each) => time(each.deliverAt) },
+    { name: "In", number: true, cell: (each) => duration(Math.max(0, each.deliverAt - Date.now())) },
+    { name: "", cell: (each) => actionButton({ text: "Deliver now", method: "DELETE", path: messagePath(base, each.messageId, "/delay") }, rights, list.load) },
+  ], answer.messages, { none: "No message waits for its time." }), "This subscription has no such list.", signal);
+  list.load();
+  return section("Delayed messages", list.found);
+}
+
+/** What is acknowledged behind something that is not, and what that keeps on the disk. */
+export function holesSection(topic, holes) {
+  const { oldestUnacked: oldest, held, acknowledgedBehind: behind } = holes;
+  return section("Holes",
+    facts([
+      ["Acknowledged up to", h("code", {}, holes.markDeletePosition)],
+      ["Oldest that is not", oldest ? messageLink(topic, oldest.messageId) : "none"],
+      oldest && ["Its age", duration(oldest.ageMs)],
+      held && ["Keeps", `${plural(held.ledgers, "ledger")}, ${bytes(held.bytes)}`],
+    ]),
+    held && (held.reasons || []).map((each) => h("p", { class: "note" }, typeof each === "string" ? each : JSON.stringify(each))),
+    behind && behind.length > 0 && h("details", {}, h("summary", {}, `${plural(behind.length, "range")} acknowledged behind it${holes.more ? " and more" : ""}`),
+      table("Acknowledged ranges", [
+        { name: "From", cell: (each) => each.from }, { name: "To", cell: (each) => each.to },
+        { name: "Entries", number: true, cell: (each) => number(each.entries) },
+      ], behind.slice(0, 200))));
+}

@@ -1,0 +1,307 @@
+"""The console in a browser, against a real broker and official clients: what it shows, and what its buttons do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pulsar
+import pytest
+from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String
+from tests.clients.conftest import admin, path_of, until
+from tests.console.conftest import address, opened
+from tests.support.broker_process import BrokerProcess
+from tests.support.rest import call
+
+from pybroker.client import connect
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.long
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+HOSTILE_TEXT = "<script>alert('x')</script>\"'&\u202e"
+WIDTHS = (390, 820, 1440)
+
+
+class Order(Record):  # type: ignore[misc]
+    customer = String()
+    amount = Integer()
+
+
+def stuck_subscription(client: pulsar.Client, topic: str, subscription: str = "billing") -> pulsar.Consumer:
+    """A consumer that holds all it may, and more behind it."""
+    consumer = client.subscribe(
+        topic, subscription, consumer_type=pulsar.ConsumerType.Shared, receiver_queue_size=5, consumer_name="worker"
+    )
+    producer = client.create_producer(topic, batching_enabled=False)
+    for index in range(30):
+        producer.send(b"m%d" % index, partition_key=f"key-{index}", properties={"number": str(index)})
+    until(lambda: consumer._consumer is not None)
+    return consumer
+
+
+def test_topics_are_found_by_words_and_lead_to_their_pages(
+    browser: Browser, broker: BrokerProcess, client: pulsar.Client
+) -> None:
+    for name in ("alpha-orders", "beta-orders", "gamma"):
+        client.create_producer(f"persistent://public/default/{name}").send(b"x")
+    with opened(browser, f"{broker.http_url}/") as page:
+        assert page.url == f"{broker.http_url}/console/"
+        page.wait_for_selector("text=alpha-orders")
+        page.get_by_label("Search topics").fill("orders BETA")
+        page.wait_for_selector("text=1 to 1 of 1")
+        assert page.locator("tbody tr").count() == 1
+        page.get_by_role("link", name="beta-orders").click()
+        page.wait_for_selector("h1:text-is('beta-orders')")
+        page.wait_for_selector("text=standalone-")  # its producer
+        page.wait_for_selector(".chart strong:text-matches('^[0-9]')")
+        page.go_back()
+        page.wait_for_selector("text=1 to 1 of 1")  # the search is part of the address
+
+
+def test_hostile_names_keys_and_payloads_are_shown_as_the_texts_that_they_are(
+    browser: Browser, broker: BrokerProcess, client: pulsar.Client
+) -> None:
+    topic = f"persistent://public/default/{HOSTILE}"
+    consumer = client.subscribe(
+        topic, HOSTILE_TEXT, consumer_type=pulsar.ConsumerType.KeyShared, consumer_name=HOSTILE_TEXT
+    )
+    producer = client.create_producer(topic, producer_name=HOSTILE_TEXT, properties={HOSTILE_TEXT: HOSTILE_TEXT})
+    producer.send(HOSTILE_TEXT.encode(), partition_key=HOSTILE_TEXT, properties={HOSTILE_TEXT: HOSTILE_TEXT})
+    consumer.receive(5000)
+    for where, text in (
+        (address(broker, ""), HOSTILE),
+        (address(broker, "topic", topic), HOSTILE_TEXT),
+        (address(broker, "subscription", topic, HOSTILE_TEXT), HOSTILE_TEXT),
+        (address(broker, "messages", topic), HOSTILE_TEXT),
+    ):
+        with opened(browser, where) as page:
+            page.get_by_text(text).locator("visible=true").first.wait_for()
+            assert page.locator("main img, main script").count() == 0
+            assert page.evaluate("document.querySelectorAll('[onerror]').length") == 0
+
+
+def test_a_stuck_subscription_says_why_and_is_mended_by_buttons(
+    browser: Browser, broker: BrokerProcess, client: pulsar.Client
+) -> None:
+    topic = "persistent://public/default/stuck"
+    consumer = stuck_subscription(client, topic)
+    stats: dict[str, Any] = {}
+
+    def now() -> dict[str, Any]:
+        stats.update(admin(broker, "GET", f"{path_of(topic)}/stats").json["subscriptions"]["billing"])
+        return stats
+
+    until(lambda: now()["unackedMessages"] >= 5)
+    with opened(browser, address(broker, "subscription", topic, "billing")) as page:
+        page.wait_for_selector("[data-code=no-permits]")
+        assert "25 entries wait" in page.locator("[data-code=no-permits] .sentence").inner_text()
+        page.get_by_role("button", name="Skip all").click()
+        dialog = page.get_by_role("dialog")
+        assert "POST /admin/v2/persistent/public/default/stuck/subscription/billing/skip_all" in dialog.inner_text()
+        dialog.get_by_role("button", name="Leave it").click()
+        assert now()["msgBacklog"] == 30  # nothing happens that was not confirmed
+        page.get_by_role("button", name="Skip all").click()
+        page.get_by_role("dialog").get_by_role("button", name="Skip all").click()
+        page.wait_for_selector("dialog", state="detached")
+        until(lambda: now()["msgBacklog"] == 0)
+        page.wait_for_selector("text=Nothing waits")
+    consumer.close()
+
+
+def test_held_messages_are_listed_filtered_and_acknowledged_one_by_one(
+    browser: Browser, broker: BrokerProcess, client: pulsar.Client
+) -> None:
+    topic = "persistent://public/default/held"
+    consumer = stuck_subscription(client, topic)
+    with opened(browser, address(broker, "subscription", topic, "billing")) as page:
+        table = page.get_by_role("table", name="Unacknowledged messages")
+        table.get_by_text("key-0").wait_for()
+        page.get_by_label("Key", exact=True).first.fill("key-3")
+        page.get_by_role("button", name="Show").click()
+        table.get_by_text("key-0").wait_for(state="detached")
+        assert table.locator("tbody tr").count() == 1
+        table.get_by_role("button", name="Acknowledge").click()
+        page.get_by_role("dialog").get_by_role("button", name="Acknowledge").click()
+        page.wait_for_selector("text=No message is held by a consumer")
+    backlog = admin(broker, "GET", f"{path_of(topic)}/stats").json["subscriptions"]["billing"]["msgBacklog"]
+    assert backlog == 29
+    consumer.close()
+
+
+def test_a_key_is_followed_to_its_consumer_on_the_ring(
+    browser: Browser, broker: BrokerProcess, client: pulsar.Client
+) -> None:
+    topic = "persistent://public/default/keys"
+    consumers = [
+        client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.KeyShared, consumer_name=name)
+        for name in ("one", "two")
+    ]
+    client.create_producer(topic).send(b"x", partition_key="k")
+    with opened(browser, address(broker, "subscription", topic, "s")) as page:
+        page.get_by_role("img", name=re.compile(r"Ring of hashes: one .* %, two .* %")).wait_for()
+        form = page.get_by_role("region", name="Where a key goes")
+        form.get_by_label("Key", exact=True).fill("k")
+        form.get_by_role("button", name="Look it up").click()
+        at = admin(broker, "GET", f"{path_of(topic)}/subscription/s/hash?key=k").json
+        form.locator(".facts", has_text=f"{at['hash']:,}").wait_for()
+        assert at["consumer"]["name"] in form.inner_text()
+    for consumer in consumers:
+        consumer.close()
+
+
+def test_messages_are_decoded_by_their_schema(browser: Browser, broker: BrokerProcess, client: pulsar.Client) -> None:
+    large = 2**60 + 1
+    for name, schema, value, shown in (
+        ("avro", AvroSchema(Order), Order(customer="Ada", amount=7), '"customer": "Ada",'),
+        ("json", JsonSchema(Order), Order(customer="Bob", amount=8), '"customer": "Bob",'),
+        ("text", pulsar.schema.StringSchema(), "grüße", "grüße"),
+        ("bytes", pulsar.schema.BytesSchema(), b"\x00\x01\xff", "00 01 ff"),
+    ):
+        topic = f"persistent://public/default/decoded-{name}"
+        producer = client.create_producer(topic, schema=schema, batching_enabled=False)
+        producer.send(value)
+        with opened(browser, address(broker, "messages", topic)) as page:
+            page.locator("article pre", has_text=shown).wait_for()
+    topic = "persistent://public/default/decoded-batch"
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
+    for index in range(3):
+        producer.send_async(b'{"n":%d}' % (large + index), lambda *_: None, partition_key=f"k{index}")
+    producer.flush()
+    with opened(browser, address(broker, "messages", topic)) as page:
+        page.locator("article pre", has_text=str(large + 2)).wait_for()  # not rounded
+        assert page.locator("article pre").count() == 3
+
+
+def test_decoders_of_the_page_take_any_bytes_and_end(browser: Browser, broker: BrokerProcess) -> None:
+    """Key and value, every primitive, logical types; and bytes that would make endless values."""
+    with opened(browser, f"{broker.http_url}/console/") as page:
+        found = page.evaluate(Path(__file__).with_name("decoding.js").read_text(encoding="utf-8"))
+    wrong = [each for each in found if each["is"] != each["should"]]
+    assert not wrong
+    assert len(found) > 20
+
+
+@contextlib.contextmanager
+def open_transaction(broker: BrokerProcess, topic: str) -> Iterator[None]:
+    """One that has published to `topic`, on a loop of its own: the browser's driver has that of this thread."""
+    has_published, is_over = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        async with connect(broker.url) as client:
+            producer = await client.producer(topic)
+            transaction = await client.transaction()
+            await producer.send(b"x", transaction=transaction)
+            has_published.set()
+            await asyncio.to_thread(is_over.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(work(),))
+    thread.start()
+    try:
+        assert has_published.wait(20)
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def test_open_transactions_are_listed_and_aborted(browser: Browser, broker: BrokerProcess) -> None:
+    topic = "persistent://public/default/in-transaction"
+    with open_transaction(broker, topic), opened(browser, address(broker, "transactions")) as page:
+        table = page.get_by_role("table", name="Transactions that have not ended")
+        table.locator("summary", has_text="1 topic, 0 subscriptions").click()
+        table.get_by_role("link", name="in-transaction").wait_for()
+        table.get_by_role("button", name="Abort").click()
+        page.get_by_role("dialog").get_by_role("button", name="Abort").click()
+        page.wait_for_selector("text=No transaction is open")
+    assert not admin(broker, "GET", f"{path_of(topic)}/stats").json.get("openTransactions")
+
+
+def test_the_broker_and_its_interface_are_shown_and_calls_can_be_tried(browser: Browser, broker: BrokerProcess) -> None:
+    with opened(browser, address(broker, "broker")) as page:
+        page.get_by_role("table", name="Parts of the memory").get_by_text("outboxes").wait_for()
+        page.get_by_label("Search settings").fill("consoleSample")
+        page.get_by_role("table", name="Settings").get_by_text("200", exact=True).wait_for()
+    with opened(browser, f"{broker.http_url}/docs") as page:
+        page.get_by_label("Search calls").fill("get brokers/version")
+        page.locator("summary", has_text="/admin/v2/brokers/version").click()
+        page.get_by_role("button", name="Send GET").click()
+        page.locator("pre.answer", has_text="0.1.0").wait_for()
+        page.get_by_role("link", name="openapi.json").wait_for()
+
+
+def test_live_figures_go_on_after_an_unload_and_a_lost_connection(
+    browser: Browser, broker: BrokerProcess, client: pulsar.Client
+) -> None:
+    topic = "persistent://public/default/unloaded"
+    admin(broker, "PUT", path_of(topic))
+    with opened(browser, address(broker, "topic", topic)) as page:
+        page.wait_for_selector("text=Live. Figures are those of the last seconds")
+        admin(broker, "PUT", f"{path_of(topic)}/unload")
+        page.wait_for_selector("text=It is not loaded at the moment")
+        page.wait_for_timeout(1000)
+        assert topic not in [row["name"] for row in loaded_topics(broker)]  # looking has loaded nothing
+        client.create_producer(topic).send(b"x")
+        page.wait_for_selector("text=Live. Figures are those of the last seconds")
+
+
+def loaded_topics(broker: BrokerProcess) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = call(f"{broker.http_url}/admin/v3/console/topics?loaded=true&limit=500").json["topics"]
+    return rows
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("dark", [False, True])
+def test_no_page_is_wider_than_the_screen(
+    browser: Browser, broker: BrokerProcess, client: pulsar.Client, width: int, dark: bool
+) -> None:
+    topic = "persistent://public/default/" + "long-" * 20
+    client.subscribe(topic, "s" * 60, consumer_type=pulsar.ConsumerType.KeyShared)
+    client.create_producer(topic).send(b"x" * 300, partition_key="k" * 100)
+    pages = [
+        ("",),
+        ("topic", topic),
+        ("subscription", topic, "s" * 60),
+        ("messages", topic),
+        ("transactions",),
+        ("broker",),
+        ("docs",),
+    ]
+    with opened(browser, address(broker, *pages[0]), width=width, dark=dark) as page:
+        for names in pages:
+            page.goto(address(broker, *names))
+            page.wait_for_selector("main[aria-busy=false] h1")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, names
+            assert_readable(page)
+
+
+def assert_readable(page: Page) -> None:
+    """Every button and field has a name, every picture says what it is or is none, and there is one main heading."""
+    unnamed = page.evaluate(
+        """() => [...document.querySelectorAll('button, a, input, select, textarea')].filter((each) => each.offsetParent
+            && !each.textContent.trim() && !each.getAttribute('aria-label')
+            && !(each.labels && each.labels.length)).map((each) => each.outerHTML)"""
+    )
+    assert not unnamed
+    assert page.locator("h1").count() == 1
+    assert page.locator("svg:not([role=img]):not([aria-hidden])").count() == 0
+
+
+def test_the_keyboard_reaches_everything_and_colours_can_be_switched(browser: Browser, broker: BrokerProcess) -> None:
+    with opened(browser, f"{broker.http_url}/console/") as page:
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "main"
+        before = page.evaluate("getComputedStyle(document.body.parentElement).backgroundColor")
+        page.get_by_role("button", name="Switch to dark colours").focus()
+        page.keyboard.press("Enter")
+        page.get_by_role("button", name="Switch to light colours").wait_for()
+        assert page.evaluate("getComputedStyle(document.body.parentElement).backgroundColor") != before
