@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_TOKEN_BYTES = 64 * 1024
 MIN_SECRET_BYTES = 32
-_HMAC_ALGORITHMS = (("HS256", 32), ("HS384", 48), ("HS512", 64))  # With the shortest secret that each may have.
+HMAC_ALGORITHMS = (("HS256", 32), ("HS384", 48), ("HS512", 64))  # With the shortest secret that each may have.
 _RSA_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _EC_ALGORITHMS = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 
@@ -145,7 +145,7 @@ def _secret_keys(content: bytes) -> list[_VerifyingKey]:
 
     keys = []
     for secret in (content, decoded_base64(content)):
-        algorithms = tuple(name for name, shortest in _HMAC_ALGORITHMS if secret and len(secret) >= shortest)
+        algorithms = tuple(name for name, shortest in HMAC_ALGORITHMS if secret and len(secret) >= shortest)
         if secret and algorithms:
             keys.append(_VerifyingKey(secret, algorithms))
     if not keys:

@@ -26,9 +26,28 @@ class Command:
 
 
 _LIST = (
+    Command("explain", "explain", "why a topic, subscription, key, message, consumer or producer stands still"),
+    Command("unacked", "delivery_lists", "messages that are delivered and not acknowledged"),
+    Command("delayed", "delivery_lists", "messages that are kept back until their time"),
+    Command("draining", "delivery_lists", "hashes that wait for their old consumer"),
+    Command("waiting", "delivery_lists", "hashes that fill the look-ahead"),
+    Command("holes", "hashes", "what is not acknowledged in front of what is"),
+    Command("hash", "hashes", "the hash of a key, and who has it"),
+    Command("ack", "acting", "acknowledge single messages"),
+    Command("redeliver", "acting", "have single messages delivered again"),
+    Command("delay", "acting", "change when a delayed message is delivered"),
+    Command("disconnect", "acting", "disconnect a consumer or producer"),
+    Command("topics", "topics", "the topics of a namespace"),
+    Command("subscriptions", "subscriptions", "who reads a topic, and how far behind"),
+    Command("stats", "stats", "what happens on topics, live"),
+    Command("produce", "produce", "publish messages"),
+    Command("consume", "consume", "receive messages, or read a topic"),
+    Command("peek", "peek", "the next messages of a subscription, without taking them"),
+    Command("tokens", "tokens", "make keys and tokens, and look at tokens"),
     Command("serve", "serve", "run a broker until SIGTERM or Ctrl-C"),
     Command("ledger", "ledger", "look at stored data while no broker runs on it"),
     # The options of a pipeline are known only once its libraries are there: it reads what follows its name itself.
     Command("pipeline", "pipeline", "run over topics as a whole, such as into open tables", own_arguments=1),
+    Command("completion", "completion", "completion for bash or zsh"),
 )
 COMMANDS = {command.name: command for command in _LIST}

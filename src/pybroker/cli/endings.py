@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from pybroker.cli.tables import printable
+
 EXIT_OK = 0
 EXIT_FAILED = 1
 """The broker refused, could not be reached, or something that was asked for is not there."""
@@ -38,5 +40,5 @@ class Interrupted(Exception):
 
 
 def say(text: str) -> None:
-    """One line for people, beside the output."""
-    sys.stderr.write(f"pybroker: {text}\n")
+    """One line for people, beside the output; of what a broker has said, too, it is one line that only prints."""
+    sys.stderr.write(f"pybroker: {printable(text)}\n")

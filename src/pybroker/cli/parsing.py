@@ -30,6 +30,8 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def described(parser: argparse.ArgumentParser, text: str, examples: str) -> None:
-    """What the command's help says above and below its options."""
-    parser.description = text
+    """What the command's help says above and below its options: of a module's docstring the first paragraph."""
+    first = " ".join(text.strip().partition("\n\n")[0].split())
+    first = first.partition(": ")[2] if first.startswith("`pybroker") else first
+    parser.description = first[:1].upper() + first[1:]
     parser.epilog = "examples:\n" + "".join(f"  {line}\n" for line in examples.strip().splitlines())

@@ -93,7 +93,7 @@ def unpack(entry: ReceivedEntry, topic: str, partition: int, chunked: ChunkedMes
         opened = decompress(metadata.compression, payload, size_bytes)
         if not metadata.HasField("num_messages_in_batch"):
             return Unpacked([_single(entry, metadata, opened, topic, MessageId(*at, partition))], 1)
-        return _unpack_batch(entry, metadata, opened, topic, partition)
+        return unpack_batch(entry, metadata, opened, topic, partition)
     except (ProtocolViolation, DecodeError) as error:
         raise DamagedPayload(f"{topic}: an entry that is no message: {error}") from error
 
@@ -133,9 +133,10 @@ def _single(entry: ReceivedEntry, metadata: pb.MessageMetadata, value: bytes, to
     )
 
 
-def _unpack_batch(
+def unpack_batch(
     entry: ReceivedEntry, metadata: pb.MessageMetadata, payload: bytes, topic: str, partition: int
 ) -> Unpacked:
+    """The messages of a batch whose payload is no longer compressed. Raises DamagedPayload, DecodeError."""
     count = metadata.num_messages_in_batch
     if not 0 <= count <= len(payload) // LEAST_MESSAGE_BYTES:
         raise DamagedPayload(f"{topic}: a batch of {count} messages in {len(payload)} bytes")

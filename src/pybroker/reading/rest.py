@@ -33,11 +33,12 @@ _SHOWN_CHARACTERS = 300
 
 
 class Refused(ReadingFailed):
-    """The broker answered with a refusal."""
+    """The broker answered with a refusal, and this reason."""
 
-    def __init__(self, text: str, status: int) -> None:
+    def __init__(self, text: str, status: int, reason: str = "") -> None:
         super().__init__(text)
         self.status = status
+        self.reason = reason
 
 
 class Unreachable(ReadingFailed):
@@ -85,7 +86,7 @@ class RestClient:
                 self.close()
                 if not may_repeat or time.monotonic() + pause_s > deadline_s:
                     raise Unreachable(
-                        f"{method} {path}: {self.where} did not answer to the end: {_text(error)}"
+                        f"{method} {path}: {self.where} did not answer to the end: {reason_of(error)}"
                     ) from error
             except ValueError as error:
                 raise ReadingFailed(f"{method} {path}: {self.where} did not answer with JSON") from error
@@ -188,10 +189,11 @@ class RestClient:
         return Refused(
             f"{method} {path.partition('?')[0]}: {self.where} answered {response.status}: {text}{advice}",
             response.status,
+            text,
         )
 
 
-def _text(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """What went wrong, in the system's words: nothing that was sent is in them."""
     if isinstance(error, TimeoutError):
         return "no answer in time"

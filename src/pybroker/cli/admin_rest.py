@@ -1,0 +1,141 @@
+"""REST calls of commands: errors in one line that say what to do, paths made of names, lists that come in pages.
+
+What must hold: what changes something is sent once; no error shows a credential.
+"""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+from urllib.parse import quote, urlencode
+
+from pybroker.cli.endings import CommandFailed, WrongUsage
+from pybroker.cli.which_broker import Where
+from pybroker.model.names import NamespaceName, TopicName
+from pybroker.reading.entry_source import ReadingFailed
+from pybroker.reading.options import SourceOptions
+from pybroker.reading.rest import Refused, RestClient, reason_of
+
+PATIENCE_S = 3.0
+"""How long a broker that is busy is asked again, when asking changes nothing."""
+MAX_PAGE = 1000
+NOT_FOUND = 404
+Query = Mapping[str, object]
+
+
+class NotThere(CommandFailed):
+    """The broker answered 404."""
+
+
+class Answer(NamedTuple):
+    """Headers in lower case, and the body."""
+
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class AdminRest:
+    """Of one broker, for one command. Use it as a context manager."""
+
+    def __init__(self, where: Where) -> None:
+        if where.access.admin_url is None:
+            raise WrongUsage(f"{where.source}: there is no HTTP address; give --url http://HOST:PORT")
+        self._source = where.source
+        self._rest = RestClient(SourceOptions(where.access, patience_s=PATIENCE_S))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._rest.close()
+
+    def get(self, path: str, query: Query | None = None) -> Any:
+        """The document. Raises CommandFailed."""
+        with self._told():
+            return self._rest.json("GET", path + _text_of(query))
+
+    def change(self, method: str, path: str, body: object = None, query: Query | None = None) -> Any:
+        """Do something, once; the answer's document, if any. Raises CommandFailed."""
+        with self._told():
+            return self._rest.json(method, path + _text_of(query), body, may_repeat=False, patience_s=0)
+
+    def raw(self, path: str) -> Answer:
+        """Headers and body of a GET, whatever the body is. Raises CommandFailed."""
+        with self._told(), self._rest.open("GET", path) as response:
+            return Answer({name.lower(): value for name, value in response.getheaders()}, response.read())
+
+    def pages(
+        self, path: str, member: str, query: Query, limit: int
+    ) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+        """A list that comes in pages: of each the answer and its items, at most `limit` of them in all."""
+        after: object = None
+        while True:
+            answer = self.get(path, {**query, "limit": min(limit, MAX_PAGE), "after": after})
+            items = answer[member][:limit]
+            yield answer, items
+            after = answer.get("next")
+            limit -= len(items)
+            if after is None or limit <= 0:
+                return
+
+    def partitions(self, topic: TopicName) -> list[TopicName]:
+        """The topic's partitions, or itself where it has none."""
+        if topic.partition_index >= 0:
+            return [topic]
+        count = int(self.get(f"{path_of(topic)}/partitions")["partitions"])
+        return [topic.partition(index) for index in range(count)] or [topic]
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except Refused as error:
+            advice = _ADVICE.get(error.status, "")
+            text = f"{self._rest.where} answered {error.status}: {error.reason}{advice.format(source=self._source)}"
+            raise (NotThere(text) if error.status == NOT_FOUND else CommandFailed(text)) from error
+        except ReadingFailed as error:
+            raise CommandFailed(f"{error}{_HINT if 'did not answer to the end' in str(error) else ''}") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise CommandFailed(f"{self._rest.where} did not answer: {reason_of(error)}{_HINT}") from error
+
+
+_HINT = "; is a broker running there? --url or PULSAR_ADMIN_URL names another one"
+_ADVICE = {
+    401: " ({source}); give credentials: --token-file, PULSAR_TOKEN, or a profile",
+    403: " ({source}); the role needs more rights, or use another one",
+}
+
+
+def path_of(topic: TopicName) -> str:
+    """Of a topic, below which its calls are."""
+    return f"/admin/v2/{topic.domain}/{_quoted(topic.tenant, topic.namespace.local_name, topic.local_name)}"
+
+
+def subscription_path(topic: TopicName, subscription: str) -> str:
+    return f"{path_of(topic)}/subscription/{_quoted(subscription)}"
+
+
+def namespace_path(namespace: NamespaceName) -> str:
+    return _quoted(namespace.tenant, namespace.local_name)
+
+
+def lookup_path(topic: TopicName) -> str:
+    return f"/lookup/v2/topic/{topic.domain}/{_quoted(topic.tenant, topic.namespace.local_name, topic.local_name)}"
+
+
+def _quoted(*parts: str) -> str:
+    return "/".join(quote(part, safe="") for part in parts)
+
+
+def _text_of(query: Query | None) -> str:
+    kept = {name: _value(value) for name, value in (query or {}).items() if value is not None}
+    return f"?{urlencode(kept)}" if kept else ""
+
+
+def _value(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

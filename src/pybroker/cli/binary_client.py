@@ -1,0 +1,113 @@
+"""What `produce` and `consume` have in common: the broker's binary address, a client on a loop, and a clean end by signal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from typing import Self, TypeVar
+
+from pybroker.cli.admin_rest import AdminRest, lookup_path
+from pybroker.cli.endings import CommandFailed, Interrupted, WrongUsage
+from pybroker.cli.which_broker import Where
+from pybroker.client.access import Access, AccessRefused
+from pybroker.client.failures import ClientError, ConnectionLost
+from pybroker.client.pulsar_client import PulsarClient
+from pybroker.errors import BrokerError
+from pybroker.model.names import TopicName
+
+Result = TypeVar("Result")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def binary_access(where: Where, topic: TopicName) -> Access:
+    """The access with the address of the binary protocol, which the broker is asked for unless somebody has said it."""
+    access = where.access
+    if access.service_url:
+        return access
+    query = {"listenerName": access.listener_name}
+    with AdminRest(where) as rest:
+        found = rest.get(lookup_path(topic), query)
+    admin_url = access.admin_url or ""
+    secure, plain = found.get("brokerUrlTls"), found.get("brokerUrl")
+    url = (secure or plain) if admin_url.startswith("https") else (plain or secure)
+    if not url:
+        raise WrongUsage(
+            "the broker does not say where its binary protocol is served: give --service-url pulsar://HOST:PORT"
+        )
+    return replace(access, service_url=url)
+
+
+class UntilSignal:
+    """Ends a wait when SIGINT or SIGTERM comes; what is not a wait is brought to its end first. A second signal ends that, too."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._task = asyncio.current_task()
+        self._is_waiting = False
+
+    def __enter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            # Elsewhere than on the main thread there are no signals.
+            with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):
+                loop.add_signal_handler(number, self._came, number)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):
+                loop.remove_signal_handler(number)
+
+    def _came(self, number: int) -> None:
+        is_second = self.number is not None
+        self.number = number
+        assert self._task is not None
+        if self._is_waiting or is_second:
+            self._task.cancel()
+
+    async def wait(self, what: Awaitable[Result]) -> Result:
+        """`what`, unless a signal comes first. Raises Interrupted then."""
+        self.check()
+        self._is_waiting = True
+        try:
+            return await what
+        except asyncio.CancelledError:
+            self.check()
+            raise
+        finally:
+            self._is_waiting = False
+
+    def check(self) -> None:
+        """Raises Interrupted when a signal has come."""
+        if self.number is not None:
+            raise Interrupted(self.number)
+
+
+def run_with_client(access: Access, work: Callable[[PulsarClient, UntilSignal], Coroutine[None, None, int]]) -> int:
+    """`work` with a client, and its exit code. Raises CommandFailed, Interrupted."""
+
+    async def session() -> int:
+        with UntilSignal() as until:
+            try:
+                async with PulsarClient(access) as client:
+                    return await work(client, until)
+            except asyncio.CancelledError:
+                until.check()
+                raise
+
+    try:
+        return asyncio.run(session())
+    except (ClientError, BrokerError, AccessRefused, ValueError) as error:
+        raise CommandFailed(failure_text(error, access)) from error
+
+
+def failure_text(error: Exception, access: Access) -> str:
+    """In one line, with what to do where that is known."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, ConnectionLost):
+        return f"{text}; --service-url names another address than {access.service_url}"
+    return text

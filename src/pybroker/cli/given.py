@@ -1,0 +1,157 @@
+"""Ids, times and quantities as people write them on a command line. Decides only: no clock, no IO.
+
+Each function raises `argparse.ArgumentTypeError` with what was expected, so it can stand as the `type=` of an option.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from argparse import ArgumentTypeError
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pybroker.errors import InvalidTopicName
+from pybroker.model.names import NamespaceName, TopicName
+from pybroker.reading import quantities
+
+MAX_NUMBER = (1 << 63) - 1
+"""What an id, or a time in milliseconds, may have in the protocol."""
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0, "y": 365 * 86_400.0}
+_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)(ms|s|m|h|d|w|y)?", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
+
+
+class GivenId(NamedTuple):
+    """An id as it was given; -1 for what was not said."""
+
+    ledger_id: int
+    entry_id: int
+    batch_index: int = -1
+    partition: int = -1
+
+    def __str__(self) -> str:
+        """As REST takes it: `ledger:entry`, and the index in a batch where there is one."""
+        text = f"{self.ledger_id}:{self.entry_id}"
+        return text if self.batch_index < 0 else f"{text}:{self.batch_index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where reading begins: `word` is earliest or latest, or empty; then exactly one of the others is set."""
+
+    word: str = ""
+    id: GivenId | None = None
+    time_ms: int | None = None
+
+
+def message_id(text: str) -> GivenId:
+    """`L:E`, `L:E:I` with the index in a batch, or `L:E:P:I` as clients print ids, -1 for no partition and no index."""
+    parts = text.strip().split(":")
+    if len(parts) in {2, 3, 4}:
+        lowest = [0, 0, 0] if len(parts) == 3 else [0, 0, -1, -1]
+        numbers = [_number(part, least) for part, least in zip(parts, lowest, strict=False)]
+        if None not in numbers:
+            ledger_id, entry_id, *rest = (number for number in numbers if number is not None)
+            if not rest:
+                return GivenId(ledger_id, entry_id)
+            if len(rest) == 1:
+                return GivenId(ledger_id, entry_id, rest[0])
+            return GivenId(ledger_id, entry_id, rest[1], rest[0])
+    raise ArgumentTypeError(f"{_shown(text)} is no message id: give LEDGER:ENTRY or LEDGER:ENTRY:INDEX")
+
+
+def _number(text: str, least: int) -> int | None:
+    if text == "-1" and least == -1:
+        return -1
+    if _NUMBER.fullmatch(text) is None or int(text) > MAX_NUMBER:
+        return None
+    return int(text)
+
+
+def topic(text: str) -> TopicName:
+    """`t`, `tenant/namespace/t` or `domain://tenant/namespace/t`."""
+    try:
+        return TopicName.parse(text)
+    except InvalidTopicName as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+def namespace_or_tenant(text: str) -> str | NamespaceName:
+    """`tenant/namespace`, or the name of a tenant alone."""
+    try:
+        return NamespaceName.parse(text) if "/" in text else NamespaceName.parse(f"{text}/any").tenant
+    except InvalidTopicName as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+def seconds(text: str) -> float:
+    """A duration: `500ms`, `30s`, `10m`, `2h`, `7d`, `1y`; a number alone is seconds."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ArgumentTypeError(f"{_shown(text)} is no duration: give 500ms, 30s, 10m, 2h or 7d")
+    value = float(match.group(1)) * _UNITS_S[match.group(2) or "s"]
+    if value * 1000 > MAX_NUMBER:
+        raise ArgumentTypeError(f"{_shown(text)} is longer than any time that can be said")
+    return value
+
+
+def time_ms(text: str) -> int:
+    """A moment: `2026-11-23T04:00:00Z` (without a zone: UTC), or milliseconds since 1970."""
+    try:
+        return quantities.time_ms(text[:60])
+    except (ValueError, OverflowError):
+        raise ArgumentTypeError(
+            f"{_shown(text)} is no time: give 2026-11-23T04:00:00Z, or milliseconds since 1970"
+        ) from None
+
+
+def start(text: str) -> Start:
+    """`earliest`, `latest`, an id, or a time."""
+    if text in {"earliest", "latest"}:
+        return Start(text)
+    try:
+        return Start(id=message_id(text))
+    except ArgumentTypeError:
+        pass
+    try:
+        return Start(time_ms=time_ms(text))
+    except ArgumentTypeError:
+        raise ArgumentTypeError(
+            f"{_shown(text)}: give earliest, latest, LEDGER:ENTRY, or a time such as 2026-11-23T04:00:00Z"
+        ) from None
+
+
+def count(text: str) -> int:
+    """A number of things, at least one."""
+    if _NUMBER.fullmatch(text) is None or not 0 < int(text) <= MAX_NUMBER:
+        raise ArgumentTypeError(f"{_shown(text)} is no number of 1 or more")
+    return int(text)
+
+
+def number(text: str) -> int:
+    """A number that may be 0."""
+    if _NUMBER.fullmatch(text) is None or int(text) > MAX_NUMBER:
+        raise ArgumentTypeError(f"{_shown(text)} is no number of 0 or more")
+    return int(text)
+
+
+def pair(text: str) -> tuple[str, str]:
+    """`name=value`."""
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise ArgumentTypeError(f"{_shown(text)} is not NAME=VALUE")
+    return name, value
+
+
+def base64_bytes(text: str) -> bytes:
+    """What base64 text stands for."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise ArgumentTypeError("that is no base64 text") from None
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:60] + "...")

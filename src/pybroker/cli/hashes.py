@@ -1,0 +1,106 @@
+"""`pybroker hash` and `holes`: who has a key, and what of a subscription is not acknowledged in front of what is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from pybroker.cli.admin_rest import AdminRest, subscription_path
+from pybroker.cli.endings import EXIT_OK
+from pybroker.cli.given import topic
+from pybroker.cli.output import BOLD, Output, add_json_option, output_of
+from pybroker.cli.parsing import described
+from pybroker.cli.tables import Cell, age, facts, moment, size
+from pybroker.cli.which_broker import add_broker_options, broker_of
+
+HASH_EXAMPLES = """
+pybroker hash orders billing customer-7
+"""
+HOLES_EXAMPLES = """
+pybroker holes orders billing
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    is_hash = parser.prog.endswith("hash")
+    if is_hash:
+        described(parser, "The hash of a key, its range, and the consumer that has it now.", HASH_EXAMPLES)
+    else:
+        described(
+            parser,
+            "Ack holes: the oldest message that is not acknowledged, what is acknowledged behind it, and what is kept for it.",
+            HOLES_EXAMPLES,
+        )
+    parser.add_argument("topic", type=topic, metavar="TOPIC")
+    parser.add_argument("subscription", metavar="SUBSCRIPTION")
+    if is_hash:
+        parser.add_argument("key", metavar="KEY")
+    add_json_option(parser, "the broker's document, a list of them for a partitioned topic")
+    add_broker_options(parser)
+    parser.set_defaults(run=run_hash if is_hash else run_holes)
+
+
+def run_hash(options: argparse.Namespace) -> int:
+    return _shown(options, "hash", {"key": options.key}, _write_hash)
+
+
+def run_holes(options: argparse.Namespace) -> int:
+    return _shown(options, "ackHoles", {}, _write_holes)
+
+
+def _shown(options: argparse.Namespace, call: str, query: dict[str, object], write: Any) -> int:
+    output = output_of(options)
+    with AdminRest(broker_of(options)) as rest:
+        documents = {
+            str(name): rest.get(f"{subscription_path(name, options.subscription)}/{call}", query)
+            for name in rest.partitions(options.topic)
+        }
+    if output.is_json:
+        found = [{"topic": name, **each} for name, each in documents.items()]
+        output.document(found[0] if len(found) == 1 else found)
+        return EXIT_OK
+    for index, (name, document) in enumerate(documents.items()):
+        if index:
+            output.line()
+        output.line(f"{name} / {options.subscription}", BOLD)
+        write(output, document)
+    return EXIT_OK
+
+
+def _write_hash(output: Output, document: dict[str, Any]) -> None:
+    consumer = document.get("consumer") or {}
+    hash_range = document.get("range")
+    draining = document.get("draining")
+    pairs: list[tuple[str, Cell]] = [
+        ("key", document.get("key")),
+        ("hash", str(document.get("hash"))),
+        ("range", None if not hash_range else f"{hash_range[0]} to {hash_range[1]}"),
+        ("state", document.get("state")),
+        ("consumer", consumer.get("name")),
+        ("address", consumer.get("address")),
+        ("draining", None if not draining else json.dumps(draining)),
+        ("entries that wait", document.get("waiting")),
+    ]
+    output.lines(facts(pairs))
+
+
+def _write_holes(output: Output, document: dict[str, Any]) -> None:
+    oldest = document.get("oldestUnacked") or {}
+    held = document.get("held") or {}
+    pairs: list[tuple[str, Cell]] = [
+        ("everything is acknowledged up to", document.get("markDeletePosition")),
+        ("oldest unacknowledged", oldest.get("messageId")),
+        ("published", moment(oldest.get("publishTime"))),
+        ("age", age(oldest.get("ageMs"))),
+        ("ledgers that are kept", held.get("ledgers")),
+        ("bytes that are kept", size(held.get("bytes"))),
+        ("because of", "; ".join(map(str, held.get("reasons", []))) or None),
+    ]
+    output.lines(facts(pairs))
+    behind = document.get("acknowledgedBehind", [])
+    output.line()
+    rows: list[list[Cell]] = [[each["from"], each["to"], each["entries"]] for each in behind]
+    output.table(["ACKNOWLEDGED FROM", "TO", "ENTRIES"], rows, "Nothing is acknowledged behind it.")
+    if document.get("more"):
+        output.line("and more behind these")

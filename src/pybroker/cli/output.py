@@ -1,0 +1,97 @@
+"""Where a command writes what it has found: text for people, or JSON for programs, to one stream.
+
+Text is as wide as the terminal, and has colours only there, unless NO_COLOR is set or TERM is `dumb`. JSON is one document, or one
+line for each thing where a command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+from pybroker.cli.tables import Cell, table
+
+BOLD, RED, YELLOW, GREEN, DIM = "1", "31", "33", "32", "2"
+
+
+class Output:
+    """One command's output."""
+
+    def __init__(
+        self,
+        stream: IO[str],
+        *,
+        is_json: bool = False,
+        width: int | None = None,
+        has_colours: bool = False,
+        is_terminal: bool = False,
+    ) -> None:
+        self.is_json = is_json
+        self.is_terminal = is_terminal
+        self.width = width
+        """Columns of the terminal; None where there is none, and nothing is cut."""
+        self._stream = stream
+        self._has_colours = has_colours
+
+    def document(self, document: object) -> None:
+        """JSON, as people can read it, too."""
+        self._stream.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+    def record(self, document: object) -> None:
+        """JSON in one line, written out at once."""
+        self._stream.write(json.dumps(document, ensure_ascii=False) + "\n")
+        self._stream.flush()
+
+    def line(self, text: str = "", *styles: str) -> None:
+        self._stream.write(self.styled(text, *styles) + "\n")
+
+    def lines(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self._stream.write(line + "\n")
+
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[Cell]], nothing: str = "") -> None:
+        """A table, or without rows the sentence that says so."""
+        if not rows and nothing:
+            self.line(nothing)
+            return
+        first, *others = table(head, rows, self.width)
+        self.line(first, BOLD)
+        self.lines(others)
+
+    def write(self, text: str) -> None:
+        self._stream.write(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def styled(self, text: str, *styles: str) -> str:
+        if not styles or not self._has_colours or not text:
+            return text
+        return f"\x1b[{';'.join(styles)}m{text}\x1b[0m"
+
+
+def add_json_option(parser: argparse.ArgumentParser, help_text: str = "one JSON document instead of text") -> None:
+    parser.add_argument("--json", action="store_true", help=help_text)
+
+
+def output_of(options: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Output:
+    """To the standard output, as the options, the terminal and the environment ask for it."""
+    environment = os.environ if environment is None else environment
+    is_terminal = sys.stdout.isatty()
+    has_colours = is_terminal and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
+    reconfigure: Any = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        # A terminal or pipe that says it takes ASCII gets escapes, not an error in the middle of a table.
+        reconfigure(errors="backslashreplace")
+    return Output(
+        sys.stdout,
+        is_json=getattr(options, "json", False),
+        width=max(40, shutil.get_terminal_size().columns) if is_terminal else None,
+        has_colours=has_colours and not getattr(options, "json", False),
+        is_terminal=is_terminal,
+    )

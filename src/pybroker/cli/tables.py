@@ -1,0 +1,183 @@
+"""Aligned text for people: tables, ages, sizes, and bytes that may be anything. Decides only.
+
+What must hold: nothing that came from a broker can move the cursor, change colours or break a line: whatever does not print is
+written as an escape.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+Cell = str | int | float | None
+"""A truth value is shown as yes or no."""
+GAP = "  "
+NARROWEST = 8
+"""Columns are not cut below that."""
+ELLIPSIS = "…"
+NOTHING = "-"
+_AGES = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], width: int | None = None) -> list[str]:
+    """Lines of columns that are as wide as what is in them, numbers to the right. With `width`, the widest ones are cut so that
+    a line fits, if that can be done.
+    """
+    texts = [[printable(title) for title in head], *([cell_text(cell) for cell in row] for row in rows)]
+    widths = [max(map(columns_of, column)) for column in zip(*texts, strict=True)]
+    numbers = [
+        bool(rows)
+        and all(_is_number(row[index]) or row[index] is None for row in rows)
+        and any(row[index] is not None for row in rows)
+        for index in range(len(head))
+    ]
+    if width is not None:
+        widths = _fitting(widths, width - len(GAP) * (len(widths) - 1))
+    return [
+        GAP.join(_padded(text, w, is_number=n) for text, w, n in zip(line, widths, numbers, strict=True)).rstrip()
+        for line in texts
+    ]
+
+
+def _is_number(cell: Cell) -> bool:
+    return isinstance(cell, int | float) and not isinstance(cell, bool)
+
+
+def facts(pairs: Sequence[tuple[str, Cell]], indent: str = "") -> list[str]:
+    """`name  value` lines, aligned; those without a value are left out."""
+    shown = [(name, cell_text(cell)) for name, cell in pairs if cell is not None]
+    wide = max((len(name) for name, _ in shown), default=0)
+    return [f"{indent}{name.ljust(wide)}{GAP}{text}".rstrip() for name, text in shown]
+
+
+def cell_text(cell: Cell) -> str:
+    if cell is None:
+        return NOTHING
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    if isinstance(cell, float):
+        return rate(cell)
+    return printable(cell)
+
+
+def printable(text: str) -> str:
+    """The text with an escape for everything that does not print: control characters, line feeds, half surrogates, marks
+    that turn the direction of writing.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else _escape(each) for each in text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def value_text(value: bytes | None) -> str:
+    """A key or value for people: text where it is text, else its bytes in hexadecimal; an empty one is shown as such."""
+    if value is None:
+        return "(null)"
+    try:
+        return printable(value.decode())
+    except UnicodeDecodeError:
+        return "0x" + value.hex()
+
+
+def rate(value: float) -> str:
+    """A number a second, with as many places as say something."""
+    if value == 0:
+        return "0"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 1 else f"{value:.2f}"
+
+
+def size(size_bytes: float | None) -> str | None:
+    """Bytes in the unit that fits."""
+    if size_bytes is None:
+        return None
+    value = float(size_bytes)
+    for unit in _SIZES:
+        if abs(value) < 1024 or unit == _SIZES[-1]:
+            return f"{value:.0f} {unit}" if unit == "B" or abs(value) >= 100 else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError("the last unit takes everything")
+
+
+def age(age_ms: float | None) -> str | None:
+    """How long, in the two largest units: `350ms`, `12.3s`, `4m 10s`, `3d 2h`."""
+    if age_ms is None:
+        return None
+    if age_ms < 0:
+        return "-" + (age(-age_ms) or "")
+    if age_ms < 1000:
+        return f"{age_ms:.0f}ms"
+    if age_ms < 60_000:
+        return f"{age_ms / 1000:.1f}s"
+    left = int(age_ms // 1000)
+    parts: list[str] = []
+    for seconds, unit in _AGES:
+        amount, left = divmod(left, seconds)
+        if amount or parts:
+            parts.append(f"{amount}{unit}")
+    return " ".join(part for part in parts[:2] if not part.startswith("0"))
+
+
+def moment(time_ms: int | None) -> str | None:
+    """A time in UTC, with milliseconds; None for none, the number for one that no calendar has."""
+    if not time_ms:
+        return None
+    try:
+        text = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms} ms"
+    return text.replace("+00:00", "Z")
+
+
+def columns_of(text: str) -> int:
+    """How many columns of a terminal the text takes: two for what is wide, none for what joins the character before."""
+    if text.isascii():
+        return len(text)
+    return sum(_columns_of_one(each) for each in text)
+
+
+def _columns_of_one(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def cut(text: str, width: int) -> str:
+    """The text in at most so many columns."""
+    if columns_of(text) <= width:
+        return text
+    kept, taken = [], 0
+    for each in text:
+        taken += _columns_of_one(each)
+        if taken > width - 1:
+            break
+        kept.append(each)
+    return "".join(kept) + ELLIPSIS
+
+
+def _padded(text: str, width: int, *, is_number: bool) -> str:
+    text = cut(text, width)
+    blanks = " " * (width - columns_of(text))
+    return blanks + text if is_number else text + blanks
+
+
+def _fitting(widths: list[int], room: int) -> list[int]:
+    """The widths, the widest made narrower until all of them fit into `room`, none below NARROWEST."""
+    widths = [*widths]
+    while sum(widths) > room:
+        widest = max(widths)
+        if widest <= NARROWEST:
+            break
+        most = [index for index, each in enumerate(widths) if each == widest]
+        next_widest = max((each for each in widths if each < widest), default=NARROWEST)
+        down_to = max(NARROWEST, next_widest, widest - -(-(sum(widths) - room) // len(most)))
+        for index in most:
+            widths[index] = down_to
+    return widths

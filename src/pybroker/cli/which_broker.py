@@ -1,0 +1,198 @@
+"""Which broker a command means, and as whom: options, a profile, the environment, in that order.
+
+Options stand for single values and win. Everything else comes from one place, so that what belongs to one broker is never sent
+to another: the profile that `--profile` names; else the environment, where `--url`, `PULSAR_ADMIN_URL` or `PULSAR_SERVICE_URL`
+names a broker; else the default profile; else the environment with a broker on this machine. No option takes a secret itself:
+it would stand in the shell's history and in the list of processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+from pybroker.cli.endings import WrongUsage
+from pybroker.cli.given import seconds
+from pybroker.cli.profiles import Profiles, profiles_path, read_profiles
+from pybroker.client.access import Access, AccessRefused, Secret
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+_ENVIRONMENT = {
+    "url": "PULSAR_ADMIN_URL",
+    "service_url": "PULSAR_SERVICE_URL",
+    "token_file": "PULSAR_TOKEN_FILE",
+    "listener_name": "PULSAR_LISTENER_NAME",
+    "basic_user": "PULSAR_BASIC_USER",
+    "basic_password_file": "PULSAR_BASIC_PASSWORD_FILE",
+    "tls_trust_certs_file": "PULSAR_TLS_TRUST_CERTS_FILE",
+    "tls_certificate_file": "PULSAR_TLS_CERTIFICATE_FILE",
+    "tls_key_file": "PULSAR_TLS_KEY_FILE",
+}
+_SECRETS_IN_ENVIRONMENT = {"token_env": "PULSAR_TOKEN", "basic_password_env": "PULSAR_BASIC_PASSWORD"}
+_OF_OPTIONS = (*_ENVIRONMENT, "tls_allow_insecure")
+_TOKEN = ("token", "token_file", "token_env")
+_PASSWORD = ("basic_password", "basic_password_file", "basic_password_env")
+_CREDENTIALS = (*_TOKEN, *_PASSWORD, "basic_user")
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The broker that is meant."""
+
+    access: Access
+    """`service_url` is empty where nobody has said it: the broker is asked for it."""
+    source: str
+    """Where that was said, for errors: a profile, the options, the environment."""
+
+
+class _Refuse(argparse.Action):
+    """An option that would take a secret."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        instead = (
+            "--token-file, PULSAR_TOKEN"
+            if self.dest != "refused_password"
+            else "--basic-password-file, PULSAR_BASIC_PASSWORD"
+        )
+        parser.error(
+            f"{self.option_strings[0]} is not there, a secret would stay in the shell's history: use {instead} or a profile"
+        )
+
+
+def add_broker_options(parser: argparse.ArgumentParser, *, is_binary: bool = False) -> None:
+    """The same options in every command that talks to a broker. `is_binary`: it also publishes or receives."""
+    group = parser.add_argument_group("which broker, and as whom")
+    group.add_argument("--url", metavar="URL", help=f"its HTTP address (PULSAR_ADMIN_URL; {DEFAULT_URL})")
+    group.add_argument("--profile", metavar="NAME", help="of ~/.config/pybroker/profiles.toml (PYBROKER_PROFILE)")
+    if is_binary:
+        group.add_argument(
+            "--service-url",
+            metavar="URL",
+            help="pulsar:// or pulsar+ssl:// address (PULSAR_SERVICE_URL); else the broker is asked at --url",
+        )
+        group.add_argument("--listener-name", metavar="NAME", help="which of its advertised addresses to use")
+    group.add_argument("--token-file", metavar="FILE", help="a token (PULSAR_TOKEN_FILE, or PULSAR_TOKEN itself)")
+    group.add_argument("--basic-user", metavar="USER", help="user, with a password (PULSAR_BASIC_USER)")
+    group.add_argument(
+        "--basic-password-file", metavar="FILE", help="(PULSAR_BASIC_PASSWORD_FILE, or PULSAR_BASIC_PASSWORD)"
+    )
+    group.add_argument("--tls-trust-certs-file", metavar="FILE", help="PEM of authorities to trust; else the system's")
+    group.add_argument(
+        "--tls-certificate-file", metavar="FILE", help="PEM of one's own certificate, with --tls-key-file"
+    )
+    group.add_argument("--tls-key-file", metavar="FILE")
+    group.add_argument("--tls-allow-insecure", action="store_true", default=None, help="accept any certificate")
+    group.add_argument("--timeout", type=seconds, default=30.0, metavar="T", help="of one answer of the broker (30s)")
+    for names, dest in (
+        (("--token", "--auth-params"), "refused"),
+        (("--password", "--basic-password"), "refused_password"),
+    ):
+        parser.add_argument(*names, dest=dest, nargs="?", action=_Refuse, help=argparse.SUPPRESS)
+
+
+def broker_of(options: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Where:
+    """Raises WrongUsage."""
+    environment = os.environ if environment is None else environment
+    given = {key: value for key in _OF_OPTIONS if (value := getattr(options, key, None)) is not None}
+    values, source = _source(options.profile, given, environment)
+    if any(key in given for key in _CREDENTIALS):  # who one is, is said as a whole
+        values = {key: value for key, value in values.items() if key not in _CREDENTIALS or key in _going_with(given)}
+    values = {**values, **given}
+    if not values.get("url") and not values.get("service_url"):
+        values["url"] = DEFAULT_URL
+    try:
+        access = Access(
+            service_url=_checked_url("service_url", values, ("pulsar", "pulsar+ssl")) or "",
+            admin_url=_checked_url("url", values, ("http", "https")),
+            token=_secret(values, *_TOKEN),
+            basic_user=_text(values, "basic_user"),
+            basic_password=_secret(values, *_PASSWORD),
+            tls_certificate_file=_text(values, "tls_certificate_file"),
+            tls_key_file=_text(values, "tls_key_file"),
+            tls_trust_certs_file=_text(values, "tls_trust_certs_file"),
+            tls_allow_insecure=bool(values.get("tls_allow_insecure", False)),
+            tls_verify_hostname=bool(values.get("tls_verify_hostname", True)),
+            listener_name=_text(values, "listener_name"),
+            connection_timeout_s=min(10.0, options.timeout),
+            operation_timeout_s=options.timeout,
+        )
+    except AccessRefused as error:
+        raise WrongUsage(f"{source}: {error}") from None
+    return Where(access, source)
+
+
+def _going_with(given: Mapping[str, object]) -> Sequence[str]:
+    """What of another source belongs to what was given: a password to its user, and the other way round."""
+    if "basic_user" in given:
+        return _PASSWORD if "basic_password_file" not in given else ()
+    return ("basic_user",) if "basic_password_file" in given else ()
+
+
+def _source(
+    profile: str | None, given: Mapping[str, object], environment: Mapping[str, str]
+) -> tuple[dict[str, str | bool], str]:
+    if profile is not None:
+        return _of_profile(read_profiles(profiles_path(environment)), profile)
+    names_broker = any(given.get(key) or environment.get(_ENVIRONMENT[key]) for key in ("url", "service_url"))
+    if not names_broker:
+        named = environment.get("PYBROKER_PROFILE")
+        profiles = read_profiles(profiles_path(environment))
+        default = named or profiles.default
+        if default is not None:
+            return _of_profile(profiles, default)
+    values: dict[str, str | bool] = {
+        key: environment[name] for key, name in _ENVIRONMENT.items() if environment.get(name)
+    }
+    values |= {key: name for key, name in _SECRETS_IN_ENVIRONMENT.items() if environment.get(name)}
+    if "token_file" in values:
+        values.pop("token_env", None)
+    if "basic_password_file" in values:
+        values.pop("basic_password_env", None)
+    if "basic_user" not in values:
+        values.pop("basic_password_env", None)
+    return values, "options and environment"
+
+
+def _of_profile(profiles: Profiles, name: str) -> tuple[dict[str, str | bool], str]:
+    return dict(profiles.get(name)), f"profile {name}"
+
+
+def _checked_url(key: str, values: Mapping[str, str | bool], schemes: Sequence[str]) -> str | None:
+    """The address, which must hold nothing but one: somebody could have written a password into it."""
+    text = _text(values, key)
+    if text is None:
+        return None
+    expected = f"{key.replace('_', '-')}: expected {' or '.join(f'{scheme}://HOST:PORT' for scheme in schemes)}"
+    try:
+        parts = urlsplit(text.partition(",")[0].strip())
+        has_port = parts.port is None or parts.port > 0
+    except ValueError:
+        raise WrongUsage(expected) from None
+    if "@" in text:
+        raise WrongUsage(
+            f"{expected}, without user and password: use --basic-user and --basic-password-file, or a profile"
+        )
+    if parts.scheme not in schemes or not parts.hostname or not has_port:
+        raise WrongUsage(expected)
+    return text.strip()
+
+
+def _secret(values: Mapping[str, str | bool], text: str, file: str, variable: str) -> Secret | None:
+    found = [key for key in (text, file, variable) if values.get(key)]
+    if len(found) > 1:
+        raise AccessRefused(f"one of {' and '.join(found)}, not both")
+    if not found:
+        return None
+    value = str(values[found[0]])
+    if found[0] == text:
+        return Secret(text=value)
+    return Secret(in_file=value) if found[0] == file else Secret(in_environment=value)
+
+
+def _text(values: Mapping[str, str | bool], key: str) -> str | None:
+    value = values.get(key)
+    return str(value) if value else None

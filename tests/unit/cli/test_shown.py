@@ -1,0 +1,177 @@
+"""What commands make of a broker's answers: lists of topics, rates between two looks, findings in words."""
+
+import io
+from typing import Any
+
+import pytest
+
+from pybroker.cli.delivery_lists import LISTINGS, write_items
+from pybroker.cli.explain import write_findings
+from pybroker.cli.output import Output
+from pybroker.cli.stats import RatesBetween
+from pybroker.cli.topics import ListedTopic, listed
+from pybroker.model.names import TopicName
+
+NOW_MS = 1_795_406_400_000
+
+
+def name(text: str) -> TopicName:
+    return TopicName.parse(text)
+
+
+def test_partitions_are_one_line_with_their_number() -> None:
+    names = [f"persistent://public/default/p-partition-{index}" for index in (0, 2)]
+    names += ["persistent://public/default/a", "persistent://public/default/stray-partition-1"]
+    partitioned = ["persistent://public/default/p", "persistent://public/default/none-yet"]
+    assert listed(names, partitioned) == [
+        ListedTopic(name("a"), 0),
+        ListedTopic(name("none-yet"), 0),
+        ListedTopic(name("p"), 3),
+        ListedTopic(name("stray-partition-1"), 0),
+    ]
+
+
+def stats(messages_in: int, messages_out: int) -> dict[str, Any]:
+    sub = {"msgOutCounter": messages_out, "bytesOutCounter": 0, "msgRateOut": 1.0}
+    return {"msgInCounter": messages_in, "bytesInCounter": 0, "msgRateIn": 1.0, "subscriptions": {"s": sub}}
+
+
+def test_rates_are_those_since_the_last_look() -> None:
+    rates, topic = RatesBetween(), name("t")
+    first, second, restarted = stats(100, 50), stats(300, 60), stats(5, 1)
+    rates.look({topic: first}, 10.0)
+    rates.look({topic: second}, 12.0)
+    rates.look({topic: restarted}, 14.0)
+    assert first["msgRateIn"] == 1.0  # there is nothing to compare it with
+    assert second["msgRateIn"] == 100.0
+    assert second["subscriptions"]["s"]["msgRateOut"] == 5.0
+    assert restarted["msgRateIn"] == 1.0  # counters that have begun anew say nothing
+
+
+def explained(document: dict[str, Any]) -> list[str]:
+    stream = io.StringIO()
+    write_findings(Output(stream), document, NOW_MS)
+    return stream.getvalue().splitlines()
+
+
+FINDING = {
+    "code": "no-permits",
+    "waits": True,
+    "sentence": "billing-2 takes no more: 1,000 messages wait in its client.",
+    "since": NOW_MS - 125_000,
+    "evidence": {"consumer": "billing-2", "unacked": 1000, "ids": [f"1:{n}" for n in range(12)], "none": None},
+    "actions": [
+        {
+            "text": "Disconnect it.",
+            "method": "POST",
+            "path": "/x",
+            "command": "pybroker disconnect t s --consumer billing-2",
+        },
+        {"text": "Or change it.", "method": "PUT", "path": "/admin/v2/y", "body": {"a": 1}},
+    ],
+}
+
+
+def test_findings_are_told_in_words_with_evidence_and_what_to_do() -> None:
+    subject = {"kind": "key", "key": "k\x1b[2J", "hash": 5}
+    lines = explained({"topic": "t", "subscription": "s", "subject": subject, "waiting": True, "findings": [FINDING]})
+    assert lines == [
+        "t / s: key k\\x1b[2J (hash 5)",
+        "something waits",
+        "",
+        "1. no-permits  (since 2026-11-23T03:57:55.000Z, 2m 5s)",
+        "   billing-2 takes no more: 1,000 messages wait in its client.",
+        "     consumer  billing-2",
+        "     unacked   1000",
+        "     ids       1:0, 1:1, 1:2, 1:3, 1:4, 1:5, 1:6, 1:7, 1:8, 1:9, and 2 more",
+        "     none      null",
+        "   → Disconnect it.",
+        "     $ pybroker disconnect t s --consumer billing-2",
+        "   → Or change it.",
+        '     PUT /admin/v2/y {"a": 1}',
+    ]
+
+
+def test_where_all_is_well_that_is_said() -> None:
+    subject = {"kind": "subscription", "subscription": "s"}
+    assert explained({"topic": "t", "subscription": "s", "subject": subject, "waiting": False, "findings": []}) == [
+        "t / s",
+        "nothing waits",
+    ]
+
+
+def test_a_topic_has_a_line_for_each_subscription() -> None:
+    short = {"code": "no-consumers", "waits": True, "sentence": "Nobody is there.", "since": None}
+    subs = [
+        {"subscription": "a", "waiting": False, "findings": []},
+        {"subscription": "b", "waiting": True, "findings": [short, short]},
+    ]
+    lines = explained(
+        {
+            "topic": "t",
+            "subject": {"kind": "topic"},
+            "waiting": True,
+            "findings": [],
+            "subscriptions": subs,
+            "moreSubscriptions": 7,
+        }
+    )
+    assert lines[-3:] == [
+        "a             no     -",
+        "b             yes    no-consumers  Nobody is there. (and 1 more)",
+        "and 7 subscriptions more: name one of them",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("list_name", "item", "wanted"),
+    [
+        (
+            "unacked",
+            {
+                "messageId": "1:2:3",
+                "keyBase64": "/w==",
+                "hash": 41234,
+                "consumer": "c",
+                "consumerId": 1,
+                "deliveredAt": NOW_MS,
+                "ageMs": 61_000,
+                "deliveryCount": 2,
+                "size": 2048,
+                "publishTime": NOW_MS,
+                "properties": {"a": "b"},
+            },
+            "1:2:3    0xff  41234  c         1m 1s           2  2.0 KiB  2026-11-23T04:00:00.000Z  a=b",
+        ),
+        ("delayed", {"messageId": "1:2", "deliverAt": NOW_MS}, "1:2      -    2026-11-23T04:00:00.000Z"),
+        (
+            "draining",
+            {
+                "hash": 5,
+                "keys": ["a", "b"],
+                "oldConsumer": "x",
+                "newConsumer": "y",
+                "since": NOW_MS,
+                "unackedMessages": 3,
+                "messageIds": ["1:1"],
+                "blockedAttempts": 9,
+            },
+            "5     a, b  x     y   2026-11-23T04:00:00.000Z        3  1:1 ...                  9",
+        ),
+        (
+            "waiting",
+            {"hash": 5, "consumer": None, "reason": "nobody has this hash", "entries": 3, "since": "2026"},
+            "5     -         nobody has this hash        3  2026",
+        ),
+    ],
+)
+def test_each_list_shows_an_item_in_a_line(list_name: str, item: dict[str, Any], wanted: str) -> None:
+    stream = io.StringIO()
+    assert write_items(Output(stream), LISTINGS[list_name], iter([item])) == 1
+    assert stream.getvalue().splitlines()[1] == wanted
+
+
+def test_a_list_with_nothing_in_it_says_so() -> None:
+    stream = io.StringIO()
+    assert write_items(Output(stream), LISTINGS["unacked"], iter(())) == 0
+    assert stream.getvalue() == "Nothing is unacknowledged.\n"
