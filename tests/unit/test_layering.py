@@ -197,6 +197,7 @@ PURE = (
     "client.failures",
     "client.flow_window",
     "client.frames",
+    "client.message",
     "client.pending_sends",
     "cluster.bundles",
     "broker.publishing.deduplication",
@@ -259,6 +260,9 @@ PURE = (
     "storage.options",
     "storage.stats",
     "tools.repair_plan",
+    "cli.given",
+    "cli.messages",
+    "cli.tables",
 )
 THAT_PERFORM = (
     "asyncio concurrent fcntl http io logging mmap multiprocessing os pathlib queue random resource secrets select"
