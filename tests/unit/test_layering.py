@@ -5,12 +5,13 @@ under `if TYPE_CHECKING:` wherever it is asked who knows of whom; only what cann
 """
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from tests.support.import_circles import circles
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
@@ -417,35 +418,6 @@ def test_the_folders_of_a_part_know_of_each_other_in_one_direction() -> None:
             if "..." not in folders[folder]:
                 wrong[name] = {module for module in known if not is_below(inner(module), may)}
     assert not {name: modules for name, modules in wrong.items() if modules}
-
-
-def circles(graph: Mapping[str, set[str]]) -> list[frozenset[str]]:
-    """Sets of modules that can be reached from each other (Tarjan's strongly connected components)."""
-    index: dict[str, int] = {}
-    lowest: dict[str, int] = {}
-    open_modules: list[str] = []
-    found: list[frozenset[str]] = []
-
-    def visit(name: str) -> None:
-        index[name] = lowest[name] = len(index)
-        open_modules.append(name)
-        for imported in sorted(graph[name]):
-            if imported not in index:
-                visit(imported)
-                lowest[name] = min(lowest[name], lowest[imported])
-            elif imported in open_modules:
-                lowest[name] = min(lowest[name], index[imported])
-        if lowest[name] == index[name]:
-            start = open_modules.index(name)
-            circle = frozenset(open_modules[start:])
-            del open_modules[start:]
-            if len(circle) > 1:
-                found.append(circle)
-
-    for name in graph:
-        if name not in index:
-            visit(name)
-    return found
 
 
 def test_a_circle_is_all_that_can_be_reached_from_each_other() -> None:
