@@ -21,7 +21,10 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        options, unknown = self.parse_known_args(sys.argv[1:] if args is None else args, namespace)
+        given = list(sys.argv[1:] if args is None else args)
+        # Names and options may stand in any order: `explain orders --key k billing`. Commands of commands are taken as they come.
+        parse = self.parse_known_args if self._subparsers is not None else self.parse_known_intermixed_args
+        options, unknown = parse(given, namespace)
         if unknown:
             names = [word.partition("=")[0] for word in unknown if word.startswith("-") and word != "-"]
             count = f"{len(unknown)} argument{'s' * (len(unknown) > 1)} too many"

@@ -250,27 +250,29 @@ async def _lines(options: argparse.Namespace, until: UntilSignal) -> AsyncIterat
 
 async def _data(descriptor: int, until: UntilSignal) -> AsyncIterator[bytes]:
     """What can be read, piece by piece, without holding the loop up."""
+    while True:
+        await until.wait(_readable(descriptor))
+        data = os.read(descriptor, _READ_BYTES)
+        if not data:
+            return
+        yield data
+
+
+async def _readable(descriptor: int) -> None:
+    """Returns once reading does not wait; at once for a file, which never does.
+
+    Looks anew each time: a callback that stayed could come late, after what it tells of was read, and the next read would wait.
+    """
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     try:
         loop.add_reader(descriptor, readable.set)
     except (PermissionError, NotImplementedError):
-        readable.set()  # a file: it never waits
-        is_watched = False
-    else:
-        is_watched = True
+        return
     try:
-        while True:
-            await until.wait(readable.wait())
-            data = os.read(descriptor, _READ_BYTES)
-            if not data:
-                return
-            if is_watched:
-                readable.clear()
-            yield data
+        await readable.wait()
     finally:
-        if is_watched:
-            loop.remove_reader(descriptor)
+        loop.remove_reader(descriptor)
 
 
 class Receipts:

@@ -116,3 +116,13 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 def test_the_script_for_zsh_has_the_same_tables() -> None:
     assert script("zsh").startswith("#compdef pybroker\n")
     assert script("zsh").count(" echo ") == script("bash").count(" echo ")
+
+
+@pytest.mark.parametrize("line", ["orders billing --key k", "orders --key k billing", "--key k orders billing"])
+def test_names_and_options_may_stand_in_any_order(line: str) -> None:
+    options = command_parser(COMMANDS["explain"]).parse_args(line.split())
+    assert (str(options.topic), options.subscription, options.key) == (
+        "persistent://public/default/orders",
+        "billing",
+        "k",
+    )
