@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from pybroker.cli.admin_rest import AdminRest, lookup_path
 from pybroker.cli.endings import CommandFailed, Interrupted, WrongUsage
@@ -69,9 +69,11 @@ class UntilSignal:
         if self._is_waiting or is_second:
             self._task.cancel()
 
-    async def wait(self, what: Awaitable[Result]) -> Result:
-        """`what`, unless a signal comes first. Raises Interrupted then."""
-        self.check()
+    async def wait(self, what: Coroutine[Any, Any, Result]) -> Result:
+        """`what`, unless a signal comes first, or has come. Raises Interrupted then."""
+        if self.number is not None:
+            what.close()  # it is not begun any more
+            self.check()
         self._is_waiting = True
         try:
             return await what

@@ -127,7 +127,8 @@ def _create(options: argparse.Namespace) -> int:
         )
     except token_keys.KeyRefused as error:
         raise WrongUsage(str(error)) from None
-    _write(options.output, token.encode() + b"\n")
+    # Pulsar's tool takes no line feed behind the token in a file.
+    _write(options.output, token.encode() + (b"\n" if options.output is None else b""))
     return EXIT_OK
 
 

@@ -1,0 +1,45 @@
+"""A signal ends waits, and lets what is no wait come to its end."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from pybroker.cli.binary_client import UntilSignal
+from pybroker.cli.endings import Interrupted
+
+
+async def never() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_a_signal_ends_a_wait_and_those_that_would_follow() -> None:
+    with UntilSignal() as until:
+        asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
+        with pytest.raises(Interrupted) as interrupted:
+            await until.wait(never())
+        assert interrupted.value.exit_code == 128 + signal.SIGTERM
+        with pytest.raises(Interrupted):
+            await until.wait(never())
+
+
+async def test_a_signal_outside_of_a_wait_is_told_at_the_next_one_and_a_second_one_ends_anything() -> None:
+    with UntilSignal() as until:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(0.01)  # as an acknowledgement on its way, which is not to be cut off
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(asyncio.CancelledError):
+            await never()
+        with pytest.raises(Interrupted):
+            until.check()
+
+
+async def test_a_cancellation_by_others_is_no_signal() -> None:
+    with UntilSignal() as until:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_soon(task.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await until.wait(never())
+        assert until.number is None
