@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pybroker.client.message_consumer import EndOfTopic, MessageConsumer
     from pybroker.client.message_producer import MessageProducer
     from pybroker.client.pulsar_client import PulsarClient, connect
+    from pybroker.client.sinks import BatchRefused, Sink, SinksNotServed
     from pybroker.client.transactions import (
         OutcomeUnknown,
         Transaction,
@@ -62,6 +63,9 @@ _PLACES = {
     "TransactionEnded": "transactions",
     "TransactionFailed": "transactions",
     "OutcomeUnknown": "transactions",
+    "Sink": "sinks",
+    "BatchRefused": "sinks",
+    "SinksNotServed": "sinks",
     "ClientError": "failures",
     "ConnectionLost": "failures",
     "NotSent": "failures",
@@ -72,6 +76,7 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "Access",
+    "BatchRefused",
     "ClientError",
     "ConnectionLost",
     "EndOfTopic",
@@ -84,6 +89,8 @@ __all__ = [
     "OutgoingMessage",
     "PulsarClient",
     "RequestTimedOut",
+    "Sink",
+    "SinksNotServed",
     "TopicSchema",
     "Transaction",
     "TransactionEnded",

@@ -12,6 +12,7 @@ from pybroker.client.message import EARLIEST, LATEST, MessageId
 from pybroker.client.message_consumer import MessageConsumer, open_message_consumer
 from pybroker.client.message_producer import MessageProducer, Publishing, open_message_producer
 from pybroker.client.partition_consumer import Receiving, SubType
+from pybroker.client.sinks import Sink
 from pybroker.client.transactions import DEFAULT_TIMEOUT_S, Coordinators, Transaction
 from pybroker.model.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -135,20 +136,26 @@ class PulsarClient(Client):
         """A new transaction, which its coordinator aborts by itself after `timeout_s`."""
         return await self._coordinators.begin(timeout_s)
 
+    def sink(self, name: str, *, writer: str = "", run: str = "", takes_over: bool = False) -> Sink:
+        """A sink, whose batches are committed each once, in several transactions: see `Sink`. Needs `admin_url`."""
+        return Sink(self, self._coordinators, name, writer=writer, run=run, takes_over=takes_over)
+
 
 def connect(
     service_url: str,
     *,
+    admin_url: str | None = None,
     token: str | None = None,
     tls_trust_certs_file: str | None = None,
     operation_timeout_s: float = Access.operation_timeout_s,
 ) -> PulsarClient:
     """A client of the cluster at `service_url` (`pulsar://host:port` or `pulsar+ssl://...`); connections are opened when needed.
 
-    Other ways to authenticate: make a `PulsarClient` with an `Access`.
+    `admin_url` (`http://host:port`) is needed for sinks only. Other ways to authenticate: make a `PulsarClient` with an `Access`.
     """
     access = Access(
         service_url,
+        admin_url,
         token=None if token is None else Secret(text=token),
         tls_trust_certs_file=tls_trust_certs_file,
         operation_timeout_s=operation_timeout_s,

@@ -65,17 +65,26 @@ class Coordinators:
 
     async def begin(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Transaction:
         """A new transaction of the next coordinator, which aborts it by itself after `timeout_s`."""
-        if not self._topics:
-            self._topics = await self._client.partitions(COORDINATORS_TOPIC)
-        if self._topics == [COORDINATORS_TOPIC]:
-            self._topics = []
-            raise TransactionCoordinatorNotFound("this cluster has no transaction coordinators: they are switched off")
+        await self._known()
         coordinator = next(self._turns) % len(self._topics)
         command = Command(type=Command.NEW_TXN)
         command.newTxn.tc_id = coordinator
         command.newTxn.txn_ttl_seconds = round(timeout_s * 1000)  # milliseconds, whatever it is called
         answer = (await self.request(coordinator, command)).newTxnResponse
         return Transaction(self._client, self, TxnId(answer.txnid_most_bits, answer.txnid_least_bits))
+
+    async def adopted(self, txn_id: TxnId) -> Transaction:
+        """A transaction that was opened in another way, by whoever calls."""
+        await self._known()
+        return Transaction(self._client, self, txn_id)
+
+    async def _known(self) -> None:
+        """Learn which coordinators there are, once."""
+        if not self._topics:
+            self._topics = await self._client.partitions(COORDINATORS_TOPIC)
+        if self._topics == [COORDINATORS_TOPIC]:
+            self._topics = []
+            raise TransactionCoordinatorNotFound("this cluster has no transaction coordinators: they are switched off")
 
     async def request(self, coordinator: int, command: pb.BaseCommand) -> pb.BaseCommand:
         """The coordinator's answer; tried again while a broker restarts or the coordinator moves."""
@@ -203,6 +212,15 @@ class Transaction:
         self.require_open()
         self.state = TransactionState.ENDING
         await self._client.tasks.run_to_end(work(), f"end of transaction {self.id}")
+
+    async def settled(self) -> BaseException | None:
+        """Wait until all that was done in its name is answered; what of it failed first."""
+        await self._settled()
+        return self._failure
+
+    async def abort_ending(self) -> None:
+        """Abort it although its end has begun, by whoever began it."""
+        await self._end(TxnAction.ABORT)
 
     async def _settled(self) -> None:
         for taken in [*self._taking_part.values()]:

@@ -5,7 +5,6 @@ What must always hold: no error shows a credential; a request is sent again only
 
 from __future__ import annotations
 
-import base64
 import http.client
 import json
 import socket
@@ -15,8 +14,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from pybroker.client.access import AccessRefused
 from pybroker.client.failures import ClientError, NotTrusted
+from pybroker.client.rest import authorization_of
 from pybroker.client.tls import tls_context
 from pybroker.reading.entry_source import ReadingFailed
 
@@ -156,15 +155,11 @@ class RestClient:
         if body is not None:
             headers["content-type"] = "application/json"
         try:
-            data = self._access.auth_data()
-        except AccessRefused as error:
+            authorization = authorization_of(self._access)
+        except ValueError as error:
             raise ReadingFailed(str(error)) from None
-        if self._access.method == "token":
-            if not data.isascii() or not data.decode().isprintable():  # the library's own refusal would show it
-                raise ReadingFailed("the token has characters that no token has: check where it comes from")
-            headers["authorization"] = f"Bearer {data.decode()}"
-        elif self._access.method == "basic":
-            headers["authorization"] = f"Basic {base64.b64encode(data).decode()}"
+        if authorization is not None:
+            headers["authorization"] = authorization
         return headers
 
     def _refusal(self, method: str, path: str, response: http.client.HTTPResponse) -> Refused:
