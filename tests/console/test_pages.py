@@ -237,6 +237,24 @@ def test_the_broker_and_its_interface_are_shown_and_calls_can_be_tried(browser: 
         page.get_by_role("link", name="openapi.json").wait_for()
 
 
+def test_partitioned_and_non_persistent_topics_have_their_pages(
+    browser: Browser, broker: BrokerProcess, client: pulsar.Client
+) -> None:
+    admin(broker, "PUT", "/persistent/public/default/parts/partitions", 3)
+    client.create_producer("persistent://public/default/parts").send(b"x")
+    with opened(browser, address(broker, "topic", "persistent://public/default/parts")) as page:
+        page.wait_for_selector("text=A partitioned topic of 3 partitions")
+        page.get_by_role("link", name="parts-partition-2").click()
+        page.wait_for_selector("h1:text-is('parts-partition-2')")
+        page.get_by_role("region", name="Storage").wait_for()
+    topic = "non-persistent://public/default/fleeting"
+    consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
+    with opened(browser, address(broker, "topic", topic)) as page:
+        page.get_by_role("link", name="s", exact=True).click()
+        page.get_by_role("table", name="Consumers").get_by_text("Pulsar-").wait_for()
+    consumer.close()
+
+
 def test_live_figures_go_on_after_an_unload_and_a_lost_connection(
     browser: Browser, broker: BrokerProcess, client: pulsar.Client
 ) -> None:

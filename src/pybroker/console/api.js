@@ -1,5 +1,5 @@
 // Requests to the broker. Credentials go out in the Authorization header only, are never written anywhere but, if somebody asks for it,
-// into this tab's sessionStorage, and are forgotten with it.
+// into this tab's sessionStorage, and are forgotten with it. No cookie is made; a certificate that the browser has is shown by itself.
 
 const KEPT = "pybroker.authorization";
 
@@ -34,7 +34,20 @@ function headers(more) {
   return authorization === null ? more : { ...more, Authorization: authorization };
 }
 
+/** A 401 may mean that a right is missing, or that credentials are no good any more: then whoever shows pages asks for others. */
+let isAsking = false;
+async function suspect() {
+  if (isAsking) return;
+  isAsking = true;
+  try {
+    const response = await fetch("/admin/v3/console/rights", { headers: headers({}), credentials: "same-origin", cache: "no-store" });
+    if (response.status === 401) dispatchEvent(new Event("unknown-caller"));
+  } catch { /* the broker does not answer: others say so */ }
+  setTimeout(() => { isAsking = false; }, 5000);
+}
+
 async function refused(response) {
+  if (response.status === 401 && !response.url.endsWith("/console/rights")) suspect();
   const text = await response.text();
   let reason = text;
   try { reason = JSON.parse(text).reason || text; } catch { /* it is the text itself */ }
@@ -46,7 +59,7 @@ export async function call(method, path, { body, signal, type = "application/jso
   try {
     return await fetch(path, {
       method, body, signal, headers: headers(body === undefined ? {} : { "Content-Type": type }),
-      credentials: "omit", cache: "no-store", redirect: "error", referrerPolicy: "no-referrer",
+      credentials: "same-origin", cache: "no-store", redirect: "error", referrerPolicy: "no-referrer",
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
@@ -101,7 +114,7 @@ export async function watch(path, on, signal) {
     signal.addEventListener("abort", () => stop.abort(), { once: true });
     try {
       const response = await fetch(path, {
-        headers: headers({ Accept: "text/event-stream" }), signal: stop.signal, credentials: "omit", cache: "no-store",
+        headers: headers({ Accept: "text/event-stream" }), signal: stop.signal, credentials: "same-origin", cache: "no-store",
       });
       if (!response.ok) throw await refused(response);
       wait = 1000;

@@ -115,5 +115,6 @@ document.getElementById("skip").addEventListener("click", (event) => { event.pre
 document.getElementById("sign-out").addEventListener("click", () => { signOut(); show(); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme(localStorage.getItem(THEME)));
 setTheme(localStorage.getItem(THEME));
+addEventListener("unknown-caller", () => show());
 addEventListener("hashchange", () => { show().then(() => { scrollTo(0, 0); main.focus({ preventScroll: true }); }); });
 show();

@@ -51,14 +51,15 @@ export function crumbs(topic, subscription) {
 }
 
 function content(topic, stats, internal, explained, rights, refresh) {
-  const subscriptions = Object.entries(stats.subscriptions).map(([name, each]) => ({ name, ...each }));
+  const waiting = new Set(((explained && explained.subscriptions) || []).filter((each) => each.waiting).map((each) => each.subscription));
+  const subscriptions = Object.entries(stats.subscriptions).map(([name, each]) => ({ ...each, name, isWaiting: waiting.has(name) }));
   return [
     explained && section("What waits, and why", explanation(topic, explained, rights, refresh)),
     facts([
       ["Stored", bytes(stats.storageSize)],
       ["Published since it was loaded", `${number(stats.msgInCounter)} messages`],
       ["Last published", ago(stats.lastPublishTimeStamp)],
-      ["Average size", bytes(stats.averageMsgSize)],
+      stats.msgInCounter ? ["Average size", bytes(stats.bytesInCounter / stats.msgInCounter)] : null,
       stats.waitingPublishers ? ["Producers in line", number(stats.waitingPublishers)] : null,
       stats.deduplicationStatus && ["Deduplication", stats.deduplicationStatus],
       stats.openTransactions && ["Open transactions", h("a", { href: "#/transactions" }, number(stats.openTransactions.length))],
@@ -111,6 +112,7 @@ export function subscriptionLink(topic, name) {
 
 function subscriptionState(each) {
   const found = [];
+  if (each.isWaiting) found.push(badge("waits", "bad"));
   if (each.msgBacklog && !each.consumers.length) found.push(badge("no consumers", "bad"));
   if (each.blockedSubscriptionOnUnackedMsgs) found.push(badge("blocked on unacked", "bad"));
   if (each.drainingHashesCount) found.push(badge(plural(each.drainingHashesCount, "draining hash", "draining hashes"), "warn"));

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from pybroker.broker.topic.topic_base import TopicBase
     from pybroker.model.names import TopicName
 
+UNBUFFERED = {"cache-control": "no-store", "x-accel-buffering": "no"}
+"""Also for what may stand between the broker and who looks."""
 KEPT_POINTS = 600
 """Of each thing that is looked at: ten minutes, at a point a second."""
 RETRY_AFTER_S = 10
@@ -272,7 +274,7 @@ class LiveStream(Response):
     """The points of one subject as server-sent events, for as long as `refusal` has nothing against it."""
 
     def __init__(self, sampler: LiveSampler, subject: Subject, refusal: Callable[[], str | None]) -> None:
-        super().__init__(media_type="text/event-stream", headers={**HEADERS, "cache-control": "no-store"})
+        super().__init__(media_type="text/event-stream", headers=HEADERS | UNBUFFERED)
         del self.headers["content-length"]
         self._sampler = sampler
         self._subject = subject

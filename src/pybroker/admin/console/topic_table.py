@@ -148,7 +148,7 @@ class TopicTable:
         is_cut = False
         for tenant in resources.tenants():
             for namespace in resources.namespaces(tenant):
-                names = await self._broker.directory.list(namespace, None)
+                names = await self._list(namespace)
                 is_cut = is_cut or len(names) > left
                 del names[left:]
                 left -= len(names)
@@ -156,6 +156,15 @@ class TopicTable:
                 await exhaust(self._add_rows(rows, names, table, before), clock)
                 table.namespaces[namespace] = rows
         return table._replace(is_cut=is_cut)
+
+    async def _list(self, namespace: NamespaceName) -> list[str]:
+        """Names of all its topics; they are counted while they are looked up."""
+        room = Holding(self._surroundings.memory, self._surroundings.memory.lists)
+        try:
+            room.count(self._broker.directory.expected_bytes(namespace))
+            return await self._broker.directory.list(namespace, None)
+        finally:
+            room.close()
 
     def _add_rows(self, rows: list[Row], names: list[str], table: Table, before: Table | None) -> Iterator[None]:
         loaded = self._broker.loaded
@@ -166,30 +175,36 @@ class TopicTable:
                 if index % 100 == 99:
                     yield
             else:
-                rows.append(self._row(name, topic, table, before))
+                yield from self._add_row(rows, name, topic, table, before)
                 yield
 
-    def _row(self, name: str, topic: TopicBase, table: Table, before: Table | None) -> Row:
+    def _add_row(
+        self, rows: list[Row], name: str, topic: TopicBase, table: Table, before: Table | None
+    ) -> Iterator[None]:
         backlog = unacked = consumers = standing = 0
         subscriptions = list(topic.subscriptions.values())
-        for subscription in subscriptions:
+        for index, subscription in enumerate(subscriptions):
+            if index % 50 == 49:
+                yield
             backlog = max(backlog, subscription.backlog_entries)
             consumers += len(subscription.consumers)
             if isinstance(topic, Topic) and isinstance(subscription, Subscription):
                 unacked += subscription.unacked_messages
                 standing += is_standing(subscription)
         rates = self._topic_rates(topic, table, before)
-        return Row(
-            name,
-            True,
-            *rates,
-            backlog,
-            unacked,
-            topic.ledger.size_bytes if isinstance(topic, Topic) else 0,
-            len(topic.producers),
-            consumers,
-            len(subscriptions),
-            standing,
+        rows.append(
+            Row(
+                name,
+                True,
+                *rates,
+                backlog,
+                unacked,
+                topic.ledger.size_bytes if isinstance(topic, Topic) else 0,
+                len(topic.producers),
+                consumers,
+                len(subscriptions),
+                standing,
+            )
         )
 
     def _topic_rates(self, topic: TopicBase, table: Table, before: Table | None) -> tuple[float, float, float, float]:
@@ -240,6 +255,7 @@ async def find(table: Table, asked: Asked, may_list: Callable[[NamespaceName], b
 
     def look() -> Iterator[None]:
         for namespace, rows in table.namespaces.items():
+            yield
             if not may_list(namespace):
                 continue
             for start in range(0, len(rows), ROWS_AT_ONCE):
