@@ -1,5 +1,6 @@
 // Requests to the broker. Credentials go out in the Authorization header only, are never written anywhere but, if somebody asks for it,
-// into this tab's sessionStorage, and are forgotten with it. No cookie is made; a certificate that the browser has is shown by itself.
+// into this tab's sessionStorage, and are forgotten with it. A client certificate
+// is shown by the browser itself.
 
 const KEPT = "pybroker.authorization";
 
