@@ -88,15 +88,15 @@ export async function hashesSection(base, stats, signal) {
       { name: "Held up", number: true, title: "how often delivery met it", cell: (each) => number(each.blockedAttempts) },
     ], drains.slice(0, MAX_LISTED), { none: "No hash drains." }),
     (draining && draining.next) && h("p", { class: "note" }, `The first ${MAX_LISTED} of ${number(draining.total)}.`),
-    h("h3", {}, "Waiting"),
-    table("Waiting hashes", [
+    h("h3", {}, `Waiting: ${waiting ? number(waiting.total ?? waits.length) : number(waits.length)}`),
+    waits.length > 0 && h("details", { "data-keep": "waiting" }, h("summary", {}, "Hashes of which something that was read waits for a consumer"), table("Waiting hashes", [
       { name: "Hash", cell: (each) => String(each.hash) },
       { name: "For", cell: (each) => who(each.consumer) },
       { name: "Why", cell: (each) => each.reason || "–" },
       { name: "Entries", number: true, cell: (each) => number(each.entries) },
       { name: "Since", cell: (each) => (each.since ? ago(typeof each.since === "string" ? Date.parse(each.since) : each.since) : "–") },
       { name: "Set aside from", cell: (each) => each.setAsideFrom || "–" },
-    ], waits.slice(0, MAX_LISTED), { none: "Nothing that was read waits for a consumer." }));
+    ], waits.slice(0, MAX_LISTED))));
 }
 
 /** A form that says where a key goes and why it waits. */

@@ -8,6 +8,7 @@ const ROWS = 50;
 const REFRESH_MS = 4000;
 const COLUMNS = [
   { name: "Topic", sort: "name", cell: (row) => topicLink(row.name) },
+  { name: "State", sort: "standing", cell: state },
   { name: "In /s", sort: "messagesIn", number: true, cell: (row) => figure(row, "messagesIn") },
   { name: "Out /s", sort: "messagesOut", number: true, cell: (row) => figure(row, "messagesOut") },
   { name: "Backlog", sort: "backlog", number: true, title: "entries of the slowest subscription", cell: (row) => figure(row, "backlog") },
@@ -15,7 +16,6 @@ const COLUMNS = [
   { name: "Stored", sort: "storageBytes", number: true, cell: (row) => (row.loaded ? bytes(row.storageBytes) : "–") },
   { name: "Producers", sort: "producers", number: true, cell: (row) => figure(row, "producers") },
   { name: "Consumers", sort: "consumers", number: true, cell: (row) => figure(row, "consumers") },
-  { name: "State", sort: "standing", cell: state },
 ];
 
 function figure(row, name) {

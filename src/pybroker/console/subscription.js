@@ -63,10 +63,11 @@ export async function subscriptionPage(main, { names: [topic, name], signal }) {
 
 /** Change what a part shows without closing what somebody has opened, nor taking the focus from where it is. */
 function keepOpen(part, change) {
-  const open = [...part.querySelectorAll("details[open] > summary")].map((each) => each.textContent);
+  const mark = (summary) => summary.parentElement.dataset.keep || summary.textContent;
+  const open = [...part.querySelectorAll("details[open] > summary")].map(mark);
   const active = part.contains(document.activeElement) ? document.activeElement.textContent : null;
   change();
-  for (const summary of part.querySelectorAll("details > summary")) summary.parentElement.open = open.includes(summary.textContent);
+  for (const summary of part.querySelectorAll("details > summary")) summary.parentElement.open = open.includes(mark(summary));
   if (active) [...part.querySelectorAll("button, a, summary")].find((each) => each.textContent === active)?.focus();
 }
 
