@@ -42,6 +42,10 @@ class BoundReplay(Waiting):
         """Whether something waits for anybody."""
         return bool(self._free)
 
+    def bound_to(self, position: Position) -> ConsumerState | None:
+        """Who alone may get that entry; None for one that waits for anybody, or does not wait."""
+        return next((consumer for consumer, bound in self._bound.items() if position in bound), None)
+
     def bound_bytes(self) -> int:
         """About how much memory that takes which waits for one consumer each."""
         return sum(map(_size_bytes, self._bound.values()))

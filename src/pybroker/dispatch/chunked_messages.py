@@ -54,6 +54,15 @@ class ChunkedMessages:
         del self._by_uuid[uuid]
         return None
 
+    def find(self, uuid: bytes) -> ChunkedMessage | None:
+        """The message, if somebody has chunks of it, to look at."""
+        message = self._by_uuid.get(uuid)
+        return message if message is not None and self._held_count(message) else None
+
+    def held_count(self, message: ChunkedMessage) -> int:
+        """How many chunks of it its consumer holds."""
+        return self._held_count(message)
+
     def delivered(self, chunk: Chunk, consumer: ConsumerState, position: Position, sticky_hash: int = 0) -> None:
         """`consumer` has this chunk from now on."""
         message = self._by_uuid.get(chunk.uuid)

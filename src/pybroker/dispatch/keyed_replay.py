@@ -133,6 +133,13 @@ class KeyedReplay(Waiting):
                 for entry_id, sticky_hash in zip(column.members, column.hashes, strict=True):
                     yield Position(ledger_id, entry_id), sticky_hash
 
+    def hash_of(self, position: Position) -> int | None:
+        """The hash of an entry that waits; None for any other."""
+        column = self._column_of(position)
+        if column is None or position.entry_id not in column.members:
+            return None
+        return column.hashes[column.members.rank(position.entry_id) - 1]
+
     @property
     def size_bytes(self) -> int:
         """About how much memory this takes, rather more than less."""

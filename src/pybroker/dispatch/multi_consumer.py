@@ -65,6 +65,11 @@ class MultiConsumerDispatcher(Dispatcher):
         return self._max_unacked_messages
 
     @property
+    def waiting(self) -> Waiting:
+        """What waits to be sent, as far as it is listed, to look at."""
+        return self._replay
+
+    @property
     def pending(self) -> PendingAcks:
         """Who holds what, to look at."""
         return self._pending

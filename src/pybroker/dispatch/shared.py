@@ -54,6 +54,10 @@ class SharedDispatcher(MultiConsumerDispatcher):
         self._is_scans_turn = False
 
     @property
+    def waiting(self) -> BoundReplay:
+        return self._replay
+
+    @property
     def aside(self) -> ChunksAside:
         """What waits for one consumer and is not listed, to look at."""
         return self._aside

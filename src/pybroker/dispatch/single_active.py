@@ -173,6 +173,11 @@ class ExclusiveDispatcher(SingleActiveDispatcher):
             self.needs_key_hashes = True
         return super().add_consumer(consumer)
 
+    @property
+    def ranges(self) -> StickyRangesSelector | None:
+        """Of the hashes that the consumer asks for; None for all."""
+        return self._ranges
+
     def assign(self, plan: ReadPlan, run: AssignInput) -> list[Delivery]:
         ranges = self._ranges
         if ranges is not None:

@@ -24,6 +24,7 @@ from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.entry_cache import part_of
 from pybroker.memory import AheadHolder
 from pybroker.model.ack_set import WORD_BITS
+from pybroker.model.passed_over import PassedOver
 from pybroker.model.position import EARLIEST, Position
 from pybroker.storage.cursor_store import CursorOwner, CursorStore
 from pybroker.storage.ledger_store import EntryRun
@@ -58,6 +59,8 @@ class ManagedCursor(CursorOwner, AheadHolder):
         """For whom it reads: those of one reader wait behind each other for memory."""
         self.stored_delayed: list[bytes] = []
         """The records of its delayed entries that were found when it was restored, for whoever reads them."""
+        self.passed_over: Sequence[PassedOver] = ()
+        """The last moves that were no acknowledgements, as whoever makes them has noted."""
         # Deltas that were written, those that failed, and the bytes of all.
         self.writes = 0
         self.failed_writes = 0

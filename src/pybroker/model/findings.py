@@ -23,6 +23,76 @@ class Code(Enum):
         member.meaning = meaning
         return member
 
+    # --- topics ------------------------------------------------------------------------------------------------------
+
+    TOPIC_DELETING = "topic-deleting", "The topic is being deleted."
+    TOPIC_UNLOADING = (
+        "topic-unloading",
+        "The topic is being closed; its clients look it up again, and it is loaded anew.",
+    )
+    TOPIC_CHANGING = (
+        "topic-changing",
+        "What the topic belongs to is being made, grown or deleted; requests wait for that.",
+    )
+    TOPIC_LOAD_FAILED = "topic-load-failed", "The topic cannot be loaded."
+    TOPIC_LOADING = "topic-loading", "The topic is being loaded, or waits for its turn; requests wait for that."
+    METADATA_CONFLICT = (
+        "metadata-conflict",
+        "Somebody else has changed what is stored of the topic: it is closed, so that two do not own it.",
+    )
+    STORAGE_FAILED = (
+        "storage-failed",
+        "The topic's messages could not be written; it goes on in a new ledger once there is one.",
+    )
+    DISK_FULL = "disk-full", "There is no space for more messages: publishing is refused until there is."
+    DEDUPLICATION_RECOVERING = (
+        "deduplication-recovering",
+        "The topic reads again which messages it has stored; until it knows, nobody can publish.",
+    )
+    TRANSACTIONS_BEGINNING = (
+        "transactions-beginning",
+        "The first transaction of the topic makes its cursor; until that is stored, nobody can publish.",
+    )
+    TOPIC_TERMINATED = "topic-terminated", "The topic was terminated: it takes no more messages, for ever."
+    BACKLOG_QUOTA = "backlog-quota", "A backlog is larger or older than its quota allows, and so no producer is let in."
+    COMPACTION_RUNNING = "compaction-running", "The topic is being compacted, or waits for its turn."
+    COMPACTION_FAILED = "compaction-failed", "The last compaction of the topic failed."
+    PRODUCERS_REFUSED = "producers-refused", "Producers, or their messages, were refused lately."
+
+    # --- producers ---------------------------------------------------------------------------------------------------
+
+    PRODUCER_FENCED = (
+        "producer-fenced",
+        "The producer lost the topic to another one, or comes after one that has taken it.",
+    )
+    PRODUCER_WAITS = "producer-waits", "The producer waits for exclusive access to the topic."
+    TOPIC_OCCUPIED = "topic-occupied", "Another producer has exclusive access to the topic."
+    SCHEMA_REFUSED = "schema-refused", "The producer's schema was refused."
+    PRODUCER_NOT_AUTHORIZED = "producer-not-authorized", "The producer's role may not publish to the topic."
+    PRODUCER_LIMIT = (
+        "producer-limit",
+        "The producer's name is taken, or the topic has as many producers as it may.",
+    )
+    PRODUCER_REFUSED = "producer-refused", "The producer was refused when it came last."
+    DEDUPLICATION_GAP = (
+        "deduplication-gap",
+        "A message of the producer was not stored: what it sends behind it is refused until its client connects again.",
+    )
+    SEQUENCE_ID_STALE = (
+        "sequence-id-stale",
+        "What the producer sends has sequence ids that are stored already, so it is dropped as duplicates.",
+    )
+    PUBLISH_RATE = (
+        "publish-rate",
+        "A publish rate is used up; nothing is read from the client until its message may pass.",
+    )
+    PUBLISH_MEMORY = (
+        "publish-memory",
+        "So many bytes of messages wait to be stored that nothing more is read from the client.",
+    )
+    MESSAGES_REFUSED = "messages-refused", "Messages of the producer were refused lately."
+    PRODUCER_NOT_CONNECTED = "producer-not-connected", "No producer of that name is connected to the topic."
+
     # --- subscriptions, keys and consumers ---------------------------------------------------------------------------
 
     SUBSCRIPTION_CLOSED = "subscription-closed", "The subscription is being closed or deleted."
@@ -86,6 +156,42 @@ class Code(Enum):
         "A consumer has some chunks of a large message, and the others have not been published.",
     )
     DELAYED = "delayed", "Messages wait for their time."
+
+    # --- messages ----------------------------------------------------------------------------------------------------
+
+    ENTRY_DAMAGED = "entry-damaged", "What is stored of the message cannot be read, now or ever."
+    MESSAGE_BEING_STORED = "message-being-stored", "The message is on its way to the disk."
+    MESSAGE_UNCOMMITTED = (
+        "message-uncommitted",
+        "The message is part of an open transaction: nobody gets it before that has committed.",
+    )
+    BEHIND_TRANSACTION = (
+        "behind-transaction",
+        "The message stands behind the first message of an open transaction: nobody gets it before that has ended.",
+    )
+    OUTSIDE_HASH_RANGES = (
+        "outside-hash-ranges",
+        "The consumer has asked for other ranges of hashes than that of the message's key.",
+    )
+    WAITS_FOR_KEY = "waits-for-key", "The message waits because nobody may have messages of its key's hash now."
+    WAITS_FOR_CONSUMER = "waits-for-consumer", "The message waits for one consumer, which cannot take it now."
+    WAITS_FOR_REDELIVERY = "waits-for-redelivery", "The message is to be sent again, and nobody can take it now."
+    SET_ASIDE = "set-aside", "The message waits for its key's consumer, and is read again once that can take more."
+    MESSAGE_PUT_OFF = "message-put-off", "The message is on its way to a consumer, or an entry filter has put it off."
+    NOT_REACHED_YET = "not-reached-yet", "The message is fine: others stand before it."
+    HELD_BY_TRANSACTION = (
+        "held-by-transaction",
+        "An open transaction has acknowledged the message: it counts when that commits, and comes again when it aborts.",
+    )
+    ALREADY_ACKNOWLEDGED = "already-acknowledged", "The message counts as read in the subscription."
+    EXPIRED = "expired", "The message was too old and counts as read in the subscription."
+    SKIPPED = "skipped", "The message was skipped and counts as read in the subscription."
+    FILTERED = "filtered", "The entry filters reject the message."
+    MESSAGE_ABORTED = "message-aborted", "The message is part of an aborted transaction: nobody ever gets it."
+    MARKER = "marker", "The entry is a marker that brokers write, and no message."
+    COMPACTED_AWAY = "compacted-away", "A later message of the same key has replaced it for those who read compacted."
+    MESSAGE_TRIMMED = "message-trimmed", "The message's ledger is gone: nobody needed it any more."
+    MESSAGE_NEVER_EXISTED = "message-never-existed", "The topic has no such message, and has had none."
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,18 +13,25 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call
-from pybroker.admin.calls.existing import any_subscription_of, existing_any_topic
+from pybroker.admin.calls.existing import any_subscription_of, persistent
 from pybroker.admin.calls.paths import SUBSCRIPTION, TOPIC
 from pybroker.admin.calls.routing import route
+from pybroker.admin.explain.message_subject import READ_TIMEOUT_S, message_reasons, parsed_message_id
+from pybroker.admin.explain.topic_at_hand import topic_at_hand
 from pybroker.admin.slices import SLICE_MS
 from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.explain.producers import explain_producer, producer_subject
 from pybroker.broker.explain.subscription import explain_subscription
+from pybroker.broker.explain.topics import explain_topic as explain_topic_state
+from pybroker.broker.topic.backlog_quota import exceeded
 from pybroker.broker.topic.topic import Topic
-from pybroker.model.findings import Finding, is_waiting
+from pybroker.errors import AdminError, StoreError
+from pybroker.model.findings import Finding, is_waiting, ordered
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
     from pybroker.broker.explain.steps import Steps
+    from pybroker.broker.topic.backlog_quota import Exceeded
     from pybroker.broker.topic.topic_base import TopicBase
     from pybroker.clock import Clock
 
@@ -43,16 +50,74 @@ async def explain_one(call: Call) -> Response:
     """Why messages of a subscription wait; an empty list of findings where all is well."""
     name = call.name("subscription")
     call.require_consume(call.topic_name(), name)
-    topic = await existing_any_topic(call)
+    message_id = call.query("messageId")
+    topic = await topic_at_hand(call)
+    if isinstance(topic, list):
+        return unloaded(call, {"kind": "subscription"} if message_id is None else _message_subject(message_id), topic)
     subscription = any_subscription_of(topic, name)
+    if message_id is not None:
+        findings = await _of_message(call, topic, subscription, message_id)
+        return answer(topic, name, _message_subject(message_id), findings)
     findings = await _findings(topic, subscription)
     return answer(topic, name, subscription_subject(subscription), findings)
+
+
+async def _of_message(call: Call, topic: TopicBase, subscription: SubscriptionBase, message_id: str) -> list[Finding]:
+    if not isinstance(subscription, Subscription):
+        raise AdminError(405, f"Topic {topic.name} stores no messages: who was not there did not get them")
+    found = await message_reasons(call, persistent(topic), subscription, message_id)
+    findings = found.findings
+    if found.of_subscription:
+        findings = findings + await _findings(topic, subscription)
+    return ordered(findings)
+
+
+def _message_subject(message_id: str) -> dict[str, Any]:
+    position, batch_index = parsed_message_id(message_id)
+    return {"kind": "message", "messageId": f"{position}" if batch_index is None else f"{position}:{batch_index}"}
+
+
+def unloaded(call: Call, subject: dict[str, Any], findings: list[Finding]) -> Response:
+    """Of a topic that is not there to be looked at."""
+    document: dict[str, Any] = {"topic": str(call.topic_name())}
+    if "subscription" in call.scope["path_params"]:
+        document["subscription"] = call.name("subscription")
+    document |= {
+        "subject": subject,
+        "waiting": is_waiting(findings),
+        "findings": [finding.as_json() for finding in findings],
+    }
+    return Response(msgspec.json.encode(document), media_type="application/json")
+
+
+async def _of_producer(call: Call, topic: TopicBase, producer: str) -> Response:
+    quota = await _quota(topic)
+    findings = explain_producer(topic, producer, quota)
+    return unloaded(call, producer_subject(topic, producer), findings)
+
+
+async def _quota(topic: TopicBase) -> Exceeded | None:
+    """What of its backlog quotas is exceeded now. A backlog that cannot be measured now is none."""
+    if not isinstance(topic, Topic):
+        return None
+    try:
+        async with asyncio.timeout(READ_TIMEOUT_S):
+            return await exceeded(topic)
+    except (StoreError, TimeoutError):
+        return None
 
 
 async def explain_topic(call: Call) -> Response:
     """Why messages of a topic wait: what is about the topic itself, and shortly all its subscriptions."""
     call.require_consume(call.topic_name(), "")
-    topic = await existing_any_topic(call)
+    producer = call.query("producer")
+    topic = await topic_at_hand(call)
+    if isinstance(topic, list):
+        subject = {"kind": "topic"} if producer is None else {"kind": "producer", "producer": producer}
+        return unloaded(call, subject, topic)
+    if producer is not None:
+        return await _of_producer(call, topic, producer)
+    of_topic = ordered(explain_topic_state(topic, await _quota(topic)))
     listed: list[dict[str, Any]] = []
     names = sorted(topic.subscriptions)
     for name in names[:MAX_SUBSCRIPTIONS]:
@@ -64,8 +129,8 @@ async def explain_topic(call: Call) -> Response:
     document = {
         "topic": str(topic.name),
         "subject": {"kind": "topic", "subscriptions": len(names)},
-        "waiting": any(each["waiting"] for each in listed),
-        "findings": [],
+        "waiting": is_waiting(of_topic) or any(each["waiting"] for each in listed),
+        "findings": [finding.as_json() for finding in of_topic],
         "subscriptions": listed,
         "moreSubscriptions": max(0, len(names) - MAX_SUBSCRIPTIONS),
     }

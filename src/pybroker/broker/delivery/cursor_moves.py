@@ -8,46 +8,68 @@ from typing import TYPE_CHECKING
 
 from pybroker import logs
 from pybroker.errors import StoreError, SubscriptionNotFound
+from pybroker.model.passed_over import PassedOver, as_of, remembered
 from pybroker.model.position import Position
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription import Subscription
 
+BY_CALL = "somebody asked for it"
+"""Why something is passed over, unless it is a policy."""
 READER_RETURN_S = 60.0
 """How long a subscription that is not durable waits for its reader after a move."""
 
 
-async def skip(subscription: Subscription, entry_count: int) -> int:
-    """Count the next `entry_count` entries as read; how many there were.
+async def skip(subscription: Subscription, entry_count: int, why: str = BY_CALL) -> int:
+    """Count the next `entry_count` entries as read; how many there were. `why` is for people who ask where they are.
 
     Raises StoreError, and SubscriptionNotFound for one that was deleted, or whose topic was closed, meanwhile; so do the
     others here.
     """
+    before = subscription.cursor.mark_delete_position
     with _while_there(subscription):
         skipped = await subscription.cursor.skip(entry_count)
+    _note(subscription, before, skipped, why, is_expiry=False)
     subscription.moved_up()
     return skipped
 
 
 async def skip_all(subscription: Subscription) -> None:
     """Count everything as read. Raises StoreError."""
+    before, entries = subscription.cursor.mark_delete_position, subscription.cursor.backlog_entries
     with _while_there(subscription):
         await subscription.cursor.skip_all()
+    _note(subscription, before, entries, BY_CALL, is_expiry=False)
     subscription.moved_up()
 
 
-async def expire(subscription: Subscription, publish_time_ms: int) -> int:
+async def expire(subscription: Subscription, publish_time_ms: int, why: str = BY_CALL) -> int:
     """Count what was published before then as read; the number of entries. Raises StoreError."""
+    before = subscription.cursor.mark_delete_position
     with _while_there(subscription):
         expired = await subscription.cursor.expire(publish_time_ms)
+    _note(subscription, before, expired, why, is_expiry=True)
     return _expired(subscription, expired)
 
 
-async def expire_to(subscription: Subscription, position: Position) -> int:
+async def expire_to(subscription: Subscription, position: Position, why: str = BY_CALL) -> int:
     """Count what stands up to and including `position` as read; the number of entries. Raises StoreError."""
+    before = subscription.cursor.mark_delete_position
     with _while_there(subscription):
         expired = await subscription.cursor.expire_to(position)
+    _note(subscription, before, expired, why, is_expiry=True)
     return _expired(subscription, expired)
+
+
+def _note(subscription: Subscription, before: Position, entries: int, why: str, *, is_expiry: bool) -> None:
+    """Remember it for people who ask what became of a message."""
+    mark = subscription.cursor.mark_delete_position
+    if mark <= before:
+        return
+    between = subscription.cursor.ledger.ledgers.entries_between(before, mark)
+    now_ms = subscription.surroundings.clock.wall_ms()
+    move = PassedOver(before, mark, entries, now_ms, why, is_expiry, is_certain=entries >= between)
+    subscription.cursor.passed_over = remembered(subscription.cursor.passed_over, move)
 
 
 @contextmanager
@@ -92,8 +114,12 @@ async def _move(subscription: Subscription, position: Position, unacked_words: S
     subscription.close_consumers()
     if subscription.dispatcher is not None:
         subscription.dispatcher.reset()
+    before = subscription.cursor.mark_delete_position
     try:
         await subscription.cursor.reset(position, unacked_words)
+        mark = subscription.cursor.mark_delete_position
+        subscription.cursor.passed_over = as_of(subscription.cursor.passed_over, mark)
+        _note(subscription, before, 0, "the cursor was reset", is_expiry=False)
     finally:
         if not subscription.is_durable:
             # Its reader comes back on it; one that does not must leave nothing behind.

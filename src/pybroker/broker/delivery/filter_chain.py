@@ -42,6 +42,10 @@ class FilterJury:
         judged = self._judged
         return FilteredEntry(str(judged.topic.name), judged.name, judged.properties, position, payload)
 
+    def rejects(self, position: Position, payload: bytes) -> bool:
+        """Whether no consumer may have that entry, by the filters of now; only looked at."""
+        return self.verdict(self.entry(position, payload)) is Verdict.REJECT
+
     def verdict(self, entry: FilteredEntry) -> Verdict:
         """What they make of an entry; one that fails is logged once."""
         try:

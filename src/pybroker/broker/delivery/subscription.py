@@ -69,7 +69,7 @@ class Subscription(SubscriptionBase, Pumped):
         """`kinds` says what may be among the topic's entries; `unused` is told when nobody will come back to it."""
         super().__init__(topic, name)
         self.cursor = cursor
-        self._kinds = kinds
+        self.kinds = kinds
         self._unused = unused
         self.dispatcher: Dispatcher | None = None
         self.last_active_ms = topic.surroundings.clock.wall_ms()
@@ -316,7 +316,7 @@ class Subscription(SubscriptionBase, Pumped):
             consumer = state.peer
             assert isinstance(consumer, Consumer)
             consumer.peer.active_consumer_changed(consumer.consumer_id, is_active)
-        if redelivery.wake:
+        if redelivery.wake or self._stopped_by is Gate.AT_END:  # which it is not any more, whoever can take that
             self.wake()
         if dispatcher.has_unblocked:
             self.wake_soon()
@@ -541,7 +541,7 @@ class Subscription(SubscriptionBase, Pumped):
         """What this type wants to know of each entry."""
         if dispatcher.needs_key_hashes:
             entries.key_hashes = [key_hash(sticky_key(payload)) for payload in entries.payloads]
-        if dispatcher.keeps_chunks_together and self._kinds.may_hold_chunks(entries.ledger_id, entries.entry_ids[0]):
+        if dispatcher.keeps_chunks_together and self.kinds.may_hold_chunks(entries.ledger_id, entries.entry_ids[0]):
             chunks = [chunk_of(payload) for payload in entries.payloads]
             if any(chunks):
                 entries.chunks = chunks

@@ -37,6 +37,11 @@ class WaitingPublishers:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    @property
+    def oldest_since_ms(self) -> float | None:
+        """Since when the one waits that has waited longest, in monotonic milliseconds."""
+        return min(self._waiting.values(), default=None)
+
     def waits_since_ms(self, waiter: PublishWaiter) -> float | None:
         """Since when `waiter` is here without having had all it wanted, in monotonic milliseconds; None when it does not wait."""
         return self._waiting.get(waiter)

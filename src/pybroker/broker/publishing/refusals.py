@@ -67,7 +67,7 @@ class Refusals:
         refusal = Refusal(
             producer[:MAX_NAME],
             address[:MAX_NAME],
-            type(error),
+            BrokerError.by_code.get(error.code, type(error)),
             _shortened(str(error)),
             is_of_messages,
             now_ms if before is None else before.first_ms,

@@ -9,7 +9,7 @@ when its ledger was closed, so messages in the ledger that is written to have no
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker import logs
 from pybroker.broker.delivery import cursor_moves
@@ -25,6 +25,9 @@ from pybroker.model.policies import BacklogQuota, BacklogQuotaPolicy
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription import Subscription
     from pybroker.broker.topic.topic import Topic
+
+
+EVICTION = "the backlog quota was exceeded (consumer_backlog_eviction)"
 
 
 def slowest_subscription(topic: Topic) -> Subscription | None:
@@ -56,6 +59,36 @@ async def require_within_quota(topic: Topic) -> None:
     quota = policies.age_quota
     if backlog.blocks_producers(quota) and quota.limitTime > 0 and await _is_age_exceeded(topic, quota):
         raise _refusal(topic, quota)
+
+
+class Exceeded(NamedTuple):
+    """A quota because of which no new producer gets in, and the subscription that is furthest behind; `size_bytes` and `age_s`
+    are what is known of it, -1 for nothing."""
+
+    quota: BacklogQuota
+    is_of_size: bool
+    subscription: str
+    size_bytes: int
+    age_s: int
+
+
+async def exceeded(topic: Topic) -> Exceeded | None:
+    """The one that `require_within_quota` refuses a producer for, to look at. Raises StoreError."""
+    slowest = slowest_subscription(topic)
+    if slowest is None or not topic.surroundings.config.backlog_quota_check_enabled:
+        return None
+    policies = topic.policies
+    quota = policies.size_quota
+    if backlog.blocks_producers(quota) and quota.limitSize >= 0:
+        size_bytes = (await slowest.cursor.backlog()).size_bytes
+        if backlog.is_size_exceeded(quota, size_bytes):
+            return Exceeded(quota, True, slowest.name, size_bytes, -1)
+    quota = policies.age_quota
+    if backlog.blocks_producers(quota) and quota.limitTime > 0:
+        oldest_ms, now_ms = await _oldest_ms(topic), topic.surroundings.clock.wall_ms()
+        if oldest_ms is not None and backlog.is_age_exceeded(quota, oldest_ms, now_ms):
+            return Exceeded(quota, False, slowest.name, -1, max(0, now_ms - oldest_ms) // 1000)
+    return None
 
 
 def _refusal(topic: Topic, quota: BacklogQuota) -> BrokerError:
@@ -122,7 +155,7 @@ async def _evict_by_size(topic: Topic, quota: BacklogQuota) -> int:
     while (slowest := slowest_subscription(topic)) is not None:
         behind = await slowest.cursor.backlog()
         count = backlog.entries_to_evict(behind.size_bytes, quota.limitSize, behind.entries)
-        skipped = await cursor_moves.skip(slowest, count) if count else 0
+        skipped = await cursor_moves.skip(slowest, count, EVICTION) if count else 0
         if not skipped:
             break
         evicted += skipped
@@ -134,13 +167,13 @@ async def _evict_by_age(topic: Topic, quota: BacklogQuota, now_ms: int) -> int:
     evicted = 0
     for subscription in _durable(topic):
         if topic.surroundings.config.precise_time_based_backlog_quota_check:
-            evicted += await cursor_moves.expire(subscription, backlog.eviction_deadline_ms(quota, now_ms))
+            evicted += await cursor_moves.expire(subscription, backlog.eviction_deadline_ms(quota, now_ms), EVICTION)
             continue
         end = backlog.end_of_ledgers_closed_before(
             topic.ledger.ledgers, subscription.cursor.mark_delete_position, now_ms - quota.limitTime * 1000
         )
         if end is not None:
-            evicted += await cursor_moves.expire_to(subscription, end)
+            evicted += await cursor_moves.expire_to(subscription, end, EVICTION)
     return _evicted(topic, quota, evicted)
 
 

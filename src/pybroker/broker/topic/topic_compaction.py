@@ -74,6 +74,16 @@ class TopicCompaction:
         self._looking = asyncio.Lock()
         self._last_index_of = (-1, -1)  # the ledger of the view, and what was found in its last entry
 
+    @property
+    def is_running(self) -> bool:
+        """Whether one runs, or waits for its turn."""
+        return self.status is CompactionStatus.RUNNING
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last one did."""
+        return self.status is CompactionStatus.ERROR
+
     def start(self) -> bool:
         """Compact everything up to the last entry of now, in the background; False when that is going on already."""
         if self.status is CompactionStatus.RUNNING:

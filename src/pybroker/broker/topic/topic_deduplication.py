@@ -114,6 +114,11 @@ class TopicDeduplication:
         """The one that holds the snapshot."""
         return self._ledger.cursors.get(DEDUPLICATION_CURSOR)
 
+    @property
+    def is_recovering(self) -> bool:
+        """Whether publishers wait until it is known what is stored."""
+        return self._is_holding
+
     # --- on and off --------------------------------------------------------------------------------------------------
 
     def renew(self) -> None:

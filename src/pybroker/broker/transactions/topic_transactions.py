@@ -115,6 +115,11 @@ class TopicTransactions(CursorOwner):
         """Whether messages of transactions can be taken; else `wait` for it."""
         return self.buffer is not None
 
+    @property
+    def is_beginning(self) -> bool:
+        """Whether publishers wait until the cursor is durable."""
+        return self._begun is not None
+
     def wait(self, producer: Producer, run: SendRun) -> None:
         """Publish `run` once the cursor is durable; others wait in their connections."""
         self._waiting.append((producer, run))

@@ -163,7 +163,9 @@ async def _expire(topic: Topic) -> None:
         for subscription in list(topic.subscriptions.values()):
             if subscription.name != COMPACTION_SUBSCRIPTION:  # what it has not reached is not compacted yet
                 with suppress(SubscriptionNotFound):  # The others are looked at all the same.
-                    await cursor_moves.expire(subscription, before_ms)
+                    await cursor_moves.expire(
+                        subscription, before_ms, "their time to live was over (messageTTLInSeconds)"
+                    )
 
 
 async def _delete_unused(topic: Topic) -> None:

@@ -1,0 +1,46 @@
+"""The topic of a call to explain: loaded, as for any look at it, but nobody waits long for one that is being closed or loaded.
+
+Whoever asks why a topic hangs must not hang with it. What must hold: the call is answered within `LOAD_WAIT_S`, whatever is done to
+the topic; a load that was begun goes on without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from pybroker.admin.calls.call import Call
+from pybroker.admin.calls.existing import existing_any_topic
+from pybroker.broker.explain.topics import Whereabouts, explain_unloaded
+from pybroker.broker.topic.topic import Topic
+from pybroker.broker.topic.topic_base import TopicBase
+from pybroker.errors import ServiceNotReady, StoreError, TooManyRequests
+from pybroker.model.findings import Finding, ordered
+from pybroker.model.names import TopicName
+
+LOAD_WAIT_S = 2.0
+
+
+async def topic_at_hand(call: Call) -> TopicBase | list[Finding]:
+    """The topic of the path, or why it is not there to be looked at. 404 when it does not exist."""
+    name = call.topic_name()
+    loaded = call.broker.loaded.get(name)
+    findings = _findings(call, name)
+    if findings and not (loaded is not None and not loaded.is_fenced):
+        return findings
+    try:
+        async with asyncio.timeout(LOAD_WAIT_S) as wait:
+            return await existing_any_topic(call)
+    except TimeoutError:
+        if not wait.expired():
+            raise
+        failure = f"that takes longer than {LOAD_WAIT_S:g} s"
+    except (StoreError, ServiceNotReady, TooManyRequests) as error:
+        failure = str(error)
+    return _findings(call, name) or _findings(call, name, failure)
+
+
+def _findings(call: Call, name: TopicName, failure: str = "") -> list[Finding]:
+    topics = call.broker.topics
+    has_conflict = isinstance(loaded := call.broker.loaded.get(name), Topic) and loaded.ledger.document.is_fenced
+    found = Whereabouts(topics.ending_of(name), topics.load_of(name), topics.is_settled(name), has_conflict, failure)
+    return ordered(explain_unloaded(name, found, call.surroundings.clock))

@@ -1,0 +1,263 @@
+"""Why a producer, asked for by its name, does not publish: what keeps it out, what it waits for, what it was told last."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from pybroker.broker.explain.steps import counted, for_long, wall_ms
+from pybroker.broker.explain.topics import REFUSED_LATELY_MS, explain_topic, shown_refusal, terminated, whose_rate
+from pybroker.errors import (
+    AuthorizationError,
+    IncompatibleSchema,
+    ProducerBlockedQuotaExceededError,
+    ProducerBlockedQuotaExceededException,
+    ProducerBusy,
+    ProducerFenced,
+    TopicTerminatedError,
+)
+from pybroker.model.findings import Code, Finding, ordered
+
+if TYPE_CHECKING:
+    from pybroker.broker.limits.publish_rate_limit import PublishWaiter
+    from pybroker.broker.publishing.producer import Producer
+    from pybroker.broker.publishing.refusals import Refusal
+    from pybroker.broker.topic.backlog_quota import Exceeded
+    from pybroker.broker.topic.topic import Topic
+    from pybroker.broker.topic.topic_base import TopicBase
+    from pybroker.errors import BrokerError
+
+_CODES: dict[type[BrokerError], Code] = {
+    ProducerFenced: Code.PRODUCER_FENCED,
+    ProducerBusy: Code.PRODUCER_LIMIT,
+    IncompatibleSchema: Code.SCHEMA_REFUSED,
+    AuthorizationError: Code.PRODUCER_NOT_AUTHORIZED,
+}
+_SHOWN_LIVE = {
+    ProducerBlockedQuotaExceededError: Code.BACKLOG_QUOTA,
+    ProducerBlockedQuotaExceededException: Code.BACKLOG_QUOTA,
+    TopicTerminatedError: Code.TOPIC_TERMINATED,
+}
+"""Refusals whose reason is looked at now, where it still holds."""
+_OF_EVERYBODY = {
+    Code.COMPACTION_RUNNING,
+    Code.COMPACTION_FAILED,
+    Code.PRODUCERS_REFUSED,
+    Code.TOPIC_TERMINATED,
+    Code.PUBLISH_RATE,
+}
+"""Findings of a topic that say nothing of one producer, or are said of it in its own words."""
+
+
+def explain_producer(topic: TopicBase, name: str, quota: Exceeded | None) -> list[Finding]:
+    """What holds it up, the first thing to mend first; nothing where all is well."""
+    present = topic.producers.get(name)
+    findings = [each for each in explain_topic(topic, quota) if each.code not in _OF_EVERYBODY]
+    if present is not None:
+        # A quota keeps out who comes; who is there goes on until the next check disconnects it.
+        findings = [each for each in findings if each.code is not Code.BACKLOG_QUOTA]
+        findings += _attached(topic, present)
+        return ordered(findings + _not_heard(present, findings) + _messages_refused(topic, name))
+    if topic.name.is_persistent and cast("Topic", topic).ledger.is_terminated:
+        findings.append(terminated(cast("Topic", topic), waits=True))
+    waiting = next((each for each in topic.producer_places.waiting if each.name == name), None)
+    if waiting is not None:
+        return ordered([*findings, _waits(topic, waiting)])
+    findings += _kept_out(topic, name, {each.code for each in findings})
+    findings += _messages_refused(topic, name)
+    return ordered([*findings, _not_connected(topic, name)])
+
+
+def producer_subject(topic: TopicBase, name: str) -> dict[str, Any]:
+    """What is answered as the subject."""
+    present = topic.producers.get(name)
+    is_waiting = any(each.name == name for each in topic.producer_places.waiting)
+    state = "connected" if present is not None else "waiting" if is_waiting else "not connected"
+    subject: dict[str, Any] = {"kind": "producer", "producer": name, "state": state}
+    if present is not None:
+        last = topic.last_sequence_id(name)
+        subject |= {**_who(present), "accessMode": str(present.access_mode), "pendingMessages": present.pending}
+        if last >= 0:
+            subject["lastSequenceId"] = last
+    return subject
+
+
+def _who(producer: Producer) -> dict[str, Any]:
+    return {
+        "producerId": producer.producer_id,
+        "address": producer.peer.address,
+        "connectedSince": producer.connected_since_ms,
+    }
+
+
+# --- not there ---------------------------------------------------------------------------------------------------------
+
+
+def _waits(topic: TopicBase, producer: Producer) -> Finding:
+    places, clock = topic.producer_places, topic.surroundings.clock
+    before = list(places.waiting).index(producer)
+    holder = places.holder
+    others = ", ".join(sorted(topic.producers)[:3]) if holder is None else holder.name
+    since_ms = producer.connected_since_ms
+    more = f", and {counted(before, 'other')} before it" if before else ""
+    evidence: dict[str, Any] = {"before": before, "producers": len(topic.producers), **_who(producer)}
+    if holder is not None:
+        evidence |= {
+            "holder": holder.name,
+            "holderAddress": holder.peer.address,
+            "holderSince": holder.connected_since_ms,
+        }
+    return Finding(
+        Code.PRODUCER_WAITS,
+        f"Producer {producer.name} waits{for_long(since_ms, clock)} for exclusive access to {topic.name}, which {others} "
+        f"{'has' if holder is not None else 'use'}{more}.",
+        since_ms=since_ms,
+        evidence=evidence,
+    )
+
+
+def _kept_out(topic: TopicBase, name: str, found: set[Code]) -> list[Finding]:
+    """What it was told when it came last, and who would be in its way now."""
+    clock = topic.surroundings.clock
+    now_ms = clock.wall_ms()
+    findings = []
+    for refusal in topic.commons.refusals.of(str(topic.name), now_ms):
+        is_shown = _SHOWN_LIVE.get(refusal.error) in found
+        if refusal.producer == name and not refusal.is_of_messages and not is_shown:
+            findings.append(_told(refusal, now_ms))
+    holder = topic.producer_places.holder
+    if holder is not None:
+        findings.append(
+            Finding(
+                Code.TOPIC_OCCUPIED,
+                f"Producer {holder.name} from {holder.peer.address} has exclusive access to {topic.name}"
+                f"{for_long(holder.connected_since_ms, clock)}.",
+                waits=bool(findings),
+                since_ms=holder.connected_since_ms,
+                evidence={"holder": holder.name, **_who(holder)},
+            )
+        )
+    return findings
+
+
+def _told(refusal: Refusal, now_ms: int) -> Finding:
+    again = f", the last of {counted(refusal.count, 'time')}" if refusal.count > 1 else ""
+    return Finding(
+        _CODES.get(refusal.error, Code.PRODUCER_REFUSED),
+        f"Producer {refusal.producer} was refused when it came last{again}: {refusal.error.__name__}: {refusal.text}.",
+        waits=now_ms - refusal.last_ms <= REFUSED_LATELY_MS,
+        since_ms=refusal.first_ms,
+        evidence=shown_refusal(refusal),
+    )
+
+
+def _not_connected(topic: TopicBase, name: str) -> Finding:
+    others = sorted(topic.producers)
+    return Finding(
+        Code.PRODUCER_NOT_CONNECTED,
+        f"No producer {name} is connected to {topic.name}, which has {counted(len(others), 'producer')}.",
+        waits=False,
+        evidence={"producers": others[:10], "more": max(0, len(others) - 10)},
+    )
+
+
+def _messages_refused(topic: TopicBase, name: str) -> list[Finding]:
+    findings = []
+    for refusal in topic.commons.refusals.of(str(topic.name), topic.surroundings.clock.wall_ms()):
+        if refusal.producer == name and refusal.is_of_messages:
+            text = (
+                f"{counted(refusal.count, 'message')} of producer {name} {'was' if refusal.count == 1 else 'were'} refused, the "
+                f"last with {refusal.error.__name__}: {refusal.text}."
+            )
+            findings.append(
+                Finding(
+                    Code.MESSAGES_REFUSED, text, waits=False, since_ms=refusal.first_ms, evidence=shown_refusal(refusal)
+                )
+            )
+    return findings
+
+
+# --- there -------------------------------------------------------------------------------------------------------------
+
+
+def _attached(topic: TopicBase, producer: Producer) -> list[Finding]:
+    findings = _deduplication(cast("Topic", topic), producer) if topic.name.is_persistent else []
+    return findings + _throttled(topic, producer) + _held(topic, producer)
+
+
+def _not_heard(producer: Producer, found: list[Finding]) -> list[Finding]:
+    """Its client is not listened to for another reason than those that were found."""
+    why = producer.peer.not_heard_because
+    if why is None or any(each.waits for each in found):
+        return []
+    text = f"What the client of producer {producer.name} sends is not looked at for now: {why}."
+    return [Finding(Code.CONNECTION_HELD, text, evidence={"reason": why, **_who(producer)})]
+
+
+def _deduplication(topic: Topic, producer: Producer) -> list[Finding]:
+    known = topic.deduplication.known
+    if known is None:
+        return []
+    if known.has_failed(producer.name, producer):
+        return [
+            Finding(
+                Code.DEDUPLICATION_GAP,
+                f"A message of producer {producer.name} was not stored: what it sends behind it is refused until its client "
+                "connects again, which it does by itself as a rule.",
+                evidence={"lastSequenceId": known.last_sequence_id(producer.name)},
+            )
+        ]
+    dropped = known.dropped_of(producer.name)
+    if dropped is None:
+        return []
+    last = known.last_sequence_id(producer.name)
+    return [
+        Finding(
+            Code.SEQUENCE_ID_STALE,
+            f"{counted(dropped.messages, 'message')} of producer {producer.name} in a row "
+            f"{'was' if dropped.messages == 1 else 'were'} dropped as duplicates, the last with sequence id "
+            f"{dropped.last_sequence_id}: up to {last} all are stored already.",
+            evidence={
+                "lastSequenceId": last,
+                "droppedSequenceId": dropped.last_sequence_id,
+                "droppedMessages": dropped.messages,
+            },
+        )
+    ]
+
+
+def _throttled(topic: TopicBase, producer: Producer) -> list[Finding]:
+    throttle, clock = topic.publish_throttle, topic.surroundings.clock
+    findings = []
+    for limit in () if throttle is None else throttle.limits:
+        waits_since_ms = limit.waits_since_ms(cast("PublishWaiter", producer.peer))
+        if waits_since_ms is None:
+            continue
+        since_ms = wall_ms(waits_since_ms, clock)
+        whose, evidence = whose_rate(topic, limit)
+        findings.append(
+            Finding(
+                Code.PUBLISH_RATE,
+                f"The client of producer {producer.name} waits{for_long(since_ms, clock)} for the publish rate of {whose}, with "
+                f"{counted(len(limit), 'client')} in the row.",
+                since_ms=since_ms,
+                evidence=evidence | {"waitingClients": len(limit), **_who(producer)},
+            )
+        )
+    return findings
+
+
+def _held(topic: TopicBase, producer: Producer) -> list[Finding]:
+    """Nothing is read from its client for the time being."""
+    waits_since_ms = producer.peer.memory_waits.publishes_since_ms
+    if waits_since_ms is None:
+        return []
+    since_ms = wall_ms(waits_since_ms, topic.surroundings.clock)
+    return [
+        Finding(
+            Code.PUBLISH_MEMORY,
+            f"Nothing is read from the client of producer {producer.name}{for_long(since_ms, topic.surroundings.clock)}: so many "
+            "bytes of messages wait to be stored (maxMessagePublishBufferSizeInMB, brokerMemoryLimitMB).",
+            since_ms=since_ms,
+            evidence={"pendingMessages": producer.pending, **_who(producer)},
+        )
+    ]
