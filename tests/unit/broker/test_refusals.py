@@ -36,7 +36,7 @@ def test_one_without_a_name_is_known_by_its_address_and_forgotten_when_it_is_let
     noted = Refusals()
     note(noted, "", 1000)
     assert [each.producer for each in noted.of("t", 1000)] == [""]
-    noted.admitted("t", "standalone-1-7", "/10.0.0.1:7")
+    noted.admitted("t", "standalone-1-7", "/10.0.0.1:9")  # its client has connected again
     assert not noted.of("t", 1000)
     assert len(noted) == 0
 

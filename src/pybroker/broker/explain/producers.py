@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
-from pybroker.broker.explain.steps import counted, for_long, wall_ms
+from pybroker.broker.explain.steps import LISTED, counted, for_long, wall_ms
 from pybroker.broker.explain.topics import REFUSED_LATELY_MS, explain_topic, shown_refusal, terminated, whose_rate
 from pybroker.errors import (
     AuthorizationError,
@@ -96,7 +97,7 @@ def _waits(topic: TopicBase, producer: Producer) -> Finding:
     places, clock = topic.producer_places, topic.surroundings.clock
     before = list(places.waiting).index(producer)
     holder = places.holder
-    others = ", ".join(sorted(topic.producers)[:3]) if holder is None else holder.name
+    others = ", ".join(islice(topic.producers, 3)) if holder is None else holder.name
     since_ms = producer.connected_since_ms
     more = f", and {counted(before, 'other')} before it" if before else ""
     evidence: dict[str, Any] = {"before": before, "producers": len(topic.producers), **_who(producer)}
@@ -122,7 +123,7 @@ def _kept_out(topic: TopicBase, name: str, found: set[Code]) -> list[Finding]:
     findings = []
     for refusal in topic.commons.refusals.of(str(topic.name), now_ms):
         is_shown = _SHOWN_LIVE.get(refusal.error) in found
-        if refusal.producer == name and not refusal.is_of_messages and not is_shown:
+        if refusal.is_of(name) and not refusal.is_of_messages and not is_shown:
             findings.append(_told(refusal, now_ms))
     holder = topic.producer_places.holder
     if holder is not None:
@@ -151,19 +152,19 @@ def _told(refusal: Refusal, now_ms: int) -> Finding:
 
 
 def _not_connected(topic: TopicBase, name: str) -> Finding:
-    others = sorted(topic.producers)
+    count = len(topic.producers)
     return Finding(
         Code.PRODUCER_NOT_CONNECTED,
-        f"No producer {name} is connected to {topic.name}, which has {counted(len(others), 'producer')}.",
+        f"No producer {name} is connected to {topic.name}, which has {counted(count, 'producer')}.",
         waits=False,
-        evidence={"producers": others[:10], "more": max(0, len(others) - 10)},
+        evidence={"producers": list(islice(topic.producers, LISTED)), "more": max(0, count - LISTED)},
     )
 
 
 def _messages_refused(topic: TopicBase, name: str) -> list[Finding]:
     findings = []
     for refusal in topic.commons.refusals.of(str(topic.name), topic.surroundings.clock.wall_ms()):
-        if refusal.producer == name and refusal.is_of_messages:
+        if refusal.is_of(name) and refusal.is_of_messages:
             text = (
                 f"{counted(refusal.count, 'message')} of producer {name} {'was' if refusal.count == 1 else 'were'} refused, the "
                 f"last with {refusal.error.__name__}: {refusal.text}."

@@ -35,8 +35,13 @@ class Refusal:
     last_ms: int
     count: int
 
+    def is_of(self, producer: str) -> bool:
+        """Whether the producer of that name was refused."""
+        return bool(self.producer) and self.producer == producer[:MAX_NAME]
 
-_Key = tuple[str, bool]  # producer's name, or address without one; whether it is about messages
+
+# The producer's name, or, without one, its host, as its client comes back from another port; whether it is about messages.
+_Key = tuple[str, bool]
 
 
 class Refusals:
@@ -61,7 +66,7 @@ class Refusals:
         count: int = 1,
     ) -> None:
         """It was refused with `error`; `count` is how many messages were."""
-        key = ((producer or address)[:MAX_NAME], is_of_messages)
+        key = ((producer or _host(address))[:MAX_NAME], is_of_messages)
         before = self._all.pop((topic, key), None)
         of_topic = self._by_topic.setdefault(topic, OrderedDict())
         refusal = Refusal(
@@ -85,7 +90,7 @@ class Refusals:
         """It is attached: nobody asks why it was not."""
         of_topic = self._by_topic.get(topic)
         if of_topic is not None:
-            for name in (producer[:MAX_NAME], address[:MAX_NAME]):
+            for name in (producer[:MAX_NAME], _host(address)[:MAX_NAME]):
                 if (name, False) in of_topic:
                     self._drop(topic, (name, False))
 
@@ -118,6 +123,10 @@ class Refusals:
         del of_topic[key]
         if not of_topic:
             del self._by_topic[topic]
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]
 
 
 def _shortened(text: str) -> str:
