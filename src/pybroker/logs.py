@@ -16,6 +16,7 @@ import time
 from typing import TextIO
 
 _LOGGER = logging.getLogger("pybroker")
+_AUDIT = logging.getLogger("pybroker.audit")
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 # What a value may consist of without quotes: printable ASCII but space, quote, equals sign and backslash.
@@ -75,6 +76,12 @@ def warning(event: str, /, exc_info: bool | BaseException | None = None, **field
 def error(event: str, /, exc_info: bool | BaseException | None = None, **fields: object) -> None:
     """Log what failed; `exc_info` is the exception, or True inside an `except` block."""
     _log(logging.ERROR, event, exc_info, fields)
+
+
+def audit(event: str, /, **fields: object) -> None:
+    """Log who did what by REST, on a logger of its own, whatever the level is that others are written from."""
+    _AUDIT.setLevel(logging.INFO)
+    _AUDIT.info("%s", event, extra={"fields": fields})
 
 
 def _log(level: int, event: str, exc_info: bool | BaseException | None, fields: dict[str, object]) -> None:

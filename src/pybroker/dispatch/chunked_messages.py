@@ -105,6 +105,13 @@ class ChunkedMessages:
                 others += message.positions - given_back
         return others
 
+    def chunks_beside(self, consumer: ConsumerState, position: Position) -> list[Position]:
+        """All chunks that `consumer` holds of the message of which that is one, rising; that entry alone when it is none."""
+        for message in self._by_uuid.values():
+            if message.consumer is consumer and position in message.positions:
+                return sorted(each for each in message.positions if self._pending.holder(each) is consumer)
+        return [position]
+
     def forget(self, consumer: ConsumerState) -> None:
         """`consumer` leaves, and holds nothing any more."""
         self._by_uuid = {uuid: each for uuid, each in self._by_uuid.items() if each.consumer is not consumer}

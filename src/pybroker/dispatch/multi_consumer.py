@@ -74,6 +74,10 @@ class MultiConsumerDispatcher(Dispatcher):
         """Who holds what, to look at."""
         return self._pending
 
+    def chunks_beside(self, consumer: ConsumerState, position: Position) -> list[Position]:
+        """What `consumer` holds of the message that the entry is a part of: all its chunks, or the entry alone."""
+        return self._chunked.chunks_beside(consumer, position) if self._chunked else [position]
+
     @abstractmethod
     def _add_to_replay(self, ledger_id: int, entry_ids: Sequence[int], sticky_hashes: Sequence[int]) -> None:
         """These entries wait to be sent."""

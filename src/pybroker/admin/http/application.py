@@ -25,6 +25,7 @@ from starlette.types import Message, Receive, Scope, Send
 from pybroker import logs
 from pybroker.admin.calls.call import BROKER_KEY, IDENTITY_KEY, SHARE_KEY, STREAMED_KEY, BadBody, ClientGone
 from pybroker.admin.calls.http_limits import SMALL_BYTES, HttpLimits, Share
+from pybroker.admin.http import audit
 from pybroker.admin.http.request_limit import RequestLimit
 from pybroker.admin.http.route_table import RouteTable
 from pybroker.auth.authentication import Identity
@@ -97,6 +98,9 @@ class Application:
         except ClientGone:
             answer.abort()
         finally:
+            if audit.is_act(scope["method"], audit.route_path(scope)):
+                role = scope[IDENTITY_KEY].role  # a route is looked for once it is known who calls
+                audit.write_down(scope, role, _client_address(scope), answer.status)
             await share.close()
 
     def _check_header_size(self, scope: Scope) -> None:
@@ -156,6 +160,8 @@ class _Answer:
         config = surroundings.config
         self._clock = surroundings.clock
         self.started = False
+        self.status = 0
+        """Of the answer; 0 until it begins."""
         self._has_body_left = True
         self._is_head = scope["method"] == "HEAD"
         self._waits_to_be_asked = any(name == b"expect" for name, _ in scope["headers"])
@@ -182,6 +188,7 @@ class _Answer:
             if size_bytes > SMALL_BYTES:
                 await self._share.of_answers(size_bytes)
             self.started = True
+            self.status = message["status"]
             self._answered(message["status"])
             date = (b"date", formatdate(self._clock.wall_ms() / 1000, usegmt=True).encode())
             await self._write({**message, "headers": [date, *message["headers"]]})

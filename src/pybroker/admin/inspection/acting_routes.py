@@ -1,0 +1,116 @@
+"""`.../message/{ledger}/{entry}/...` and `.../disconnect`: what may be done about one message, one consumer, one producer.
+
+Each call is written to the audit log (`http/audit.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import Call, no_content
+from pybroker.admin.calls.existing import (
+    any_subscription_of,
+    existing_any_topic,
+    on_subscription,
+    require_persistent_subscription,
+)
+from pybroker.admin.calls.partitions import require_not_partitioned
+from pybroker.admin.calls.paths import SUBSCRIPTION, TOPIC
+from pybroker.admin.calls.routing import route
+from pybroker.broker.delivery import single_messages
+from pybroker.broker.delivery.subscription import Subscription
+from pybroker.errors import AdminError
+from pybroker.model.position import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+MESSAGE = SUBSCRIPTION + "/message/{ledger_id}/{entry_id}"
+
+
+def routes() -> list[Route]:
+    return [
+        route("POST", MESSAGE + "/acknowledge", acknowledge),
+        route("POST", MESSAGE + "/redeliver", redeliver),
+        route("POST", SUBSCRIPTION + "/consumer/{consumer}/disconnect", disconnect_consumer),
+        route("POST", TOPIC + "/producer/{producer}/disconnect", disconnect_producer),
+    ]
+
+
+async def acknowledge(call: Call) -> Response:
+    """Acknowledge one entry, or with `batchIndex` one message of the batch in it; durable when it is answered.
+
+    Whoever holds it keeps it, and may acknowledge it as well. 409 for what an open transaction has acknowledged.
+    """
+    position, batch_index = _position(call), _batch_index(call)
+
+    async def act(subscription: Subscription) -> None:
+        if batch_index is not None:
+            await call.share.of_views(call.config.max_message_size)
+        await single_messages.acknowledge(subscription, position, batch_index)
+
+    await on_message(call, "Acknowledging a message", act)
+    return no_content()
+
+
+async def redeliver(call: Call) -> Response:
+    """Take one entry from the consumer that holds it and send it again now, to whoever's turn it is; all chunks of a large message.
+
+    409 when no consumer holds it, 412 for Exclusive and Failover. The consumer that had it may still process it.
+    """
+    position = _position(call)
+
+    async def act(subscription: Subscription) -> None:
+        single_messages.redeliver(subscription, position)
+
+    await on_message(call, "Sending a message again", act)
+    return no_content()
+
+
+async def disconnect_consumer(call: Call) -> Response:
+    """Close the consumers of that name, or the one of them with `consumerId`: what they hold goes to others. Clients come back."""
+    subscription_name, name = call.name("subscription"), call.name("consumer")
+    call.require_consume(call.topic_name(), subscription_name)
+    consumer_id = None if call.query("consumerId") is None else call.query_integer("consumerId", 0)
+    topic = await existing_any_topic(call)
+    subscription = any_subscription_of(topic, subscription_name)
+    found = [
+        consumer
+        for consumer in subscription.consumers
+        if consumer.name == name and consumer_id in (None, consumer.consumer_id)
+    ]
+    if not found:
+        raise AdminError(404, f"Consumer {name} is not connected to subscription {subscription_name}")
+    for consumer in found:
+        consumer.close_from_broker()
+    return no_content()
+
+
+async def disconnect_producer(call: Call) -> Response:
+    """Close the producer of that name; its client looks the topic up again and comes back."""
+    call.require_topic_admin(call.topic_name())
+    name = call.name("producer")
+    topic = await existing_any_topic(call)
+    producer = topic.producers.get(name)
+    if producer is None:
+        raise AdminError(404, f"Producer {name} is not connected to {topic.name}")
+    producer.close_from_broker()
+    return no_content()
+
+
+async def on_message(call: Call, what: str, action: Callable[[Subscription], Awaitable[None]]) -> None:
+    """Act on a message of the subscription of the path, in its turn; on a topic that is not partitioned."""
+    require_persistent_subscription(call, what)
+    require_not_partitioned(call, call.topic_name())
+    await on_subscription(call, action)
+
+
+def _position(call: Call) -> Position:
+    return Position(call.integer("ledger_id"), call.integer("entry_id"))
+
+
+def _batch_index(call: Call) -> int | None:
+    return None if call.query("batchIndex") is None else call.query_integer("batchIndex", 0)

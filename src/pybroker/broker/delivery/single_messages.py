@@ -1,0 +1,133 @@
+"""One message of a subscription, by somebody's order: acknowledged, or sent again now.
+
+What must hold: what a client could not do by its consumer is not done here either. An acknowledgement that a transaction holds
+stays with it; what is sent again is taken from its holder first, so no two consumers have it; whoever waits for the freed hash,
+or for room under a limit, goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pybroker.broker.delivery.acknowledgement import Acknowledged, PartOfBatch
+from pybroker.broker.delivery.consumer import Consumer
+from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
+from pybroker.errors import AdminError, StoreError, TransactionConflict
+from pybroker.model import ack_set
+from pybroker.wire.entry_metadata import is_batch
+
+if TYPE_CHECKING:
+    from pybroker.broker.delivery.subscription import Subscription
+    from pybroker.dispatch.consumer_state import ConsumerState
+    from pybroker.model.position import Position
+
+
+async def acknowledge(subscription: Subscription, position: Position, batch_index: int | None) -> None:
+    """Acknowledge that entry, or one message of the batch in it, as its consumer would; durable when it returns, also when it was
+    acknowledged before. The caller has the memory to read one entry.
+
+    Raises AdminError 404 for what does not exist, 409 for what cannot be read yet, 412 for what the configuration does not allow;
+    TransactionConflict for what a transaction holds; StoreError.
+    """
+    cursor = subscription.cursor
+    message_count = await _messages_of_batch(subscription, position, batch_index) if batch_index is not None else 1
+    # From here on nothing else happens in between.
+    require_existing(subscription, position)
+    if cursor.state.is_deleted(*position):
+        await cursor.persist()  # The record that says so may be on its way.
+        return
+    if not cursor.ledger.visibility.readable(position, 1):
+        raise AdminError(
+            409, f"Message {position} belongs to an open transaction, or stands behind the first message of one"
+        )
+    require_unheld(subscription, position, -1 if batch_index is None else 1 << batch_index)
+    if batch_index is None:
+        what = Acknowledged(None, ((position.ledger_id, (position.entry_id,)),))
+    else:
+        left = ack_set.to_words(ack_set.full(message_count) & ~(1 << batch_index))
+        what = Acknowledged(None, (), (PartOfBatch(position, left, message_count),))
+    stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: StoreError | None) -> None:
+        if stored.done():
+            return  # Who waited is gone.
+        if error is None:
+            stored.set_result(None)
+        else:
+            stored.set_exception(error)
+
+    subscription.settle(what, done)
+    await stored
+
+
+async def _messages_of_batch(subscription: Subscription, position: Position, batch_index: int) -> int:
+    """How many messages the batch has, of which that is one."""
+    config = subscription.surroundings.config
+    if not config.acknowledgment_at_batch_index_level_enabled:
+        raise AdminError(
+            412, "Single messages of a batch are acknowledged only with acknowledgmentAtBatchIndexLevelEnabled=true"
+        )
+    require_existing(subscription, position)
+    run = await subscription.cursor.ledger.read_if_there(position, 1, 1)
+    if run is None:
+        raise AdminError(404, f"Message {position} was trimmed meanwhile")
+    if not is_batch(run.payloads[0]):
+        raise AdminError(412, f"Message {position} is no batch: leave batchIndex away")
+    message_count = min(run.message_counts[0], config.max_messages_in_batch)
+    if not 0 <= batch_index < message_count:
+        raise AdminError(404, f"The batch {position} has {message_count} messages: there is no {batch_index}")
+    return message_count
+
+
+def redeliver(subscription: Subscription, position: Position) -> None:
+    """Take the message from the consumer that holds it and send it again, to whoever's turn it is; all chunks of a large one.
+
+    Raises AdminError 404, 409 when nobody holds it, 412 for types where one consumer gets everything in order; TransactionConflict.
+    """
+    dispatcher = subscription.dispatcher
+    require_unacknowledged(subscription, position)
+    if dispatcher is not None and not isinstance(dispatcher, MultiConsumerDispatcher):
+        raise AdminError(
+            412,
+            f"The subscription is {dispatcher.kind}: single messages out of turn would break its order. Disconnect its consumer "
+            "to have all that is not acknowledged sent again",
+        )
+    holder = None if dispatcher is None else dispatcher.pending.holder(position)
+    if dispatcher is None or holder is None:
+        raise AdminError(409, f"No consumer holds message {position}: it is delivered when its turn comes")
+    require_unheld(subscription, position, -1)
+    subscription.redeliver(consumer_of(holder), dispatcher.chunks_beside(holder, position), -1)
+
+
+def consumer_of(state: ConsumerState) -> Consumer:
+    consumer = state.peer
+    assert isinstance(consumer, Consumer)
+    return consumer
+
+
+def require_existing(subscription: Subscription, position: Position) -> None:
+    """Raises AdminError 404 when there is no such entry, or no longer."""
+    ledgers = subscription.cursor.ledger.ledgers
+    if not ledgers.has_entry(position):
+        if position < ledgers.first_position:
+            raise AdminError(404, f"Message {position} is trimmed: the topic begins at {ledgers.first_position}")
+        raise AdminError(404, f"There is no message {position}: the last one of the topic is {ledgers.last_position}")
+
+
+def require_unacknowledged(subscription: Subscription, position: Position) -> None:
+    """Raises AdminError 404 for one that does not exist, 409 for one that is acknowledged."""
+    require_existing(subscription, position)
+    if subscription.cursor.state.is_deleted(*position):
+        raise AdminError(409, f"Message {position} is acknowledged")
+
+
+def require_unheld(subscription: Subscription, position: Position, bits: int) -> None:
+    """Raises TransactionConflict when an open transaction has acknowledged some of these messages of the entry."""
+    held = subscription.cursor.state.held
+    txn = held.holder_of(position, bits) if held else None
+    if txn is not None:
+        raise TransactionConflict(
+            f"Message {position} is acknowledged by the open transaction {txn}: it counts when that commits, and comes again "
+            "when it aborts"
+        )
