@@ -6,7 +6,7 @@ So a test can stop the broker in the middle of something, say the next command, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -17,6 +17,7 @@ from tests.support.raw_client import encode, frame, to_dict
 from pybroker.broker.topic.topic import Topic
 from pybroker.managed_ledger.stored_document import StoredDocument
 from pybroker.server.command_table import command_table
+from pybroker.server.connection import Connection
 from pybroker.server.context import ServerContext
 from pybroker.server.listener import Listener
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -90,6 +91,11 @@ class BinaryPort:
     def port(self) -> int:
         assert self._listener.port is not None
         return self._listener.port
+
+    @property
+    def connections(self) -> Iterable[Connection]:
+        """The broker's side of all of them."""
+        return self._listener.context.connections
 
     async def connect(self) -> AsyncClient:
         client = AsyncClient(*await asyncio.open_connection("127.0.0.1", self.port))

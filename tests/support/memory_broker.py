@@ -170,8 +170,13 @@ def acknowledge(consumer: Consumer, positions: list[Position]) -> None:
 
 
 @asynccontextmanager
-async def memory_broker(limits: LedgerLimits | None = None, **settings: Any) -> AsyncIterator[MemoryBroker]:
-    """A bootstrapped broker behind a real HTTP server; `settings` are fields of BrokerConfig."""
+async def memory_broker(
+    limits: LedgerLimits | None = None, *, knows_transactions: bool = False, **settings: Any
+) -> AsyncIterator[MemoryBroker]:
+    """A bootstrapped broker behind a real HTTP server; `settings` are fields of BrokerConfig.
+
+    Unless it `knows_transactions`, topics take part in any that a test names, whether its coordinator knows it or not.
+    """
     fixed = {"web_service_port": 0, "bind_address": "127.0.0.1", "metrics_page_interval_ms": 0}
     config = BrokerConfig(**{**fixed, "managed_ledger_cache_size_mb": 1, **settings})
     clock = SetClock()
@@ -179,6 +184,8 @@ async def memory_broker(limits: LedgerLimits | None = None, **settings: Any) -> 
     service = await build(Surroundings(config, clock), stores, limits or LedgerLimits())
     service.presence.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
     service.presence.ready = True
+    if not knows_transactions:
+        service.commons.taking_part = lambda *_: None
     rates_clock = RatesClock()
     server = HttpServer(service, None, rates_clock)
     await server.start()

@@ -26,6 +26,7 @@ from pybroker.broker.policies.live_settings import LiveSettings
 from pybroker.broker.policies.policy_changes import PolicyChanges
 from pybroker.broker.presence import Presence
 from pybroker.broker.topic.commons import Commons
+from pybroker.broker.transactions.taking_part import TakingPart
 from pybroker.broker.upkeep.health_check import HealthCheck
 from pybroker.broker.upkeep.inactive_topics import InactiveTopics
 from pybroker.broker.upkeep.maintenance import Maintenance
@@ -113,6 +114,7 @@ class BrokerService:
 
         self.participants = TransactionParticipants(surroundings, topics, partitioned)
         self.transactions = Coordinators(surroundings, metadata_store, ledgers, partitioned, self.participants.end)
+        commons.taking_part = TakingPart(self.transactions, commons.authorization).refusal
 
     # --- lookups -----------------------------------------------------------------------------------------------------
 

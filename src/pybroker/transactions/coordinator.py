@@ -43,6 +43,7 @@ WAIT_S = 25.0
 READY_WAIT_S = 20.0
 """How long a request waits for the log to be read."""
 TIMED_OUT_AT_ONCE = 256
+GONE_ON_WITH_AT_ONCE = 500
 GRAIN_MS = 50.0
 """Time-outs that are so close to each other share a timer."""
 FULL_DISK_RETRY_MS = 1000.0
@@ -181,21 +182,30 @@ class Coordinator:
         self.recover_ended_ms = self._surroundings.clock.wall_ms()
         self.last_error = ""
         self.phase = Phase.READY
-        self._go_on()
         self._ready.set()
-        if len(state):
+        found = len(state)
+        if not found:
+            return
+        await self._go_on(state)
+        if self.state is state:
             logs.info(
                 "transaction_coordinator.recovered",
                 coordinator=self.id,
-                transactions=len(state),
+                transactions=found,
                 took_ms=self.recover_ended_ms - self.recover_started_ms,
             )
 
-    def _go_on(self) -> None:
-        """With what an earlier run, or a failure of the log, has left."""
+    async def _go_on(self, state: CoordinatorState) -> None:
+        """With what an earlier run, or a failure of the log, has left: a few at once, while others are served."""
         now_wall_ms, now_ms = self._surroundings.clock.wall_ms(), self._surroundings.clock.monotonic_ms()
-        for transaction in list(self.state.transactions()):
-            if transaction.status is Status.OPEN:
+        # As they were read: what somebody ends meanwhile is told once that is durable, and not before.
+        found = [(transaction, transaction.status) for transaction in state.transactions()]
+        for count, (transaction, status) in enumerate(found):
+            if count % GONE_ON_WITH_AT_ONCE == GONE_ON_WITH_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            if self.state is not state or self.phase is not Phase.READY:
+                return  # it is read anew, or closed
+            if status is Status.OPEN:
                 # A wall clock that was set back must not keep it open for longer than it asked for.
                 left_ms = min(transaction.timeout_ms, transaction.opened_ms + transaction.timeout_ms - now_wall_ms)
                 self._time_out_at(transaction, now_ms + max(0, left_ms))

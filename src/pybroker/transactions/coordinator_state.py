@@ -30,8 +30,8 @@ TRANSACTION_BYTES = 700
 """What an open transaction without participants takes of memory, about: objects here, in the log and among the time-outs."""
 LABEL_BYTES = 200
 """What it takes more when it is a sink's, besides the names."""
-PARTICIPANT_BYTES = 150
-"""What a participant takes besides its name."""
+PARTICIPANT_BYTES = 950
+"""What a participant takes besides its name: 150 here, and as much as 800 at the topic or subscription."""
 
 
 class Status(enum.StrEnum):

@@ -78,6 +78,10 @@ class Coordinators:
         """Those that were begun, by their ids."""
         return [each for _, each in sorted(self._commons.coordinators.items())]
 
+    def begun(self, coordinator_id: int) -> Coordinator | None:
+        """None for one of which nobody has any transaction."""
+        return self._commons.coordinators.get(coordinator_id)
+
     def find(self, coordinator_id: int) -> Coordinator:
         """One that was begun. Raises TransactionCoordinatorNotFound."""
         found = self._commons.coordinators.get(coordinator_id)

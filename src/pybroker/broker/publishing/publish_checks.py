@@ -5,7 +5,7 @@ Pure. A topic that refuses nothing has no checks, and pays nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pybroker.errors import BrokerError, MetadataError, NotAllowedError
 from pybroker.model.effective_policies import EffectivePolicies
@@ -31,10 +31,7 @@ class PublishChecks:
         errors = {
             index: error for index, entry in enumerate(run.payloads) if (error := self._refusal(entry)) is not None
         }
-        if not errors:
-            return run, []
-        kept = [index for index in range(len(run.payloads)) if index not in errors]
-        return rows(run, kept), [(rows(run, [index]), error) for index, error in errors.items()]
+        return split(run, errors)
 
     def _refusal(self, entry: bytes) -> BrokerError | None:
         if self._is_encryption_required and not is_encrypted(entry):
@@ -56,6 +53,14 @@ def publish_checks(policies: EffectivePolicies, *, is_encryption_required: bool)
     if not (max_message_bytes or max_delay_ms or is_encryption_required):
         return None
     return PublishChecks(max_message_bytes, max_delay_ms, is_encryption_required)
+
+
+def split(run: SendRun, errors: Mapping[int, BrokerError]) -> tuple[SendRun, Refused]:
+    """`run` without the messages at these indexes, and those with what is wrong with them."""
+    if not errors:
+        return run, []
+    kept = [index for index in range(len(run.payloads)) if index not in errors]
+    return rows(run, kept), [(rows(run, [index]), error) for index, error in errors.items()]
 
 
 def rows(run: SendRun, indexes: Sequence[int]) -> SendRun:

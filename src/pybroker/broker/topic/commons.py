@@ -29,11 +29,15 @@ from pybroker.schema.registry import SchemaRegistry
 from pybroker.tasks import TaskOwner
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pybroker.config import BrokerConfig
+    from pybroker.errors import BrokerError
     from pybroker.managed_ledger.factory import ManagedLedgerFactory
     from pybroker.metadata.resources import Resources
     from pybroker.metadata.store import MetadataStore
     from pybroker.model.names import NamespaceName
+    from pybroker.model.transactions import TxnId
     from pybroker.surroundings import Surroundings
 
 _NOTHING_SET = NamespacePolicies()
@@ -74,6 +78,8 @@ class Commons:
         """Of topics that are loaded or not: unloading ends none."""
         self.compaction_slot = asyncio.Semaphore(1)
         """Held while a topic is compacted: one after the other, so that what the keys of a topic take is taken once."""
+        self.taking_part: Callable[[TxnId, str | None, str, str | None], BrokerError | None] = _anybody
+        """Why nothing of a role is taken at a topic, or a subscription of it, in the name of a transaction, if it is not."""
         self.tasks = TaskOwner("broker")
 
     async def load(self) -> None:
@@ -107,6 +113,10 @@ class Commons:
         first_ms = config.dispatcher_read_failure_backoff_initial_time_in_ms
         most_ms = config.dispatcher_read_failure_backoff_max_time_in_ms
         return min(most_ms, first_ms << min(failures - 1, 16)) / 1000
+
+
+def _anybody(_txn: TxnId, _role: str | None, _topic: str, _subscription: str | None) -> None:
+    """As long as nobody says who takes part."""
 
 
 def _broker_unacked_limit(config: BrokerConfig) -> BrokerUnackedLimit[Pumped] | None:

@@ -32,7 +32,6 @@ from pybroker.errors import (
     LedgerFenced,
     LedgerTerminated,
     NoSuchLedger,
-    NotAllowedError,
     ProducerBlockedQuotaExceededException,
     StorageFull,
     StoreError,
@@ -52,7 +51,6 @@ from pybroker.model.stats import LedgerCounters
 from pybroker.storage.ledger_store import AppendRun
 from pybroker.tasks import TaskOwner
 from pybroker.wire.entry_metadata import is_batch, is_marker
-from pybroker.wire.transaction_metadata import is_end_marker
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.consumer import Consumer
@@ -202,15 +200,14 @@ class Topic(TopicBase, ManagedLedgerListener):
             if not self.transactions.is_ready:
                 self.transactions.wait(producer, run)
                 return
-            refusal = self.transactions.admit(producer, run)
-            if refusal is not None:
-                self._refuse(producer, run, refusal)
-                return
-        elif run.has_markers and any(map(is_end_marker, run.payloads)):
-            self._refuse(producer, run, NotAllowedError("Only the broker says that a transaction has ended"))
-            return
-        elif self.transactions.is_ready and (refusal := self.transactions.admit_plain(run)) is not None:
-            self._refuse(producer, run, refusal)
+            run, refused = self.transactions.admit(producer, run)
+        elif run.has_markers or self.transactions.is_ready:
+            run, refused = self.transactions.admit_plain(run)
+        else:
+            refused = []
+        for part, refusal in refused:
+            self._refuse(producer, part, refusal)
+        if not run.payloads:
             return
         known = self.deduplication.known
         if known is None:

@@ -74,7 +74,12 @@ class SubscriptionTransactions(Stage):
 
     def acknowledge(self, consumer: Consumer, ack: Ack, txn: TxnId, what: Acknowledged) -> None:
         """Hold what `ack` says until `txn` ends; it is answered once that is durable."""
-        refused = self.hold(txn, what)
+        topic = self._topic
+        refused = self._refused_before(txn) or topic.commons.taking_part(
+            txn, consumer.peer.role, str(topic.name), self._name
+        )
+        if refused is None:
+            refused = self.hold(txn, what)
         if refused is None:
             if txn in self._cursor.state.held.open:
                 self.first_seen.setdefault(txn, (self._topic.surroundings.clock.wall_ms(), consumer.name))
@@ -103,12 +108,8 @@ class SubscriptionTransactions(Stage):
     def hold(self, txn: TxnId, what: Acknowledged) -> BrokerError | None:
         """Hold this for `txn` until it ends; why not, and then nothing of it is held. The cursor's next record stores it."""
         held, state = self._cursor.state.held, self._cursor.state
-        if not self._cursor.is_durable:
-            return NotAllowedError(
-                f"Subscription {self._name} is not durable: a reader acknowledges nothing in transactions"
-            )
-        if held.has_ended(txn):
-            return TransactionNotFound(f"Transaction {txn} has ended. Please use a new transaction to acknowledge")
+        if (refused := self._refused_before(txn)) is not None:
+            return refused
         limit = self._topic.surroundings.config.max_open_transactions_per_topic
         if 0 < limit <= len(held.open) and txn not in held.open:
             return TooManyRequests(
@@ -124,6 +125,16 @@ class SubscriptionTransactions(Stage):
         if what != Acknowledged():
             held.hold(txn, *what)
             state.held_changed()
+        return None
+
+    def _refused_before(self, txn: TxnId) -> BrokerError | None:
+        """Why nothing is taken of it, whatever it acknowledges."""
+        if not self._cursor.is_durable:
+            return NotAllowedError(
+                f"Subscription {self._name} is not durable: a reader acknowledges nothing in transactions"
+            )
+        if self._cursor.state.held.has_ended(txn):
+            return TransactionNotFound(f"Transaction {txn} has ended. Please use a new transaction to acknowledge")
         return None
 
     def _conflict(self, txn: TxnId, position: Position, why: str) -> TransactionConflict:

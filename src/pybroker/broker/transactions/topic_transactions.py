@@ -23,6 +23,7 @@ from pybroker import logs
 from pybroker.broker.limits.publish_rate_limit import WaitingPublishers
 from pybroker.broker.publishing.internal_producer import Publisher
 from pybroker.broker.publishing.producer import Producer
+from pybroker.broker.publishing.publish_checks import Refused, rows, split
 from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
 from pybroker.errors import BrokerError, NotAllowedError, PersistenceError, ServiceNotReady, StoreError
 from pybroker.managed_ledger.info import TRANSACTIONS_CURSOR
@@ -30,7 +31,7 @@ from pybroker.model.events import SendRun
 from pybroker.model.position import Position
 from pybroker.model.transactions import TxnAction, TxnId
 from pybroker.storage.cursor_store import CursorOwner
-from pybroker.wire.transaction_metadata import end_marker, of_transaction, put_into
+from pybroker.wire.transaction_metadata import end_marker, is_end_marker, of_transaction, put_into
 
 if TYPE_CHECKING:
     from pybroker.broker.topic.topic_commons import TopicCommons
@@ -81,34 +82,46 @@ class TopicTransactions(CursorOwner):
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
-    def admit(self, producer: Producer, run: SendRun) -> BrokerError | None:
-        """Why messages of a transaction are not taken, if they are not. Metadata that say nothing of it say it afterwards."""
+    def admit(self, producer: Producer, run: SendRun) -> tuple[SendRun, Refused]:
+        """What of messages of a transaction is taken, and what is not, with the reason. Metadata that say nothing of it say it
+        afterwards."""
         assert run.txn is not None
-        for index, entry in enumerate(run.payloads):
-            said = of_transaction(entry)
-            if said is None and (named := put_into(entry, run.txn)) is not None:
-                run.payloads[index] = named
-                continue
-            if said is None or said.txn != run.txn or said.ends is not None:
-                return NotAllowedError(f"The metadata of a message of transaction {run.txn} says something else")
         assert self.buffer is not None
         try:
             self.buffer.require_open(run.txn)
         except BrokerError as refusal:
-            return refusal
-        return None
-
-    def admit_plain(self, run: SendRun) -> BrokerError | None:
-        """Why messages of no transaction are not taken, if they are not. What is stored is told from its metadata when the topic is
-        loaded again: one that says that it is of a transaction would be delivered now and held back then."""
-        for entry in run.payloads:
+            return rows(run, ()), [(run, refusal)]
+        topic = self._topic
+        refused_part = topic.commons.taking_part(run.txn, producer.peer.role, str(topic.name), None)
+        if refused_part is not None:
+            # At any other answer clients connect anew, and send it again.
+            return rows(run, ()), [(run, NotAllowedError(str(refused_part)))]
+        errors: dict[int, BrokerError] = {}
+        for index, entry in enumerate(run.payloads):
             said = of_transaction(entry)
-            if said is not None:
-                return NotAllowedError(
+            if said is None and (named := put_into(entry, run.txn)) is not None:
+                run.payloads[index] = named
+            elif said is None or said.txn != run.txn or said.ends is not None:
+                errors[index] = NotAllowedError(
+                    f"The metadata of a message of transaction {run.txn} says something else"
+                )
+        kept, refused = split(run, errors)
+        kept.has_markers = False  # from here on that says that a run is the end itself
+        return kept, refused
+
+    def admit_plain(self, run: SendRun) -> tuple[SendRun, Refused]:
+        """The same of messages of no transaction. What is stored is told from its metadata when the topic is loaded again: one that
+        says that it is of a transaction would be delivered now and held back then. And only the broker says that one has ended."""
+        errors: dict[int, BrokerError] = {}
+        for index, entry in enumerate(run.payloads):
+            if run.has_markers and is_end_marker(entry):
+                errors[index] = NotAllowedError("Only the broker says that a transaction has ended")
+            elif self.is_ready and (said := of_transaction(entry)) is not None:
+                errors[index] = NotAllowedError(
                     f"The metadata of a message says that it is of transaction {said.txn}, its command does not: send it in the "
                     "transaction, or without txnid_least_bits and txnid_most_bits"
                 )
-        return None
+        return split(run, errors)
 
     @property
     def is_ready(self) -> bool:
