@@ -1,6 +1,6 @@
 """A program of its own: a stream into a topic whose task dies once after some rows, with tasks that are tried again.
 
-Arguments: service URL, topic, delivery, directory, what is to happen (`task` or `driver`).
+Arguments: service URL, URL of REST, topic, delivery, directory, what is to happen (`task` or `driver`).
 """
 
 import os
@@ -41,7 +41,7 @@ def dying(marker: Path) -> Any:
 
 
 def main() -> None:
-    url, topic, delivery, directory, event = sys.argv[1:]
+    url, http_url, topic, delivery, directory, event = sys.argv[1:]
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2,3]" if event == "task" else "local[2]")
     for key, value in {
@@ -65,7 +65,8 @@ def main() -> None:
     query = (
         stream.mapInArrow(dying(place / "died"), "value string")
         .writeStream.format("pulsar-sink-restarts")
-        .options(**{"service.url": url, "topic": topic, "delivery": delivery, "batchingMaxMessages": "50"})
+        .options(**{"service.url": url, "admin.url": http_url, "topic": topic, "delivery": delivery})
+        .option("batchingMaxMessages", "50")
         .option("checkpointLocation", str(place / "checkpoint"))
         .trigger(availableNow=True)
         .start()

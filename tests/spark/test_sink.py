@@ -110,10 +110,21 @@ def test_a_stream_is_written_batch_by_batch(session: Any, broker: BrokerProcess,
     assert sorted(int(message.data()) for message in received(broker, topic, 300)) == list(range(300))
 
 
+def test_a_job_that_writes_exactly_once_and_is_repeated_has_written_once(
+    session: Any, broker: BrokerProcess, topic: str
+) -> None:
+    once = {"topic": topic, "delivery": "exactly-once", "jobId": topic.rpartition("/")[2], "admin.url": broker.http_url}
+    write(session.range(0, 200, 1, 2).selectExpr("cast(id as string) as value"), broker, **once)
+    write(session.range(0, 200, 1, 3).selectExpr("cast(id as string) as value"), broker, **once)
+    assert sorted(int(message.data()) for message in received(broker, topic, 200)) == list(range(200))
+    sink = call(f"{broker.http_url}/admin/v3/transactions/sinks/{once['jobId']}").json
+    assert (sink["lastBatch"], sink["openTransactionCount"]) == (0, 0)
+
+
 @pytest.mark.parametrize(
     ("options", "sql", "text"),
     [
-        ({"delivery": "exactly-once"}, "select 'a' as value", "transactions"),
+        ({"delivery": "exactly-once", "jobId": "j"}, "select 'a' as value", "admin.url"),
         ({"delivery": "maybe"}, "select 'a' as value", "delivery"),
         ({"topik": "x"}, "select 'a' as value", "did you mean topic"),
         ({}, "select 'a' as value, current_timestamp() as __publishTime", "drop it"),

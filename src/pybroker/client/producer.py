@@ -77,6 +77,8 @@ class ProducerSettings:
     """An entry that was not answered for so long fails, and the producer with it."""
     busy_patience_s: float = 0.0
     """How long to wait for a holder of the name to go, who may be dead already."""
+    resends: bool = True
+    """Without, an entry whose answer was lost fails, and the producer with it: sending it again might store it twice."""
 
 
 class ProducerState(Enum):
@@ -312,6 +314,10 @@ class Producer(ConnectionUser, ClientPart):
     def _attach_again(self, reason: Exception) -> None:
         """The entries that wait are sent again once attached."""
         if self._state is not ProducerState.READY:
+            return
+        if not self._settings.resends and len(self._pending):
+            text = f"{len(self._pending)} entries for {self.topic} were not answered, and may or may not be stored: {reason}"
+            self._fail(ConnectionLost(text), ProducerState.FAILED)
             return
         self._state = ProducerState.RECONNECTING
         if self._connection is not None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from pybroker.columns import python_packer
 from pybroker.columns.packed_columns import MessageColumns, PackedColumns, key_bytes, packed_columns
+from pybroker.model.transactions import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.compression import NOT_COMPRESSED, compress
 from pybroker.wire.entry_builder import framed
@@ -70,6 +71,8 @@ class EntryMaker:
     producer_name: str
     compression: pb.CompressionType = NOT_COMPRESSED
     schema_version: bytes = b""
+    txn: TxnId | None = None
+    """The transaction that all of them are in."""
 
     def entry(self, batch: RowBatch, first_sequence_id: int, publish_time_ms: int) -> bytes:
         """The entry as it is sent: `0x0e01 crc32c metadata_size MessageMetadata payload`."""
@@ -85,6 +88,8 @@ class EntryMaker:
             metadata.compression = self.compression
             payload = compress(self.compression, payload)
         metadata.uncompressed_size = len(batch.payload)
+        if self.txn is not None:
+            metadata.txnid_most_bits, metadata.txnid_least_bits = self.txn
         if self.schema_version:
             metadata.schema_version = self.schema_version
         if batch.key is not None:

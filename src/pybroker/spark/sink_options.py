@@ -44,11 +44,14 @@ KEYS = (
     "jobId",
     "takeOver",
     "schemaType",
+    "transactionTimeoutMs",
     *_OWN,
     *(_PRODUCER + name for name in (*_OWN, *_ACCEPTED)),
     *_ALSO,
 )
 DEFAULT_SEND_TIMEOUT_MS = 60_000
+DEFAULT_TRANSACTION_TIMEOUT_MS = 600_000
+"""A batch takes less; and so long at most what a driver that died has left open holds back readers."""
 MAX_BATCH_MESSAGES = 100_000
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
@@ -62,7 +65,7 @@ class WriteOptions:
     """Full name; None: each row names its own in `__topic`."""
     delivery: str
     sink_id: str
-    """Whose sequence ids these are; empty at-least-once."""
+    """Whose sequence ids these are, or which sink's transactions; empty at-least-once."""
     takes_over: bool
     """Another query may have used the sink id before."""
     schema_type: str
@@ -72,21 +75,28 @@ class WriteOptions:
     batches_by_key: bool
     hashing: str
     send_timeout_s: float
+    transaction_timeout_s: float
+    """Exactly once: how long a task's transaction may be open, from its first row to the end of the batch."""
 
 
 def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
     """Raises InvalidOptions with what to write instead."""
     values = OptionValues(options, (*KEYS, *connection_options.KEYS), "writing to pulsar")
-    delivery = _delivery(values)
+    delivery = values.choice("delivery", DELIVERIES, AT_LEAST_ONCE)
     if delivery == EFFECTIVELY_ONCE and _topic(values) is None:
         raise InvalidOptions(
             "delivery=effectively-once writes to one topic: give option topic instead of a column __topic"
         )
+    access = connection_options.access_of(values)
+    if delivery == EXACTLY_ONCE and not access.admin_url:
+        raise InvalidOptions(
+            "delivery=exactly-once commits all tasks of a batch over HTTP: give option admin.url, such as http://host:8080"
+        )
     return WriteOptions(
-        access=connection_options.access_of(values),
+        access=access,
         topic=_topic(values),
         delivery=delivery,
-        sink_id=_sink_id(values, is_stream) if delivery == EFFECTIVELY_ONCE else "",
+        sink_id="" if delivery == AT_LEAST_ONCE else _sink_id(values, delivery, is_stream=is_stream),
         takes_over=values.flag("takeOver", False),
         schema_type=values.choice("schemaType", SCHEMA_TYPES, "auto"),
         compression=COMPRESSIONS[values.choice(_name(values, "compressionType"), tuple(COMPRESSIONS), "none")],
@@ -95,6 +105,7 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> Write
         batches_by_key=values.choice(_name(values, "batchBy"), _BATCHES, "default") == BY_KEY,
         hashing=values.choice(_name(values, "hashingScheme"), (JAVA_STRING_HASH, MURMUR3), JAVA_STRING_HASH),
         send_timeout_s=values.number(_name(values, "sendTimeoutMs"), DEFAULT_SEND_TIMEOUT_MS, 1) / 1000,
+        transaction_timeout_s=values.number("transactionTimeoutMs", DEFAULT_TRANSACTION_TIMEOUT_MS, 1) / 1000,
     )
 
 
@@ -111,16 +122,6 @@ def _up_to(values: OptionValues, name: str, default: int, most: int) -> int:
     return number
 
 
-def _delivery(values: OptionValues) -> str:
-    delivery = values.choice("delivery", DELIVERIES, AT_LEAST_ONCE)
-    if delivery == EXACTLY_ONCE:
-        raise InvalidOptions(
-            "option delivery=exactly-once needs transactions, which this version does not have: "
-            "use effectively-once, which deduplicates, or at-least-once"
-        )
-    return delivery
-
-
 def _topic(values: OptionValues) -> str | None:
     text = values.text("topic")
     if text is None:
@@ -131,8 +132,8 @@ def _topic(values: OptionValues) -> str | None:
         raise InvalidOptions(f"option topic: {error}") from error
 
 
-def _sink_id(values: OptionValues, is_stream: bool) -> str:
-    """What names the producers: given, or of a stream the digest of its checkpoint's place."""
+def _sink_id(values: OptionValues, delivery: str, *, is_stream: bool) -> str:
+    """What the broker remembers this query by: given, or of a stream the digest of its checkpoint's place."""
     option = "sinkId" if is_stream else "jobId"
     given = values.text(option) or values.text("sinkId")
     if given is not None:
@@ -143,7 +144,7 @@ def _sink_id(values: OptionValues, is_stream: bool) -> str:
     if is_stream and checkpoint is not None:
         return "checkpoint-" + hashlib.sha256(checkpoint.rstrip("/").encode()).hexdigest()[:16]
     raise InvalidOptions(
-        "option sinkId is missing: with delivery=effectively-once a name of this query's own, the same after each restart"
+        f"option sinkId is missing: with delivery={delivery} a name of this query's own, the same after each restart"
         if is_stream
-        else "option jobId is missing: with delivery=effectively-once a name of this very write, the same when it is repeated"
+        else f"option jobId is missing: with delivery={delivery} a name of this very write, the same when it is repeated"
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -19,11 +20,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pybroker import logs
+from pybroker.model.transactions import TxnId
+from pybroker.spark.exact_writer import ExactWriter, abort_batch, commit_batch
 from pybroker.spark.once_writer import OncePlan, OnceWriter, complete_batch, plan_batch
 from pybroker.spark.sink_notes import Writer
-from pybroker.spark.sink_options import EFFECTIVELY_ONCE, WriteOptions, parse_write_options
+from pybroker.spark.sink_options import EFFECTIVELY_ONCE, EXACTLY_ONCE, WriteOptions, parse_write_options
 from pybroker.spark.sink_rows import payload_fields
-from pybroker.spark.topic_writer import TopicWriter, Written
+from pybroker.spark.topic_writer import TopicWriter, WriteFailed, Written
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +45,9 @@ class TaskWritten(WriterCommitMessage):
     task: int
     written: Written = field(default_factory=Written)
     who: Writer | None = None
-    """Effectively once: which run of which query wrote which batch."""
+    """Which run of which query wrote which batch; None at least once."""
+    txn: TxnId | None = None
+    """Exactly once: what is to be committed; None of a batch that is committed."""
 
 
 def _writer_of(context: TaskContext, options: WriteOptions) -> Writer:
@@ -66,6 +71,7 @@ class _Writer:
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
         self._plan: OncePlan | None = None
+        self._attempt = uuid4().hex  # of this driver to write this batch
         if options.delivery == EFFECTIVELY_ONCE:
             self._plan = plan_batch(options)
 
@@ -77,6 +83,8 @@ class _Writer:
         try:
             if self._plan is not None:
                 return self._write_once(iterator, task, _writer_of(context, self._options), self._plan)
+            if self._options.delivery == EXACTLY_ONCE:
+                return self._write_exactly(iterator, task, _writer_of(context, self._options))
             return self._write(iterator, task)
         except Exception as error:
             logs.error("sink.task_failed", task=task, attempt=context.attemptNumber(), reason=error)
@@ -101,16 +109,41 @@ class _Writer:
         finally:
             writer.close()
 
+    def _write_exactly(self, iterator: Iterator[pa.RecordBatch], task: int, who: Writer) -> TaskWritten:
+        writer = ExactWriter(self._options, task, who, self._attempt)
+        try:
+            take = writer.write if writer.start() else writer.skip
+            for batch in iterator:
+                take(batch)
+            return TaskWritten(task, writer.finish(), who, writer.txn)
+        except BaseException:
+            writer.abort()
+            raise
+        finally:
+            writer.close()
+
     def _complete(self, messages: list[Any]) -> None:
-        """Effectively once: note that the batch is stored."""
+        """Effectively once: note that the batch is stored. Exactly once: commit it."""
         sent = [each for each in messages if isinstance(each, TaskWritten)]
-        if self._plan is None or not sent or (who := sent[0].who) is None:
+        if not sent or (who := sent[0].who) is None:
             return
         try:
-            complete_batch(self._options, who, len(messages), sum(each.written.rows for each in sent))
+            if self._plan is not None:
+                complete_batch(self._options, who, len(messages), sum(each.written.rows for each in sent))
+            elif not commit_batch(self._options, who, [each.txn for each in sent if each.txn is not None]):
+                logs.info("sink.batch_was_committed", batch=who.batch)
         except Exception as error:
             logs.error("sink.commit_failed", batch=who.batch, reason=error)  # Spark does not say why
             raise
+
+    def _take_back(self, batch: int) -> None:
+        """Exactly once: what tasks have written is aborted now, and not by time."""
+        if self._options.delivery != EXACTLY_ONCE:
+            return
+        try:
+            abort_batch(self._options, batch)
+        except WriteFailed as error:  # Spark has an error to tell already, and the next attempt aborts it
+            logs.warning("sink.batch_not_aborted", batch=batch, reason=error)
 
     def _log(self, event: str, messages: list[Any], **fields: object) -> None:
         sent = [each.written for each in messages if isinstance(each, TaskWritten)]
@@ -134,7 +167,8 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         self._log("sink.committed", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What the tasks that succeeded have sent stays: topics take nothing back."""
+        """What the tasks that succeeded have sent stays, unless it is in transactions: topics take nothing back."""
+        self._take_back(0)
         self._log("sink.aborted", messages)
 
 
@@ -146,5 +180,6 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         self._log("sink.committed", messages, batch=batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """What the tasks that succeeded have sent stays: topics take nothing back."""
+        """What the tasks that succeeded have sent stays, unless it is in transactions: topics take nothing back."""
+        self._take_back(batchId)
         self._log("sink.aborted", messages, batch=batchId)

@@ -31,6 +31,7 @@ from pybroker.columns.values.value_encoder import value_encoder
 from pybroker.columns.values.value_schema import ValueEncoder
 from pybroker.errors import BrokerError, InvalidTopicName
 from pybroker.model.names import TopicName
+from pybroker.model.transactions import TxnId
 from pybroker.reading.wire_schemas import schema_info, topic_schema
 from pybroker.spark.sink_options import MURMUR3, WriteOptions
 from pybroker.spark.sink_rows import by_topic, messages, payload_fields, split
@@ -76,10 +77,12 @@ class Destination:
 class PartitionSender:
     """Sends row batches to one partition. This one at least once, under a name that the broker gives."""
 
-    def __init__(self, producer: Producer, options: WriteOptions) -> None:
+    def __init__(self, producer: Producer, options: WriteOptions, txn: TxnId | None = None) -> None:
+        """`txn`: the transaction that all of it is in; the partition takes part already."""
         self.producer = producer
         self.next_sequence_id = 0
-        self._maker = EntryMaker(producer.name, options.compression, producer.schema_version)
+        self._txn = txn
+        self._maker = EntryMaker(producer.name, options.compression, producer.schema_version, txn)
 
     async def send(self, batches: Sequence[RowBatch], written: Written) -> None:
         """Send them behind what was sent before; returns when there is room for more."""
@@ -91,6 +94,7 @@ class PartitionSender:
                 sequence_id,
                 highest_sequence_id=sequence_id + batch.message_count - 1,
                 message_count=batch.message_count,
+                txn=self._txn,
             )
             self.next_sequence_id += batch.message_count
             written.rows += batch.message_count
@@ -166,7 +170,9 @@ class TopicWriter:
     async def _open(self, destination: Destination, partition: TopicName) -> PartitionSender:
         return PartitionSender(await self.open_producer(destination, partition, ""), self._options)
 
-    async def open_producer(self, destination: Destination, partition: TopicName, name: str) -> Producer:
+    async def open_producer(
+        self, destination: Destination, partition: TopicName, name: str, *, resends: bool = True
+    ) -> Producer:
         """A producer of that name, or of one that the broker gives."""
         settings = ProducerSettings(
             name=name,
@@ -174,6 +180,7 @@ class TopicWriter:
             max_pending_bytes=max(LEAST_PENDING_BYTES, PENDING_BYTES // len(destination.partitions)),
             send_timeout_s=self._options.send_timeout_s,
             busy_patience_s=self._options.send_timeout_s if name else 0,
+            resends=resends,
         )
         return await open_producer(self.client, partition, settings)
 

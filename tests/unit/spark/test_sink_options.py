@@ -26,10 +26,20 @@ def test_keys_of_the_scala_connector_mean_the_same() -> None:
     assert options.topic is None
 
 
-def test_a_level_that_is_not_there_is_refused_and_so_is_an_unknown_one() -> None:
-    with pytest.raises(InvalidOptions, match="transactions"):
-        parse_write_options({**URL, "delivery": "exactly-once"}, is_stream=True)
-    with pytest.raises(InvalidOptions, match="one of at-least-once, effectively-once"):
+def test_exactly_once_needs_an_id_and_the_address_of_rest_and_no_topic() -> None:
+    level = {**URL, "delivery": "exactly-once", "sinkId": "mine"}
+    with pytest.raises(InvalidOptions, match=r"admin\.url"):
+        parse_write_options(level, is_stream=True)
+    with pytest.raises(InvalidOptions, match="delivery=exactly-once a name"):
+        parse_write_options({**URL, "delivery": "exactly-once", "admin.url": "http://b:8080"}, is_stream=True)
+    options = parse_write_options({**level, "admin.url": "http://b:8080"}, is_stream=True)
+    assert (options.sink_id, options.topic, options.transaction_timeout_s) == ("mine", None, 600)
+    short = {**level, "admin.url": "http://b:8080", "transactionTimeoutMs": "1500"}
+    assert parse_write_options(short, is_stream=True).transaction_timeout_s == 1.5
+
+
+def test_an_unknown_level_is_refused() -> None:
+    with pytest.raises(InvalidOptions, match="one of at-least-once, effectively-once, exactly-once"):
         parse_write_options({**URL, "delivery": "at-most-once"}, is_stream=True)
 
 
@@ -63,6 +73,7 @@ def test_effectively_once_needs_an_id_that_outlives_the_query() -> None:
         ("hashingScheme", "md5"),
         ("schemaType", "XML"),
         ("sendTimeoutMs", "-1"),
+        ("transactionTimeoutMs", "0"),
         ("pulsar.producer.producerName", "p"),
     ],
 )
