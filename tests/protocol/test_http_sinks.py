@@ -8,7 +8,7 @@ from tests.protocol.test_http_transactions import rest
 from tests.protocol.test_transactions import TOPIC, Told, ask, ids
 from tests.support.async_client import AsyncClient, binary_port
 from tests.support.memory_broker import START_MS, MemoryBroker, memory_broker
-from tests.support.rest import Answer
+from tests.support.rest import Answer, call
 
 from pybroker.errors import PersistenceError
 from pybroker.model.transactions import TxnAction, TxnId
@@ -67,6 +67,15 @@ async def test_transactions_of_a_batch_are_committed_together_and_once(
     assert (shown["lastBatch"], shown["committedTimestamp"], shown["writer"]) == (7, START_MS + 5, "q")
     assert (await rest(broker, "sinks")).json == {"s": shown}
     assert (await rest(broker, "sinks?after=s")).json == {}
+
+
+async def test_metrics_count_batches_and_those_that_came_again(broker: MemoryBroker) -> None:
+    for batch in (0, 1, 1, 0):
+        await post(broker, "s/commit", batch=batch)
+    page = (await asyncio.to_thread(call, f"http://127.0.0.1:{broker.port}/metrics/")).text
+    label = f'{{cluster="standalone",coordinator_id="{home_of("s")}"}}'
+    for name, value in (("sinks", 1), ("sink_batches_total", 2), ("sink_batches_repeated_total", 2)):
+        assert f"pybroker_txn_{name}{label} {value}\n" in page
 
 
 async def test_a_batch_of_which_one_transaction_is_over_is_refused_as_a_whole(

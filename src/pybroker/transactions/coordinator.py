@@ -49,6 +49,8 @@ GRAIN_MS = 50.0
 FULL_DISK_RETRY_MS = 1000.0
 FIRST_RETRY_S = 0.1
 LONGEST_RETRY_S = 30.0
+TOLD_A_TURN = 256
+"""Transactions of a batch of a sink whose topics begin to be told."""
 MIB = 1 << 20
 LATENCIES_MS = (10, 20, 50, 100, 500, 1000, 5000, 15000, 30000, 60000, 300000, 1500000, 3000000)
 
@@ -362,21 +364,29 @@ class Coordinator:
     def _begin_end(self, transaction: Transaction, action: TxnAction) -> asyncio.Future[None]:
         record = self.state.end(transaction, action)
         if record is not None:
-            return self._end_when_durable(transaction, self._append(record))
-        ended = self._ended.get(transaction.id.least)
-        if ended is None:
+            durable = self._append(record)
             ended = self._ended[transaction.id.least] = asyncio.get_running_loop().create_future()
-        return ended
-
-    def _end_when_durable(self, transaction: Transaction, durable: asyncio.Future[None]) -> asyncio.Future[None]:
-        """The record that has it end is appended: all are told once it is durable."""
-        ended = self._ended[transaction.id.least] = asyncio.get_running_loop().create_future()
-        durable.add_done_callback(lambda done: self._end_is_durable(transaction, done))
-        return ended
+            durable.add_done_callback(lambda done: self._end_is_durable(transaction, done))
+            return ended
+        found = self._ended.get(transaction.id.least)
+        if found is None:
+            found = self._ended[transaction.id.least] = asyncio.get_running_loop().create_future()
+        return found
 
     def _end_is_durable(self, transaction: Transaction, durable: asyncio.Future[None]) -> None:
         if not durable.cancelled() and durable.exception() is None:
             self._tell(transaction)
+
+    def _ends_are_durable(self, transactions: Sequence[Transaction], durable: asyncio.Future[None]) -> None:
+        if not durable.cancelled() and durable.exception() is None:
+            self._tasks.start(self._tell_each(transactions), "end a batch")
+
+    async def _tell_each(self, transactions: Sequence[Transaction]) -> None:
+        """In slices: a batch may have thousands."""
+        for index, transaction in enumerate(transactions):
+            self._tell(transaction)
+            if index % TOLD_A_TURN == TOLD_A_TURN - 1:
+                await asyncio.sleep(0)
 
     def _tell(self, transaction: Transaction) -> None:
         """All that take part, in the background."""
@@ -470,7 +480,8 @@ class Coordinator:
             durable = self._append(record)
             ending = [self.state.existing(TxnId(self.id, least)) for least in (*record.commits, *record.aborts)]
             for each in ending:
-                self._end_when_durable(each, durable)
+                self._ended[each.id.least] = asyncio.get_running_loop().create_future()
+            durable.add_done_callback(lambda done: self._ends_are_durable(ending, done))
             await _settled(durable)
         return record is not None
 

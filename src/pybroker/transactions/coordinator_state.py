@@ -24,7 +24,7 @@ import msgspec
 from pybroker.errors import InvalidTxnStatus, TransactionNotFound
 from pybroker.model.transactions import TxnAction, TxnId
 from pybroker.transactions.records import FORMAT_VERSION, Kind, Record
-from pybroker.transactions.sinks import Asking, Label, Mark, Marks, OpenOfSinks
+from pybroker.transactions.sinks import MAX_BATCH, Asking, Label, Mark, Marks, OpenOfSinks
 
 TRANSACTION_BYTES = 700
 """What an open transaction without participants takes of memory, about: objects here, in the log and among the time-outs."""
@@ -217,9 +217,7 @@ class CoordinatorState:
                 )
         mark = self.marks.get(label.sink)
         owner = asking.owner if mark is None else mark.owner
-        aborts = [
-            each.id.least for each in self.left_open(label.sink, label.batch, asking) if each.id.least not in commits
-        ]
+        aborts = [each.id.least for each in self._in_the_way(label, asking) if each.id.least not in commits]
         return Record(
             FORMAT_VERSION,
             Kind.TOGETHER,
@@ -247,11 +245,19 @@ class CoordinatorState:
         ]
 
     def left_by_other_runs(self, label: Label, asking: Asking) -> list[Transaction]:
-        """What is open of a sink, up to that batch, and is not of that run of its writer."""
+        """What is open of a sink and will not be committed: of other runs of its writer up to that batch, of other writers all."""
         return [
             each
-            for each in self.left_open(label.sink, label.batch, asking)
+            for each in self._in_the_way(label, asking)
             if each.label is not None and (each.label.writer, each.label.run) != (label.writer, label.run)
+        ]
+
+    def _in_the_way(self, label: Label, asking: Asking) -> list[Transaction]:
+        """What is open of the sink up to that batch; another writer counts its batches in its own way, so of those all."""
+        return [
+            each
+            for each in self.left_open(label.sink, MAX_BATCH, asking)
+            if each.label is not None and (each.label.batch <= label.batch or each.label.writer != label.writer)
         ]
 
     def forget_sink(self, sink: str) -> Record:

@@ -333,3 +333,14 @@ def test_marks_are_bounded_and_the_one_that_stood_still_for_long_makes_room() ->
 def test_a_sinks_home_never_changes() -> None:
     assert [home_of(f"sink-{number}") for number in range(6)] == [15, 12, 8, 11, 0, 3]
     assert {home_of(str(number)) for number in range(1000)} == set(range(16))
+
+
+def test_whatever_another_writer_has_left_open_is_aborted_by_who_takes_over() -> None:
+    state = state_with(("s", Mark(900, "old", None, 0)))
+    late = opened(state, Label("s", 901, "old", "1"))
+    label = Label("s", 0, "new", "1")
+    mine = opened(state, label)
+    assert [each.id.least for each in state.left_by_other_runs(label, ANYBODY)] == [late]
+    record = state.together(label, [mine], ANYBODY, 0, "", takes_over=True)
+    assert record is not None
+    assert (record.commits, record.aborts) == ((mine,), (late,))

@@ -38,6 +38,13 @@ def transaction_lines(samples: Samples, coordinators: Sequence[Coordinator]) -> 
     yield _lines("pybroker_txn_waiting_count", "gauge", labels, [each.waiting for each in coordinators])
     yield _lines("pybroker_txn_log_entries", "gauge", labels, [each.log_entries for each in coordinators])
     yield _lines("pybroker_txn_size_bytes", "gauge", labels, [each.state.size_bytes for each in coordinators])
+    yield _lines("pybroker_txn_sinks", "gauge", labels, [len(each.state.marks) for each in coordinators])
+    batches = {
+        "sink_batches": [each.counters.batches for each in coordinators],
+        "sink_batches_repeated": [each.counters.repeated_batches for each in coordinators],
+    }
+    for name, values in batches.items():
+        yield _lines(f"pybroker_txn_{name}", "counter", [f"_total{label}" for label in labels], values)
 
 
 def _lines(name: str, kind: str, labels: list[str], values: list[int]) -> str:
