@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium; nothing is downloaded for it."""
+    """Debian's Chromium; nothing is downloaded for it.
+
+    For no longer than a module: the driver keeps an event loop running in this thread, where other tests want to run theirs.
+    """
     playwright = pytest.importorskip("playwright.sync_api", reason="there is no Playwright (the extra `dev`)")
     if CHROMIUM is None:
         pytest.skip("there is no Chromium (apt-get install chromium)")

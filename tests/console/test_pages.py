@@ -87,6 +87,22 @@ def test_hostile_names_keys_and_payloads_are_shown_as_the_texts_that_they_are(
             assert page.evaluate("document.querySelectorAll('[onerror]').length") == 0
 
 
+def test_an_address_that_makes_no_sense_is_answered_in_words(browser: Browser, broker: BrokerProcess) -> None:
+    wrong = [
+        ("topic", "garbage"),
+        ("topic",),
+        ("messages", "a://b"),
+        ("subscription", "x"),
+        ("topic", "persistent://a/b/%"),
+    ]
+    with opened(browser, address(broker, "nowhere")) as page:
+        for names in wrong:
+            page.goto("about:blank")
+            page.goto(address(broker, *names))
+            page.locator("main .trouble").first.wait_for()
+            assert "undefined" not in page.locator("main").inner_text()
+
+
 def test_a_stuck_subscription_says_why_and_is_mended_by_buttons(
     browser: Browser, broker: BrokerProcess, client: pulsar.Client
 ) -> None:

@@ -161,6 +161,9 @@ async function events(reader, on) {
 
 /** `{domain, tenant, namespace, name}` of a topic's full name. */
 export function topicParts(topic) {
+  if (!/^(non-)?persistent:\/\/[^/]+\/[^/]+\/./.test(topic || "")) {
+    throw new ApiError(412, `${topic || "This"} is no full name of a topic, as persistent://tenant/namespace/name.`);
+  }
   const [domain, rest] = topic.split("://");
   const [tenant, namespace, ...local] = rest.split("/");
   return { domain, tenant, namespace, name: local.join("/") };

@@ -29,7 +29,7 @@ export async function docsPage(main, { signal, query }) {
     const matching = named.filter((each) => !chosen || each.operation.tags[0] === chosen);
     replace(chips, ["", ...tags].map((tag) => {
       const some = named.filter((each) => !tag || each.operation.tags[0] === tag).length;
-      return h("button", { type: "button", class: "chip", "aria-pressed": String(tag === chosen), disabled: !some, onclick: () => { chosen = tag; draw(); chips.querySelector("[aria-pressed=true]").focus(); } },
+      return h("button", { type: "button", class: "chip", "aria-pressed": String(tag === chosen), hidden: !some && tag !== chosen, onclick: () => { chosen = tag; draw(); chips.querySelector("[aria-pressed=true]").focus(); } },
         `${tag || "all"} ${some}`);
     }));
     replace(count, `${plural(matching.length, "call")}${matching.length > SHOWN ? `, the first ${SHOWN} of them are shown` : ""}`);

@@ -97,7 +97,7 @@ export function table(caption, columns, rows, options = {}) {
     const title = column.sort
       ? h("button", { type: "button", class: "sort", onclick: () => options.onsort(column.sort) }, column.name)
       : column.name;
-    return h("th", { scope: "col", class: column.number ? "number" : null, "aria-sort": sorted, title: column.title }, title);
+    return h("th", { scope: "col", class: column.number ? "number" : null, "data-name": column.name, "aria-sort": sorted, title: column.title }, title);
   });
   const body = rows.map((row) => h("tr", { class: options.mark ? options.mark(row) : null }, columns.map((column, index) => {
     const cell = h(index ? "td" : "th", { class: column.number ? "number" : null, scope: index ? null : "row", "data-name": column.name }, column.cell(row));

@@ -41,7 +41,7 @@ export function ring(consumers, draining, waiting) {
     svg("circle", { cx: 130, cy: 130, r: 120, class: "c-none" }),
     owned.map((each, index) => svg("path", { class: `c-${index % COLOURS}`, d: sectors(each.keyHashRangeArrays) })),
     svg("circle", { cx: 130, cy: 130, r: 78, class: "ring-hole" }),
-    draining.map((each) => mark(each.hash, "draining")), waiting.map((each) => mark(each.hash, "waiting")),
+    waiting.map((each) => mark(each.hash, "waiting")), draining.map((each) => mark(each.hash, "draining")),
     svg("text", { x: 130, y: 126, class: "ring-text" }, plural(owned.length, "consumer")),
     svg("text", { x: 130, y: 146, class: "ring-text small" }, `${number(draining.length)} draining, ${number(waiting.length)} waiting`));
   const rows = owned.map((each, index) => ({ each, index }));

@@ -1,15 +1,16 @@
 // One subscription: why it waits, who consumes, who has which hashes, and which messages are held, delayed or left behind.
 
-import { get, getOrNull, query, subscriptionPath, topicPath, watch } from "/console/api.js";
+import { ApiError, get, getOrNull, query, subscriptionPath, topicPath, watch } from "/console/api.js";
 import { chart, liveCharts } from "/console/charts.js";
 import { actionButton, findingsList } from "/console/findings.js";
 import { hashesSection, keyForm } from "/console/hashes.js";
 import { ago, badge, bytes, facts, h, number, replace, section, table, time, trouble } from "/console/dom.js";
 import { keepFresh } from "/console/overview.js";
-import { crumbs } from "/console/topic.js";
+import { crumbs, onlyForConsumers } from "/console/topic.js";
 import { delayedSection, holesSection, unackedSection } from "/console/unacked.js";
 
 export async function subscriptionPage(main, { names: [topic, name], signal }) {
+  if (!name) throw new ApiError(412, "The address names no subscription.");
   const base = subscriptionPath(topic, name);
   const rights = await get(`/admin/v3/console/rights${query({ topic, subscription: name })}`, signal);
   main.append(crumbs(topic, name), h("h1", { class: "long" }, name));
@@ -39,7 +40,7 @@ export async function subscriptionPage(main, { names: [topic, name], signal }) {
         replace(figures); replace(hashes); replace(lists);
         return;
       }
-      keepOpen(why, () => replace(why, explained && section("Why it waits", findingsList(explained, rights, again))));
+      keepOpen(why, () => replace(why, section("Why it waits", explained ? findingsList(explained, rights, again) : onlyForConsumers())));
       keepOpen(figures, () => replace(figures, content(topic, base, own, holes, rights, again)));
       if (own.type === "Key_Shared") {
         const drawn = await hashesSection(base, own, signal);

@@ -54,7 +54,7 @@ function content(topic, stats, internal, explained, rights, refresh) {
   const waiting = new Set(((explained && explained.subscriptions) || []).filter((each) => each.waiting).map((each) => each.subscription));
   const subscriptions = Object.entries(stats.subscriptions).map(([name, each]) => ({ ...each, name, isWaiting: waiting.has(name) }));
   return [
-    explained && section("What waits, and why", explanation(topic, explained, rights, refresh)),
+    section("What waits, and why", explained ? explanation(topic, explained, rights, refresh) : onlyForConsumers()),
     facts([
       ["Stored", bytes(stats.storageSize)],
       ["Published since it was loaded", `${number(stats.msgInCounter)} messages`],
@@ -104,6 +104,10 @@ function explanation(topic, explained, rights, refresh) {
       each.findings.length > 1 && h("p", { class: "note" }, `and ${plural(each.findings.length - 1, "more finding")}`)))),
     explained.moreSubscriptions > 0 && h("p", { class: "note" }, `and ${plural(explained.moreSubscriptions, "more subscription")}`),
   ];
+}
+
+export function onlyForConsumers() {
+  return h("p", { class: "note" }, "Why something waits is said to who may consume here.");
 }
 
 export function subscriptionLink(topic, name) {
