@@ -8,36 +8,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from tests.support import credentials
 from tests.support.broker_process import BrokerProcess
+from tests.support.commands import Run, runner, without_a_broker
 from tests.support.credentials import CertificateAuthority
 from tests.support.rest import call
 from tests.support.secured import PROVIDERS, tls_settings
 
 from pybroker.cli import main
 from pybroker.embedding import BrokerThread, embed_in_thread
-
-
-class Ran(NamedTuple):
-    """A command's end."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def lines(self) -> list[str]:
-        return self.out.splitlines()
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Run = Callable[..., Ran]
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +31,7 @@ def broker() -> Iterator[BrokerThread]:
 
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing of the machine's says which broker is meant, but what a test says."""
-    for name in [name for name in os.environ if name.startswith(("PULSAR_", "PYBROKER_PROFILE"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
+    without_a_broker(monkeypatch, str(tmp_path / "none"))
 
 
 @pytest.fixture
@@ -60,23 +39,6 @@ def run(broker: BrokerThread, monkeypatch: pytest.MonkeyPatch, capsysbinary: pyt
     """Runs a command in this process; what was written before is forgotten."""
     monkeypatch.setenv("PULSAR_ADMIN_URL", broker.admin_url)
     return runner(capsysbinary)
-
-
-def runner(capture: pytest.CaptureFixture[bytes]) -> Run:
-    def run(*arguments: str) -> Ran:
-        capture.readouterr()
-        try:
-            code = main(arguments)
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        written = capture.readouterr()
-        return Ran(code, written.out.decode(), written.err.decode())
-
-    return run
-
-
-def values(ran: Ran) -> list[str]:
-    return [json.loads(line)["value"] for line in ran.lines]
 
 
 # --- produce and consume ---------------------------------------------------------------------------------------------
@@ -94,7 +56,7 @@ def test_what_is_produced_is_consumed_acknowledged_and_gone(run: Run) -> None:
         {"source": "shell"},
     )
     taken = run("consume", "orders", "-s", "s", "-n", "2", "--json")
-    assert values(taken) == ["one", "two"]
+    assert taken.values == ["one", "two"]
     assert json.loads(taken.lines[0])["messageId"] == first.json["messageId"]
     rest = run("consume", "orders", "-s", "s", "-n", "1", "--wait", "100ms")
     assert (rest.code, rest.out) == (4, "")
@@ -105,9 +67,9 @@ def test_reading_leaves_nothing_behind_and_starts_where_it_is_told(run: Run) -> 
     ids = [
         json.loads(line)["messageId"] for line in run("produce", "read", "a", "b", "c", "--no-batching", "--json").lines
     ]
-    assert values(run("consume", "read", "--until-end", "--json")) == ["a", "b", "c"]
-    assert values(run("consume", "read", "--from", ids[1], "--until-end", "--json")) == ["b", "c"]
-    assert values(run("consume", "read", "--from", "2020-01-01T00:00:00Z", "-n", "3", "--json")) == ["a", "b", "c"]
+    assert run("consume", "read", "--until-end", "--json").values == ["a", "b", "c"]
+    assert run("consume", "read", "--from", ids[1], "--until-end", "--json").values == ["b", "c"]
+    assert run("consume", "read", "--from", "2020-01-01T00:00:00Z", "-n", "3", "--json").values == ["a", "b", "c"]
     assert run("consume", "read", "--from", "latest", "--until-end").out == ""
     assert run("subscriptions", "read").out == "There are no subscriptions.\n"
 
@@ -120,7 +82,7 @@ def test_files_lines_and_keys_become_messages(run: Run, tmp_path: Path) -> None:
     assert run("produce", "files", "--file", str(binary), "--compression", "zstd").code == 0
     assert run("produce", "files", "--lines", str(lines), "--key-separator", ":").code == 0
     assert run("produce", "files", "--lines", str(nulls), "--null", "--batch-by-key").code == 0
-    documents = [json.loads(line) for line in run("consume", "files", "--until-end", "--json").lines]
+    documents = run("consume", "files", "--until-end", "--json").records
     assert credentials.base64.b64decode(documents[0]["valueBase64"]) == bytes(range(256))
     assert [(each.get("key"), each["value"]) for each in documents[1:]] == [
         ("k1", "one"),
@@ -166,7 +128,7 @@ def test_a_line_that_is_no_message_ends_the_run_and_what_was_before_it_is_stored
     assert ran.code == 1
     assert ran.out.startswith("1 message stored")
     assert ran.err == "pybroker: line 2 is no message: no JSON\n"
-    assert values(run("consume", "half", "--until-end", "--json")) == ["good"]
+    assert run("consume", "half", "--until-end", "--json").values == ["good"]
 
 
 def test_what_the_broker_refuses_is_told_and_counted(run: Run, broker: BrokerThread) -> None:
@@ -189,7 +151,7 @@ def test_partitions_are_consumed_peeked_and_listed_together(run: Run, broker: Br
         run("produce", "parts", str(number), "--key", str(number))
     peeked = run("peek", "parts", "s", "-n", "9", "--json")
     read = run("consume", "parts", "--until-end", "--json")
-    assert sorted(values(peeked)) == sorted(values(read)) == [str(number) for number in range(9)]
+    assert sorted(peeked.values) == sorted(read.values) == [str(number) for number in range(9)]
     assert len({json.loads(line)["messageId"].split(":")[2] for line in read.lines}) > 1
     listed = run("topics", "--long", "--json").json
     (found,) = [each for each in listed if each["topic"].endswith("/parts")]
@@ -319,7 +281,7 @@ def test_a_signal_ends_a_producer_with_what_it_read_stored(run: Run, broker: Bro
     out, err = process.communicate()
     assert out.startswith(b"2 messages stored")
     assert err == b""
-    assert values(run("consume", "piped", "--until-end", "--json")) == ["one", "two"]
+    assert run("consume", "piped", "--until-end", "--json").values == ["one", "two"]
 
 
 def test_nobody_reading_the_output_ends_a_command_quietly_and_acknowledges_nothing_more(
@@ -388,7 +350,7 @@ def test_with_tls_and_authentication_a_profile_is_all_that_is_needed(
         said = ""
         for way in ("token", "basic", "tls"):
             assert run("produce", "t", way, "--profile", way).code == 0, way
-        assert values(run("consume", "t", "--until-end", "--json")) == ["token", "basic", "tls"]
+        assert run("consume", "t", "--until-end", "--json").values == ["token", "basic", "tls"]
         for profile, complaint in (
             ("nobody", "answered 401"),
             ("anonymous", "(profile anonymous); give credentials"),

@@ -40,14 +40,23 @@ class Listing:
 def key_of(item: Mapping[str, Any]) -> str | None:
     """A key as REST says it, for people; None for a message without."""
     if item.get("keyBase64") is not None:
-        return value_text(base64.b64decode(str(item["keyBase64"])))
+        return _bytes_text(item["keyBase64"])
     key = item.get("key")
-    return None if key is None else str(key)
+    return None if key is None else str(key) + ("..." if item.get("keyCut") else "")
+
+
+def _bytes_text(encoded: object) -> str:
+    return value_text(base64.b64decode(str(encoded)))
+
+
+def consumer_text(consumer: object) -> str | None:
+    """A consumer by its name; its address, too, where it has no name of its own."""
+    if not isinstance(consumer, dict):
+        return None if consumer is None else str(consumer)
+    return str(consumer.get("name") or consumer.get("address"))
 
 
 def _unacked_row(item: Item) -> list[Cell]:
-    properties = item.get("properties")
-    shown = None if properties is None else ", ".join(f"{name}={value}" for name, value in properties.items())
     return [
         item["messageId"],
         key_of(item),
@@ -57,8 +66,20 @@ def _unacked_row(item: Item) -> list[Cell]:
         item.get("deliveryCount"),
         size(item.get("size")),
         moment(item.get("publishTime")),
-        *([] if shown is None else [shown]),
+        "; ".join(_unacked_notes(item)),
     ]
+
+
+def _unacked_notes(item: Item) -> Iterator[str]:
+    if item.get("properties"):
+        more = ", ..." if item.get("propertiesCut") else ""
+        yield ", ".join(f"{name}={value}" for name, value in item["properties"].items()) + more
+    if item.get("heldByTransaction"):
+        yield f"acknowledged in the open transaction {item['heldByTransaction']}"
+    if item.get("unreadable"):
+        yield f"cannot be read: {item['unreadable']}"
+    if item.get("encrypted"):
+        yield "encrypted"
 
 
 def _delayed_row(item: Item) -> list[Cell]:
@@ -66,14 +87,15 @@ def _delayed_row(item: Item) -> list[Cell]:
 
 
 def _draining_row(item: Item) -> list[Cell]:
+    keys = [*map(str, item.get("keys", ())), *map(_bytes_text, item.get("keysBase64", ()))]
     ids = item.get("messageIds", [])
     unacked = item.get("unackedMessages", 0)
     return [
         _plain(item.get("hash")),
-        ", ".join(map(str, item.get("keys", []))),
-        item.get("oldConsumer"),
-        item.get("newConsumer"),
-        _when(item.get("since")),
+        ", ".join(keys),
+        consumer_text(item.get("oldConsumer")),
+        consumer_text(item.get("newConsumer")),
+        moment(item.get("since")),
         unacked,
         " ".join(map(str, ids)) + (" ..." if unacked > len(ids) else ""),
         item.get("blockedAttempts"),
@@ -83,20 +105,18 @@ def _draining_row(item: Item) -> list[Cell]:
 def _waiting_row(item: Item) -> list[Cell]:
     return [
         _plain(item.get("hash")),
-        item.get("consumer"),
         item.get("reason"),
+        consumer_text(item.get("consumer")),
+        consumer_text(item.get("because")),
         item.get("entries"),
-        _when(item.get("since")),
+        moment(item.get("since")),
+        item.get("setAsideFrom"),
     ]
 
 
 def _plain(value: object) -> str | None:
     """A hash is no quantity: it stands without commas."""
     return None if value is None else str(value)
-
-
-def _when(since: object) -> str | None:
-    return moment(since) if isinstance(since, int) else None if since is None else str(since)
 
 
 def _add_unacked_filters(parser: argparse.ArgumentParser) -> None:
@@ -113,7 +133,7 @@ LISTINGS = {
     "unacked": Listing(
         "unacked",
         "messages",
-        ("MESSAGE", "KEY", "HASH", "CONSUMER", "FOR", "DELIVERIES", "SIZE", "PUBLISHED"),
+        ("MESSAGE", "KEY", "HASH", "CONSUMER", "FOR", "DELIVERIES", "SIZE", "PUBLISHED", "NOTE"),
         _unacked_row,
         "Nothing is unacknowledged.",
         "Messages that were delivered and are not acknowledged: whose they are, and for how long.",
@@ -152,7 +172,7 @@ pybroker ack orders billing 12:345               acknowledge what one of them wa
     "waiting": Listing(
         "waiting",
         "hashes",
-        ("HASH", "CONSUMER", "REASON", "ENTRIES", "SINCE"),
+        ("HASH", "REASON", "CONSUMER", "BECAUSE OF", "ENTRIES", "SINCE", "SET ASIDE FROM"),
         _waiting_row,
         "Nothing fills the look-ahead.",
         "Who fills the look-ahead of a Key_Shared subscription: hashes whose messages were read and cannot be delivered.",
@@ -245,10 +265,7 @@ def write_items(output: Output, listing: Listing, items: Iterator[Item] | _Pages
     shown = 0
     iterator = iter(items)
     while rows := [listing.row(item) for item in itertools.islice(iterator, ROWS_AT_ONCE)]:
-        head = list(listing.head)
-        width = max(map(len, rows))
-        head += ["PROPERTIES"] * (width - len(head))
-        output.table(head, [row + [None] * (width - len(row)) for row in rows])
+        output.table(listing.head, rows)
         output.flush()
         shown += len(rows)
     if not shown:

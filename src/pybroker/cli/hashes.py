@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from pybroker.cli.admin_rest import AdminRest, subscription_path
+from pybroker.cli.delivery_lists import consumer_text, key_of
 from pybroker.cli.endings import EXIT_OK
 from pybroker.cli.given import topic
 from pybroker.cli.output import BOLD, Output, add_json_option, output_of
@@ -71,16 +71,20 @@ def _shown(options: argparse.Namespace, call: str, query: dict[str, object], wri
 def _write_hash(output: Output, document: dict[str, Any]) -> None:
     consumer = document.get("consumer") or {}
     hash_range = document.get("range")
-    draining = document.get("draining")
+    draining = document.get("draining") or {}
     pairs: list[tuple[str, Cell]] = [
-        ("key", document.get("key")),
+        ("key", key_of(document)),
         ("hash", str(document.get("hash"))),
         ("range", None if not hash_range else f"{hash_range[0]} to {hash_range[1]}"),
         ("state", document.get("state")),
         ("consumer", consumer.get("name")),
         ("address", consumer.get("address")),
-        ("draining", None if not draining else json.dumps(draining)),
+        ("drains from", consumer_text(draining.get("oldConsumer"))),
+        ("since", moment(draining.get("since"))),
+        ("for acknowledgements of", draining.get("unackedMessages")),
         ("entries that wait", document.get("waiting")),
+        ("waiting since", moment(document.get("waitingSince"))),
+        ("set aside from", document.get("setAsideFrom")),
     ]
     output.lines(facts(pairs))
 

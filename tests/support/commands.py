@@ -1,0 +1,73 @@
+"""Runs `pybroker` commands within a test, and keeps what they wrote."""
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from pybroker.cli import main
+
+
+class Ran(NamedTuple):
+    """A command's end."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def records(self) -> list[Any]:
+        """Of JSON lines."""
+        return [json.loads(line) for line in self.lines]
+
+    @property
+    def values(self) -> list[str]:
+        """Of messages as JSON lines."""
+        return [record["value"] for record in self.records]
+
+
+Run = Callable[..., Ran]
+
+
+def runner(capture: pytest.CaptureFixture[bytes]) -> Run:
+    """Runs a command in this process; what was written before is forgotten."""
+
+    def run(*arguments: str) -> Ran:
+        capture.readouterr()
+        try:
+            code = main(arguments)
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        written = capture.readouterr()
+        return Ran(code, written.out.decode(), written.err.decode())
+
+    return run
+
+
+def without_a_broker(monkeypatch: pytest.MonkeyPatch, nowhere: str) -> None:
+    """Nothing of the machine's says which broker is meant."""
+    for name in PLACES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", nowhere)
+
+
+PLACES = (
+    "PULSAR_ADMIN_URL",
+    "PULSAR_SERVICE_URL",
+    "PULSAR_TOKEN",
+    "PULSAR_TOKEN_FILE",
+    "PULSAR_BASIC_USER",
+    "PULSAR_BASIC_PASSWORD",
+    "PULSAR_TLS_TRUST_CERTS_FILE",
+    "PYBROKER_PROFILE",
+    "PYBROKER_PROFILES",
+)
