@@ -203,7 +203,8 @@ def test_stats_shows_producers_subscriptions_and_consumers(run: Run, broker: Bro
     assert ran.lines[0] == "persistent://public/default/watched"
     assert [line.split()[0] for line in ran.lines[3:]] == ["SUBSCRIPTION", "s"]
     assert run("stats", "watched", "--once", "--json").json["subscriptions"]["s"]["msgBacklog"] == 1
-    two = run("stats", "watched", "read", "--once")
+    run("produce", "watched-too", "x")
+    two = run("stats", "watched", "watched-too", "--once")
     assert len(two.lines) == 3
 
 

@@ -6,13 +6,13 @@ What must hold: no error shows a credential.
 from __future__ import annotations
 
 import asyncio
-import base64
 import http.client
 import json
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from pybroker.client.authorization import authorization_of
 from pybroker.client.failures import ClientError, ConnectionLost
 from pybroker.client.tls import tls_context
 from pybroker.errors import AuthenticationError, AuthorizationError, ServiceNotReady
@@ -31,18 +31,6 @@ class Refused(ClientError):
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)
         self.status = status
-
-
-def authorization_of(access: Access) -> str | None:
-    """The header that proves who this is; None where TLS does, or nobody is anybody. Raises AccessRefused, and ValueError."""
-    data = access.auth_data()
-    if access.method == "token":
-        if not data.isascii() or not data.decode().isprintable():  # the library's own refusal would show it
-            raise ValueError("the token has characters that no token has: check where it comes from")
-        return f"Bearer {data.decode()}"
-    if access.method == "basic":
-        return f"Basic {base64.b64encode(data).decode()}"
-    return None
 
 
 async def call(access: Access, method: str, path: str, body: object = None) -> Any:

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from pybroker.client.authorization import authorization_of
 from pybroker.client.failures import ClientError, NotTrusted
-from pybroker.client.rest import authorization_of
 from pybroker.client.tls import tls_context
 from pybroker.reading.entry_source import ReadingFailed
 
