@@ -144,7 +144,10 @@ def _stays(case: Case, *, counts_waiters: bool = True) -> dict[Place, dict[str, 
         if event.what == tape.ASKED and facts["command"] in OPENED_BY.values():
             opening[facts["link"], facts["request_id"]] = event
         elif event.what == tape.ANSWERED and (facts["is_last"] or not counts_waiters):
-            opening.pop((facts["link"], facts["request_id"]), None)
+            found = opening.pop((facts["link"], facts["request_id"]), None)
+            if found is not None and facts["error"] not in ("", "ProducerBusy", "ConsumerBusy"):
+                # It had the place while it was being opened, and was refused afterwards (a full disk).
+                times[found.facts["place"]][f"{found.actor}.{found.facts['of']}"].append((found.at_s, event.at_s))
         elif event.what == tape.UNLINKED:
             for key in [key for key in opening if key[0] == facts["link"]]:
                 asked = opening.pop(key)
