@@ -13,7 +13,8 @@ from tests.simulate.script import ADMIN, CLIENT, NATURE, ActorScript, Script, St
 
 KINDS = ("Exclusive", "Shared", "Failover", "Key_Shared")
 NAMESPACE = "public/default"
-FULL_AND_KILLED = (3, 2, 4, 2, 0)
+BAD = (0, 0, 0, 1, 0, 5)
+FULL_AND_KILLED = (3, 2, 4, 2, 0, 2)
 """Weights of faults for those who send again."""
 
 
@@ -61,6 +62,13 @@ class _Drawing:
             actors.append(ActorScript("nature", NATURE, self._faults()))
         if self.has_transactions:
             actors += self._of_transactions()
+        if self.more.random() < 0.06:
+            facts = {"topic": self._some_topic(), "count": 1}
+            actors.append(ActorScript("expirer", ADMIN, (Step("wait", {"s": 0.5}), Step("ttl", facts))))
+        if self.more.random() < 0.06 and all(actor.kind != NATURE for actor in actors):
+            self.chance = self.more
+            actors.append(ActorScript("nature", NATURE, self._faults(BAD)))
+            self.chance = chance
         is_nature_quiet = all(actor.kind != NATURE for actor in actors)
         if is_nature_quiet and self.theme in ("transactions", "deduplication") and self.more.random() < 0.5:
             self.chance = self.more
@@ -339,13 +347,16 @@ class _Drawing:
             steps.append(Step(do, facts))
         return tuple(steps)
 
-    def _faults(self, weights: tuple[int, ...] = (2, 2, 1, 4, 1)) -> tuple[Step, ...]:
+    def _faults(self, weights: tuple[int, ...] = (2, 2, 1, 4, 1, 0)) -> tuple[Step, ...]:
         chance = self.chance
         steps = []
         for _ in range(chance.randint(1, 4)):
             steps.append(Step("wait", {"s": chance.choice((0.001, 0.01, 0.05, 0.3, 2))}))
-            do = chance.choices(("kill", "power_cut", "full_disk", "cut", "stall"), weights)[0]
-            if do in ("full_disk", "stall"):
+            do = chance.choices(("kill", "power_cut", "full_disk", "cut", "stall", "bad_disk"), weights)[0]
+            if do == "bad_disk":
+                of = chance.choice(("reads", "metadata"))
+                steps.append(Step(do, {"s": chance.choice((0.05, 0.5, 3)), "of": of}))
+            elif do in ("full_disk", "stall"):
                 steps.append(Step(do, {"s": chance.choice((0.05, 1, 5))}))
             elif do == "cut":
                 steps.append(Step(do, {"which": chance.randint(0, 9), "silently": chance.random() < 0.3}))

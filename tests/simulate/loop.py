@@ -74,6 +74,7 @@ class SimulatedLoop(SteppedLoop):
         self.set_debug(False)
         self._clock_resolution = 1e-9  # and not that of the machine
         self.turns = 0
+        self.turned: Callable[[int], None] = lambda turns: None
         self._idle_turns = 0
         self._numbers = itertools.count(1)
         self.set_task_factory(self._make_task)
@@ -87,6 +88,7 @@ class SimulatedLoop(SteppedLoop):
 
     def select(self, timeout: float | None) -> list[Any]:
         self.turns += 1
+        self.turned(self.turns)
         self._idle_turns = 0 if timeout else self._idle_turns + 1
         if self._idle_turns > MAX_IDLE_TURNS:
             raise NeverEnds(f"{MAX_IDLE_TURNS} turns in a row")

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
+from tests.simulate import tape
 from tests.simulate.case import Case, Finding
 from tests.simulate.running import backlogs
+
+CUTS_COUNTERS = (
+    "cut", "kill", "power_cut", "full_disk", "bad_disk", "stall", "unload", "namespace_unload", "delete_topic", "compact",
+)  # fmt: skip
+"""After these what clients saw is less than what a topic counts, or more than what it has counted since it was loaded."""
 
 
 def the_run_ends(case: Case) -> Iterator[Finding]:
@@ -72,7 +79,48 @@ def backlogs_are_exact(case: Case) -> Iterator[Finding]:
             yield Finding("statistics", f"{name} of {topic} said it had {backlog} entries and gave {len(got)}")
 
 
+def what_waits_is_explained(case: Case) -> Iterator[Finding]:
+    """At rest `explain` finds a reason where entries wait for somebody, and none where nothing waits."""
+    for look in (case.run.settled, case.run.drained):
+        for (topic, name), backlog in backlogs(look).items():
+            reasons = look.explained.get((topic, name))
+            if reasons is None or _is_for_nobody(case, topic, name):
+                continue
+            visible = backlog - look.hidden.get((topic, name), 0)
+            has_consumers = bool(look.stats[topic]["subscriptions"][name]["consumers"])
+            if reasons and not backlog:
+                yield Finding("explain", f"{name} of {topic} has no backlog, and waits: {reasons}")
+            if visible > 0 and not has_consumers and "no-consumers" not in reasons:
+                yield Finding("explain", f"{visible} entries of {name} of {topic} have no consumers: {reasons}")
+
+
+def counters_say_what_clients_saw(case: Case) -> Iterator[Finding]:
+    """Of a topic that stayed loaded, and whose clients nobody cut off: what came in, and what went out."""
+    if any(step.do in CUTS_COUNTERS for actor in case.run.script.actors for step in actor.steps):
+        return
+    if any(event.facts["why"] == "ended" for event in case.tape.of(tape.UNLINKED)):
+        return
+    messages_in: Counter[str] = Counter()
+    bytes_in: Counter[str] = Counter()
+    for event in case.tape.of(tape.RECEIPTED):
+        messages_in[event.facts["topic"]] += len(event.facts["values"])
+        bytes_in[event.facts["topic"]] += event.facts["size_bytes"]
+    messages_out: Counter[str] = Counter()
+    for event in case.tape.of(tape.GOT, tape.PASSED):
+        messages_out[event.facts["topic"]] += event.facts["of"]
+    for topic, stats in case.run.drained.stats.items():
+        for field, seen in (
+            ("msgInCounter", messages_in),
+            ("bytesInCounter", bytes_in),
+            ("msgOutCounter", messages_out),
+        ):
+            if stats[field] != seen[topic]:
+                yield Finding("statistics", f"{field} of {topic} is {stats[field]}, clients saw {seen[topic]}")
+
+
 AT_REST = (
+    what_waits_is_explained,
+    counters_say_what_clients_saw,
     the_run_ends,
     nothing_waits_without_a_reason,
     consumers_are_where_they_think,

@@ -57,9 +57,12 @@ def nobody_is_told_of_a_bug(case: Case) -> Iterator[Finding]:
             yield Finding(
                 "answers", f"{event.actor} was told {event.facts['error']}: {event.facts.get('message')}", event.index
             )
+    spoiled = _faults(case, ("bad_disk",))
     for event in case.tape.of(tape.HTTP):
-        is_full = "disk is full" in str(event.facts.get("answer"))
-        if event.facts.get("status", 0) >= 500 and event.facts["status"] != 503 and not is_full:
+        answer = str(event.facts.get("answer"))
+        is_bad = "store failed" in answer and any(begin <= event.at_s <= end for begin, end in spoiled)
+        is_disk = "disk is full" in answer or is_bad
+        if event.facts.get("status", 0) >= 500 and event.facts["status"] != 503 and not is_disk:
             yield Finding("answers", f"{event}", event.index)
 
 
@@ -75,15 +78,21 @@ def nobody_is_told_to_wait(case: Case) -> Iterator[Finding]:
             yield Finding("answers", f"{event.actor} was told to wait at {asked.get(key)}: {text}", event.index)
 
 
+def _faults(case: Case, kinds: tuple[str, ...]) -> list[tuple[float, float]]:
+    """From when till when there were such faults, or people heard of them."""
+    found: list[tuple[float, float]] = []
+    for event in case.tape.of(tape.FAULT):
+        if event.facts["how"] in kinds:
+            if event.facts["is_begin"]:
+                found.append((event.at_s, 1e12))
+            elif found:
+                found[-1] = (found[-1][0], event.at_s + LATE_NEWS_S)
+    return found
+
+
 def connections_end_for_a_reason(case: Case) -> Iterator[Finding]:
     """The broker ends one only when it stops, or when a client broke the protocol, which none does here."""
-    down: list[tuple[float, float]] = []
-    for event in case.tape.of(tape.FAULT):
-        if event.facts["how"] in ("kill", "power_cut", "stall"):
-            if event.facts["is_begin"]:
-                down.append((event.at_s, 1e12))
-            elif down:
-                down[-1] = (down[-1][0], event.at_s + LATE_NEWS_S)
+    down = _faults(case, ("kill", "power_cut", "stall"))
     # Who is fenced out is not told: the next message that it sends ends its connection, as on Pulsar; and all are out before it is
     # known whether the one who fences gets in.
     fenced = {

@@ -193,7 +193,10 @@ def _last_sent(case: Case, receipt: tape.Event) -> int:
 
 
 def _is_keeper_disturbed(case: Case, topic: str, since: int) -> bool:
-    return any(window.how == "clear backlog" and window.end >= since for window in case.windows)
+    return any(
+        window.end >= since and (window.how == "clear backlog" or (window.how == "expiry" and window.topic == topic))
+        for window in case.windows
+    )
 
 
 def _topics(case: Case) -> list[str]:

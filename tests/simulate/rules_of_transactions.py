@@ -75,7 +75,7 @@ def _can_be_seen(case: Case, txn: SeenTxn, receipt: Event, kept: dict[str, list[
     topic = receipt.facts["topic"]
     if topic not in kept:
         kept[topic] = case.kept(topic)
-    is_moved = any(window.how == "clear backlog" for window in case.windows)
+    is_moved = any(window.how in ("clear backlog", "expiry") for window in case.windows)
     return kept[topic] is not None and not case.is_topic_ended(topic, 0) and not is_moved and not txn.forged
 
 

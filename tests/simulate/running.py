@@ -18,6 +18,7 @@ from tests.simulate import tape
 from tests.simulate.actors.admin import Admin
 from tests.simulate.actors.client import Client
 from tests.simulate.actors.slots import ConsumerSlot, ProducerSlot
+from tests.simulate.explaining import Explaining, findings_of
 from tests.simulate.loop import WALL_START_MS
 from tests.simulate.script import ADMIN, CLIENT, NATURE, ActorScript, Script
 from tests.simulate.tape import Tape
@@ -48,7 +49,8 @@ class Look:
     standstills: dict[tuple[str, str], str] = field(default_factory=dict)
     hidden: dict[tuple[str, str], int] = field(default_factory=dict)
     """Of each subscription's backlog, how many entries nobody gets: markers, and messages of aborted transactions."""
-    unloaded: list[str] = field(default_factory=list)
+    explained: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    """What `explain` says that each subscription waits for."""
 
 
 @dataclass
@@ -80,7 +82,9 @@ class _Running:
         self.script = script
         self.found = found
         self.tape = found.tape
-        self.judge = Admin("judge", world.http, self.tape, script.topics)
+        self.topics = {name: dict(facts) for name, facts in script.topics.items()}
+        """As they are now: a partitioned topic may grow."""
+        self.judge = Admin("judge", world.http, self.tape, self.topics)
         self.clients: list[Client] = []
         steps = [step for actor in script.actors for step in actor.steps]
         self._quiet_s = SILENT_S if any(step.facts.get("silently") for step in steps) else QUIET_S
@@ -93,6 +97,7 @@ class _Running:
         await self._prepare()
         clients = [self._client(each) for each in self.script.actors if each.kind == CLIENT]
         self.clients = [client for client, _ in clients]
+        explaining = asyncio.create_task(Explaining(self.world, self.tape).watch())
         async with asyncio.TaskGroup() as everybody:
             for client in self.clients:
                 await client.__aenter__()
@@ -100,12 +105,13 @@ class _Running:
                 everybody.create_task(client.run(actor.steps))
             for actor in self.script.actors:
                 if actor.kind == ADMIN:
-                    admin = Admin(actor.name, self.world.http, self.tape, self.script.topics)
+                    admin = Admin(actor.name, self.world.http, self.tape, self.topics)
                     everybody.create_task(admin.run(actor.steps, asyncio.sleep))
                 elif actor.kind == NATURE:
                     everybody.create_task(self._nature(actor))
         self.tape.note("judge", tape.FAULT, how="all over", is_begin=False)
         await settle(self.clients, self._quiet_s)
+        explaining.cancel()
         self.found.attached = [
             (slot.topic, slot.subscription, slot.name)
             for client in self.clients
@@ -157,7 +163,7 @@ class _Running:
             self.tape,
             self.world.chance(name),
             lambda: WALL_START_MS + int(self.world.now_s * 1000),
-            self.script.topics,
+            self.topics,
             may_ack_parts=may_ack_parts,
         )
 
@@ -188,6 +194,10 @@ class _Running:
                 await self.world.kill()
             elif step.do == "power_cut":
                 await self.world.power_cut()
+            elif step.do == "bad_disk":
+                self.world.spoil_disk(facts["of"])
+                await asyncio.sleep(facts["s"])
+                self.world.spoil_disk("")
             elif step.do == "full_disk":
                 self.world.fill_disk(True)
                 await asyncio.sleep(facts["s"])
@@ -224,6 +234,8 @@ class _Running:
                 standstill = subscription.standstill
                 look.standstills[name, subscription.name] = "" if standstill is None else standstill.gate.name
                 look.hidden[name, subscription.name] = _hidden(subscription.cursor)
+                findings = [each.code.value for each in findings_of(subscription) if each.waits]
+                look.explained[name, subscription.name] = findings
         return look
 
     async def _drain(self) -> None:

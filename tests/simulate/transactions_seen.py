@@ -10,6 +10,8 @@ from tests.simulate import tape
 from tests.simulate.tape import Event, Tape
 
 NEVER = 1 << 60
+GRAIN_S = 0.002
+"""Times that are stored are whole milliseconds."""
 Id = tuple[int, int]
 Place = tuple[str, str | None]
 """A topic, or with a name a subscription of it."""
@@ -55,7 +57,7 @@ class SeenTxn:
     @property
     def times_out_s(self) -> float:
         """Not before that."""
-        return float(self.opened.facts["asked_s"] + self.opened.facts["timeout_s"])
+        return float(self.opened.facts["asked_s"] + self.opened.facts["timeout_s"] - GRAIN_S)
 
     def is_surely_open(self, at: Event) -> bool:
         return at.index < self.first_asked and at.at_s < self.times_out_s

@@ -17,8 +17,10 @@ logs as a bug, and what escapes its tasks and callbacks, is in `bugs` and fails 
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import hashlib
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -45,6 +47,10 @@ DISK_BYTES = 64 << 20
 LONGEST_S = 24 * 3600.0
 LONGEST_WAIT_FOR_DISK_S = 0.3
 """For an operation of the disk to crash in."""
+BAD_DISK = 0.4
+"""How many operations fail of a disk that is bad, for a while."""
+LOOKS_AT_MEMORY = 16
+"""Turns of the loop from one look at the memory budget to the next."""
 DOWN_S = 0.5
 """After which a process that ended by itself is started again, as a supervisor would."""
 _SURE_BUGS = frozenset({"append.completion_failed", "task.failed", "cursor.snapshot_failed"})
@@ -97,6 +103,7 @@ class World:
         self.began_s = self.loop.time()
         self.loop.slowness = self.chance("slowness").choice((1, 1, 1, 10, 50))
         self.loop.set_exception_handler(self._escaped)
+        self.loop.turned = self._turned
         self.network = SimulatedNetwork(self.chance("network"), self.loop, self._heard)
         fixed = {"broker_memory_limit_mb": 512, "managed_ledger_cache_size_mb": 1, "metrics_page_interval_ms": 0}
         self.config_fields = {**fixed, **settings}
@@ -260,6 +267,22 @@ class World:
         self._set_capacity()
         self.note("world", "disk", full=is_full)
 
+    def spoil_disk(self, of: str) -> None:
+        """Operations fail now and then, of one kind: `reads` of what is stored, or all of `metadata`; empty: of none any more."""
+        life = self.life
+        if life is None or life.is_over:
+            return
+        self.note("world", "disk", fails=of)
+        chance = self._disk_chance
+
+        def plan(operation: str, name: str) -> None:
+            is_metadata = name.startswith("metadata")
+            is_hit = is_metadata if of == "metadata" else operation == "read" and not is_metadata
+            if is_hit and chance.random() < BAD_DISK:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        life.disk.plan = plan if of else None
+
     # --- crashes -----------------------------------------------------------------------------------------------------
 
     async def _crash(self, *, is_power_loss: bool) -> None:
@@ -319,6 +342,14 @@ class World:
     def _set_capacity(self) -> None:
         disk = self._disk
         disk.capacity_bytes = disk._used_bytes() if self._is_disk_full else DISK_BYTES
+
+    def _turned(self, turns: int) -> None:
+        life = self.life
+        if turns % LOOKS_AT_MEMORY or life is None or life.is_over:
+            return
+        budget = life.surroundings.memory.budget
+        budget.check_invariants()
+        assert budget.used_bytes <= budget.limit_bytes, f"{budget.used_bytes} bytes of {budget.limit_bytes} are taken"
 
     # --- what is heard -----------------------------------------------------------------------------------------------
 

@@ -16,6 +16,8 @@ from tests.simulate.tape import Tape
 Call = Callable[..., Awaitable[tuple[int, Any]]]
 _ROOT = "/admin/v2"
 _TRANSACTIONS = "/admin/v3/transactions"
+GROWN = 3
+"""Partitions of a topic that has grown."""
 OF_SUBSCRIPTION = ("delete_subscription", "skip", "skip_all", "reset_cursor", "expire", "create_subscription")
 
 
@@ -79,7 +81,7 @@ class Admin:
         full = None if topic is None else self.paths(topic)[0]
         self._tape.note(self.name, tape.DISTURBING, token=token, topic=full, subscription=subscription, how=how)
         status, _ = await self.call(method, path, body, **query)
-        if status:
+        if status and not (how == "expiry" and status < 300):
             self._tape.note(self.name, tape.DISTURBED, token=token, is_done=status < 300)
 
     # --- steps -------------------------------------------------------------------------------------------------------
@@ -103,8 +105,11 @@ class Admin:
         await self.call("GET", f"/persistent/{NAMESPACE}/{topic}/partitions")
 
     async def _do_grow(self, topic: str) -> None:
-        if self._topics.get(topic, {}).get("partitions"):
-            await self.call("POST", f"/persistent/{NAMESPACE}/{topic}/partitions", 3)
+        facts = self._topics.get(topic, {})
+        if facts.get("partitions"):
+            status, _ = await self.call("POST", f"/persistent/{NAMESPACE}/{topic}/partitions", GROWN)
+            if status == 204:
+                facts["partitions"] = GROWN
 
     async def _do_delete_topic(self, topic: str, force: bool) -> None:
         await self._disturb(topic, None, "delete topic", "DELETE", self._path(topic), force=force)
@@ -173,6 +178,11 @@ class Admin:
     async def _do_retention(self, topic: str, count: int) -> None:
         body = {"retentionTimeInMinutes": count, "retentionSizeInMB": count}
         await self.call("POST", f"{self._path(topic)}/retention", body)
+
+    async def _do_ttl(self, topic: str, count: int) -> None:
+        """From now on messages may go at any time."""
+        path = f"{self._path(topic)}/messageTTL"
+        await self._disturb(topic, None, "expiry", "POST", path, messageTTL=count)
 
     async def _do_max_consumers(self, topic: str, count: int) -> None:
         await self.call("POST", f"{self._path(topic)}/maxConsumers", count + 5)

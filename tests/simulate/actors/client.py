@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from tests.simulate import tape
 from tests.simulate.actors.link import Command, Link, LinkLost, Refused, Type
-from tests.simulate.actors.messages import Outgoing, chunk_of, entry_of
+from tests.simulate.actors.messages import Outgoing, chunk_of, entry_of, incoming
 from tests.simulate.actors.slots import ConsumerSlot, ProducerSlot, Slot
 from tests.simulate.actors.transactions import Transactions
 from tests.simulate.loop import WALL_START_MS
@@ -152,6 +152,8 @@ class Client:
         elif slot.is_open:
             slot.message(command.message, entry)
             self.arrived.set()
+        elif not isinstance(found := incoming(command.message, entry), str):
+            slot.passed_over(found)
 
     def receipt(self, command: Command) -> None:
         slot = self._by_id.get(command.send_receipt.producer_id)

@@ -175,6 +175,7 @@ class ProducerSlot(Slot):
             "key": outgoing.key,
             "chunk": outgoing.chunk_id,
             "deliver_at_s": outgoing.deliver_at_s,
+            "size_bytes": len(outgoing.entry),
             "txn": outgoing.txn,
         }
 
@@ -334,7 +335,8 @@ class ConsumerSlot(Slot):
         count = len(found.left)
         self.permits -= count
         if command.HasField("consumer_epoch") and command.consumer_epoch < self.epoch:
-            return  # Sent before the broker heard that everything is wanted again.
+            self.passed_over(found)  # Sent before the broker heard that everything is wanted again.
+            return
         self.note(
             tape.GOT,
             position=tuple(found.position),
@@ -347,6 +349,9 @@ class ConsumerSlot(Slot):
         self.held[found.position] = found
         self.seen.append(found.position)
         self.got.set()
+
+    def passed_over(self, found: Incoming) -> None:
+        self.client.tape.note(self.client.name, tape.PASSED, topic=self.topic, of=len(found.values))
 
     # --- acknowledging -----------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from pybroker import logs
 from pybroker.broker.publishing import entry_metadata
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.transactions import recovery
-from pybroker.errors import ServiceNotReady, TopicChanging, TopicNotFound
+from pybroker.errors import ServiceNotReady, StoreError, TopicChanging, TopicNotFound
 from pybroker.metadata import paths
 
 if TYPE_CHECKING:
@@ -163,6 +163,7 @@ class TopicLoading:
     async def _load(self, load: _Load) -> None:
         name, key, loading = load.name, str(load.name), load.loaded
         started_ms = self._surroundings.clock.monotonic_ms()
+        ledger: ManagedLedger | None = None
         try:
             async with asyncio.timeout(self._surroundings.config.topic_load_timeout_seconds):
                 load.step = CLOSES
@@ -189,14 +190,18 @@ class TopicLoading:
             loading.set_result(topic)
         except BaseException as error:
             self._surroundings.stats.topic_load_failures += 1
-            if isinstance(error, TimeoutError):
-                loading.set_exception(ServiceNotReady(f"topic {name} could not be loaded in time, try again"))
-            elif isinstance(error, asyncio.CancelledError):
-                loading.cancel()
+            try:
+                await _close(ledger)  # before anybody tries again, who would find it open
+            finally:
+                if isinstance(error, asyncio.CancelledError):
+                    loading.cancel()
+                else:
+                    is_late = isinstance(error, TimeoutError)
+                    refusal = ServiceNotReady(f"topic {name} could not be loaded in time, try again")
+                    loading.set_exception(refusal if is_late else error)
+                    loading.exception()  # retrieved: nobody may be waiting any more
+            if isinstance(error, asyncio.CancelledError):
                 raise
-            else:
-                loading.set_exception(error)
-            loading.exception()  # retrieved: nobody may be waiting any more
         finally:
             del self._loads[key]
             self._begin_next()
@@ -244,3 +249,13 @@ class TopicLoading:
                 if not load.has_begun:
                     self._begin(load)
                 await asyncio.wait([load.loaded])
+
+
+async def _close(ledger: ManagedLedger | None) -> None:
+    """Of a topic that was not loaded after all."""
+    if ledger is None:
+        return
+    try:
+        await ledger.close()
+    except StoreError as error:
+        logs.error("topic.close_failed", managed_ledger=ledger.name, error=str(error))

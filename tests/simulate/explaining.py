@@ -1,0 +1,85 @@
+"""What `explain` says of subscriptions while a run goes on: whenever something waits there is a reason that has a name.
+
+Looks from time to time at what is loaded. A subscription waits when it has consumers and the next entry of its cursor is there, and
+neither its cursor nor its consumers have changed between two looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+from tests.simulate import tape
+from tests.simulate.tape import Tape
+from tests.simulate.world import World
+
+from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.explain.steps import at_once
+from pybroker.broker.explain.subscription import explain_subscription
+from pybroker.model.findings import Finding
+
+LOOK_S = 5.0
+"""Between two looks. Longer than anything takes that is no reason to wait."""
+
+
+def findings_of(subscription: Subscription) -> list[Finding]:
+    return at_once(explain_subscription(subscription))
+
+
+class Explaining:
+    """Owned by the run."""
+
+    def __init__(self, world: World, tape_: Tape) -> None:
+        self._world = world
+        self._tape = tape_
+        self._before: dict[tuple[str, str], tuple[Any, ...]] = {}
+
+    async def watch(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self.look()
+
+    def look(self) -> None:
+        """Compare with the look before."""
+        seen: dict[tuple[str, str], tuple[Any, ...]] = {}
+        for topic, subscription in self._subscriptions():
+            key = (topic, subscription.name)
+            seen[key] = state = _state(subscription)
+            if self._before.get(key) != state or not _has_next(subscription):
+                continue
+            if not any(finding.waits for finding in findings_of(subscription)):
+                text = f"{subscription.name} of {topic} has waited for {LOOK_S:.0f} s at {subscription.cursor.read_position}"
+                standstill = subscription.standstill
+                gate = None if standstill is None else standstill.gate.name
+                self._tape.note("judge", tape.BROKEN, rule="explain", text=f"{text}, and nobody says why ({gate})")
+        self._before = seen
+
+    def _subscriptions(self) -> Iterator[tuple[str, Subscription]]:
+        world = self._world
+        if not world.is_up:
+            return
+        for name, topic in world.broker.loaded.persistent.items():
+            for subscription in topic.subscriptions.values():
+                if subscription.consumers:
+                    yield name, subscription
+
+
+def _state(subscription: Subscription) -> tuple[Any, ...]:
+    cursor = subscription.cursor
+    consumers = [(each.name, each.counters.messages_out) for each in subscription.consumers]
+    return (
+        id(subscription),
+        cursor.read_position,
+        cursor.mark_delete_position,
+        subscription.backlog_entries,
+        consumers,
+    )
+
+
+def _has_next(subscription: Subscription) -> bool:
+    """Whether an entry is there that it has not read, be it of an open transaction."""
+    cursor = subscription.cursor
+    ledgers = cursor.ledger.ledgers
+    return subscription._reads.compacted is None and ledgers.has_entry(ledgers.normalize(cursor.read_position))
