@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 from tests.fuzz import test_dispatch_bugs as dispatch
 from tests.fuzz import test_managed_ledger_bugs as ledgers
-from tests.simulate.planted import at_once, of_transactions, plain
+from tests.simulate.planted import at_once, of_operation, of_transactions, plain
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -96,4 +96,10 @@ PLANTED = (
     _race(of_transactions.an_open_transaction_is_lost_from_the_log),
     _race(of_transactions.ids_of_transactions_begin_anew_after_a_crash),
     _race(of_transactions.late_messages_of_an_ended_transaction_are_taken),
+    _plain(of_operation.a_failed_read_is_not_tried_again),
+    _race(of_operation.a_topic_that_cannot_be_loaded_stays_half_open),
+    _plain(of_operation.nobody_says_why_something_waits),
+    _plain(of_operation.something_waits_where_nothing_does),
+    _plain(of_operation.a_topic_counts_runs_and_not_messages),
+    _plain(of_operation.memory_of_documents_is_not_given_back),
 )

@@ -76,7 +76,7 @@ class Producer:
         self.is_waiting = False
         """Its client was told that it has to wait for exclusive access."""
         self.refusal: BrokerError | None = None
-        """Why it does not get the exclusive access that it waited for or claimed."""
+        """Why it does not get the exclusive access that it waited for or claimed, or who took it away."""
         self.counters = ProducerCounters()
         self.schema_version = b""
         """Of its messages, as its client is told; empty without a schema."""

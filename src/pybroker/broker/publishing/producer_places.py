@@ -226,12 +226,10 @@ class ProducerPlaces:
         if self.attached.get(producer.name) is producer:
             del self.attached[producer.name]
             producer.is_closed = True
-            self._note(
-                producer,
-                ProducerFenced(
-                    f"producer {successor.name} from {successor.peer.address} took the topic over (ExclusiveWithFencing)"
-                ),
+            producer.refusal = ProducerFenced(
+                f"producer {successor.name} from {successor.peer.address} took the topic over (ExclusiveWithFencing)"
             )
+            self._note(producer, producer.refusal)
             producer.peer.producer_fenced(producer.producer_id)
         else:
             self._refuse(producer, ProducerFenced("Fenced out"))

@@ -181,6 +181,10 @@ class TopicBase(ABC):
 
     def publish(self, producer: Producer, run: SendRun) -> None:
         """Take a run of messages; the producer's peer is answered for each, now or later."""
+        if producer.is_closed and producer.refusal is not None:
+            # Fenced out while this waited here, which its client does not know: dropped, it would never be answered.
+            self._refuse(producer, run, producer.refusal)
+            return
         if self.shared.is_fenced or producer.is_closed or self.is_silent:
             # Not refused: at an error C++ clients drop their connection, and Go clients what they cannot send any more.
             producer.peer.sends_dropped(run, PersistenceError(f"producer {producer.name} is being closed"))

@@ -1,0 +1,59 @@
+"""Planted bugs in what operators rely on: disks that fail for a while, numbers, reasons, memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.explain import subscription as explain
+from pybroker.broker.lifecycle import topic_loading
+from pybroker.broker.topic.topic import Topic
+from pybroker.dispatch.gates import Gate
+from pybroker.errors import StoreError
+from pybroker.managed_ledger.managed_ledger import ManagedLedger
+from pybroker.memory import Holding
+from pybroker.storage.ledger_store import AppendRun
+
+
+def a_failed_read_is_not_tried_again(patch: pytest.MonkeyPatch) -> None:
+    def failed(self: Subscription, error: StoreError, *, is_lasting: bool) -> None:
+        self._read_failures += 1
+        self._stopped_at(Gate.READ_FAILED)
+
+    patch.setattr(Subscription, "_read_failed", failed)
+
+
+def a_topic_that_cannot_be_loaded_stays_half_open(patch: pytest.MonkeyPatch) -> None:
+    async def leave_it(ledger: ManagedLedger | None) -> None:
+        """It stays open."""
+
+    patch.setattr(topic_loading, "_close", leave_it)
+
+
+def nobody_says_why_something_waits(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(explain, "CODES", {})
+
+
+def something_waits_where_nothing_does(patch: pytest.MonkeyPatch) -> None:
+    waiting_entries = explain.waiting_entries
+    patch.setattr(explain, "waiting_entries", lambda subscription: waiting_entries(subscription) + 1)
+
+
+def a_topic_counts_runs_and_not_messages(patch: pytest.MonkeyPatch) -> None:
+    entries_added = Topic.entries_added
+
+    def once(self: Topic, runs: list[AppendRun]) -> None:
+        before = self.counters.messages_in
+        entries_added(self, runs)
+        self.counters.messages_in = min(self.counters.messages_in, before + len(runs))
+
+    patch.setattr(Topic, "entries_added", once)
+
+
+def memory_of_documents_is_not_given_back(patch: pytest.MonkeyPatch) -> None:
+    def keep(self: Holding, *_: Any) -> None:
+        """Nothing is given back."""
+
+    patch.setattr(Holding, "close", keep)
