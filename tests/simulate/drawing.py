@@ -62,6 +62,8 @@ class _Drawing:
             actors.append(ActorScript("nature", NATURE, self._faults()))
         if self.has_transactions:
             actors += self._of_transactions()
+        if self.more.random() < 0.08:
+            actors += self._not_stored()
         if self.more.random() < 0.06:
             facts = {"topic": self._some_topic(), "count": 1}
             actors.append(ActorScript("expirer", ADMIN, (Step("wait", {"s": 0.5}), Step("ttl", facts))))
@@ -201,6 +203,28 @@ class _Drawing:
         if chance.random() < 0.1:
             facts["priority"] = chance.randint(1, 2)
         return Step("subscribe", facts)
+
+    def _not_stored(self) -> list[ActorScript]:
+        """Who publishes to a non-persistent topic, and who consumes from it."""
+        chance = self.more
+        sending = [Step("open_producer", {"slot": "p", "topic": "np0"})]
+        for _ in range(chance.randint(3, 8)):
+            facts = {"slot": "p", "count": chance.choice((1, 3, 10)), "keys": chance.choice((0, 1, 3))}
+            wait = Step("wait", {"s": chance.choice((0, 0.001, 0.1, 1))})
+            sending.append(chance.choice((Step("send", facts), Step("send", facts | {"count": 1, "batch": 3}), wait)))
+        if chance.random() < 0.3:
+            sending.insert(chance.randrange(len(sending)), Step("cut", {"silently": chance.random() < 0.2}))
+        actors = [ActorScript("np_producer", CLIENT, tuple(sending))]
+        kind = chance.choice(KINDS)
+        for index in range(chance.randint(1, 2)):
+            facts = {"slot": "c", "topic": "np0", "subscription": "s0", "kind": kind, "earliest": False}
+            steps = [Step("subscribe", facts)]
+            for _ in range(chance.randint(2, 6)):
+                take = Step("take", {"slot": "c", "count": chance.choice((1, 5, 50))})
+                ack = Step("ack", {"slot": "c", "how": "each", "receipt": chance.random() < 0.5})
+                steps.append(chance.choice((take, take, ack, Step("nack", {"slot": "c", "how": "all"}))))
+            actors.append(ActorScript(f"np_consumer{index}", CLIENT, tuple(steps)))
+        return actors
 
     def _of_transactions(self) -> list[ActorScript]:
         """Clients that consume, transform and produce, and perhaps an administrator who ends what is theirs."""

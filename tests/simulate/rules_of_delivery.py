@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from tests.simulate import tape
@@ -208,6 +208,8 @@ def one_holder_of_a_key(case: Case) -> Iterator[Finding]:
     )
     for event in case.tape.of(tape.GOT, tape.ACKED, tape.NACKED, tape.DETACHED):
         facts = event.facts
+        if facts["topic"].startswith("non-persistent:"):
+            continue  # Nobody holds anything there.
         consumer = facts.get("consumer")
         attached = case.attached.get(consumer or "")
         if attached is None or attached.facts["kind"] != "Key_Shared" or attached.facts["out_of_order"]:
@@ -247,7 +249,33 @@ def _stays(case: Case, consumer: str, since: tape.Event) -> bool:
     return True
 
 
+def what_is_not_stored_comes_at_most_once(case: Case) -> Iterator[Finding]:
+    """Of a non-persistent topic each subscription gets a message as often as it was sent, or not at all, and one consumer those
+    of a producer in their order."""
+    sent: dict[str, list[int]] = defaultdict(list)
+    for event in case.tape.of(tape.SENT):
+        for value in event.facts["values"]:
+            sent[value].append(event.index)
+    got: Counter[tuple[Key, str]] = Counter()
+    last: dict[tuple[str, str], int] = {}
+    for event in case.tape.of(tape.GOT):
+        topic, consumer = event.facts["topic"], event.facts["consumer"]
+        if not topic.startswith("non-persistent:"):
+            continue
+        for value in event.facts["values"]:
+            place = ((topic, event.facts["subscription"]), value)
+            got[place] += 1
+            if got[place] > len(sent[value]):
+                yield Finding("twice", f"{consumer} got {value} of {topic}, sent {len(sent[value])} times", event.index)
+            if len(sent[value]) == 1:
+                lane = (consumer, case.sent[value].facts["session"])
+                if sent[value][0] < last.get(lane, -1):
+                    yield Finding("order", f"{consumer} got {value} of {topic} behind what was sent later", event.index)
+                last[lane] = sent[value][0]
+
+
 OF_DELIVERY = (
+    what_is_not_stored_comes_at_most_once,
     acknowledged_stays_acknowledged,
     everything_is_delivered,
     nothing_comes_early,

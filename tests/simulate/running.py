@@ -116,7 +116,7 @@ class _Running:
             (slot.topic, slot.subscription, slot.name)
             for client in self.clients
             for slot in client.slots.values()
-            if isinstance(slot, ConsumerSlot) and slot.is_open
+            if isinstance(slot, ConsumerSlot) and slot.is_open and slot.topic.startswith("persistent:")
         ]
         self.found.settled = await self._look()
         await self._let_waiters_in()

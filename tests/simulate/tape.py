@@ -15,6 +15,7 @@ UNLINKED = "unlinked"  # link, why: "cut" by the actor or by nature, "ended" by 
 SENT = "sent"  # topic, producer, session, sequence_id, values, key, chunk, deliver_at_s, size_bytes, txn
 RECEIPTED = "receipted"  # topic, producer, session, sequence_id, values, position
 DUPLICATE = "duplicate"  # as RECEIPTED: a receipt that says that it was stored before
+TAKEN = "taken"  # as RECEIPTED, of a topic that stores nothing: it has no place
 SEND_REFUSED = "send_refused"  # topic, producer, session, sequence_id, values, error
 ATTACHED = "attached"  # topic, subscription, kind, consumer, durable
 DETACHED = "detached"  # topic, subscription, consumer, why

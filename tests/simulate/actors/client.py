@@ -27,6 +27,8 @@ from pybroker.wire import pulsar_api_pb2 as pb
 SETTLE_S = 120.0
 """After so much virtual time a step waits no more for a producer or consumer to be open."""
 NAMESPACE = "public/default"
+NOT_STORED = "np"
+"""So the names of non-persistent topics begin in scripts, which say nothing else of them."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 3.0
 
 
@@ -195,6 +197,8 @@ class Client:
 
     def topic(self, name: str, salt: str = "") -> str:
         """The full name of a topic of the script; of a partitioned one, one of its partitions."""
+        if name.startswith(NOT_STORED):
+            return f"non-persistent://{NAMESPACE}/{name}"
         partitions = self._topics.get(name, {}).get("partitions", 0)
         full = f"persistent://{NAMESPACE}/{name}"
         return f"{full}-partition-{sum(map(ord, self.name + salt)) % partitions}" if partitions else full

@@ -194,6 +194,8 @@ class ProducerSlot(Slot):
             return
         outgoing = self.pending.pop(first)
         what = tape.DUPLICATE if position.ledger_id < 0 or position.entry_id < 0 else tape.RECEIPTED
+        if self.topic.startswith("non-persistent:"):
+            what = tape.TAKEN
         self.client.tape.note(self.client.name, what, position=tuple(position), **self._facts(outgoing))
         self._look_at_rest()
 
