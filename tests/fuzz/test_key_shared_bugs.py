@@ -37,10 +37,15 @@ def a_hash_that_returned_drains_on(patch: pytest.MonkeyPatch) -> None:
 
 def a_hash_that_moves_twice_counts_twice(patch: pytest.MonkeyPatch) -> None:
     def drain(
-        self: DrainingHashes, consumer: ConsumerState, sticky_hash: int, unacked_entries: int, _: int | None = None
+        self: DrainingHashes,
+        consumer: ConsumerState,
+        sticky_hash: int,
+        unacked_entries: int,
+        unacked_messages: int | None = None,
+        now_ms: int = 0,
     ) -> None:
-        _, present = self._by_hash.get(sticky_hash, (consumer, 0))
-        self._by_hash[sticky_hash] = (consumer, present + unacked_entries)
+        _, present, _ = self._by_hash.get(sticky_hash, (consumer, 0, 0))
+        self._set(sticky_hash, consumer, present + unacked_entries, now_ms)
 
     patch.setattr(DrainingHashes, "drain", drain)
 

@@ -377,13 +377,14 @@ class _Drawing:
         for _ in range(chance.randint(1, 4)):
             steps.append(Step("wait", {"s": chance.choice((0.001, 0.01, 0.05, 0.3, 2))}))
             do = chance.choices(("kill", "power_cut", "full_disk", "cut", "stall", "bad_disk"), weights)[0]
+            facts = {"while_sending": True} if weights is FULL_AND_KILLED and chance.random() < 0.7 else {}
             if do == "bad_disk":
                 of = chance.choice(("reads", "metadata"))
                 steps.append(Step(do, {"s": chance.choice((0.05, 0.5, 3)), "of": of}))
             elif do in ("full_disk", "stall"):
-                steps.append(Step(do, {"s": chance.choice((0.05, 1, 5))}))
+                steps.append(Step(do, facts | {"s": chance.choice((0.05, 1, 5))}))
             elif do == "cut":
                 steps.append(Step(do, {"which": chance.randint(0, 9), "silently": chance.random() < 0.3}))
             else:
-                steps.append(Step(do, {"down_s": chance.choice((0, 0.2, 2))}))
+                steps.append(Step(do, facts | {"down_s": chance.choice((0, 0.2, 2))}))
         return tuple(steps)

@@ -17,14 +17,15 @@ from tests.simulate.world import World
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.explain.steps import at_once
 from pybroker.broker.explain.subscription import explain_subscription
-from pybroker.model.findings import Finding
+from pybroker.broker.topic.topic import Topic
+from pybroker.model.findings import Code, Finding
 
 LOOK_S = 5.0
 """Between two looks. Longer than anything takes that is no reason to wait."""
 
 
-def findings_of(subscription: Subscription) -> list[Finding]:
-    return at_once(explain_subscription(subscription))
+def findings_of(topic: Topic, subscription: Subscription) -> list[Finding]:
+    return at_once(explain_subscription(topic, subscription))
 
 
 class Explaining:
@@ -45,25 +46,26 @@ class Explaining:
         """Compare with the look before."""
         seen: dict[tuple[str, str], tuple[Any, ...]] = {}
         for topic, subscription in self._subscriptions():
-            key = (topic, subscription.name)
+            key = (str(topic.name), subscription.name)
             seen[key] = state = _state(subscription)
             if self._before.get(key) != state or not _has_next(subscription):
                 continue
-            if not any(finding.waits for finding in findings_of(subscription)):
-                text = f"{subscription.name} of {topic} has waited for {LOOK_S:.0f} s at {subscription.cursor.read_position}"
+            findings = findings_of(topic, subscription)
+            if not any(finding.waits or finding.code is Code.TRANSACTION_OPEN for finding in findings):
+                text = f"{subscription.name} of {topic.name} has waited for {LOOK_S:.0f} s at {subscription.cursor.read_position}"
                 standstill = subscription.standstill
                 gate = None if standstill is None else standstill.gate.name
                 self._tape.note("judge", tape.BROKEN, rule="explain", text=f"{text}, and nobody says why ({gate})")
         self._before = seen
 
-    def _subscriptions(self) -> Iterator[tuple[str, Subscription]]:
+    def _subscriptions(self) -> Iterator[tuple[Topic, Subscription]]:
         world = self._world
         if not world.is_up:
             return
-        for name, topic in world.broker.loaded.persistent.items():
+        for topic in world.broker.loaded.persistent.values():
             for subscription in topic.subscriptions.values():
                 if subscription.consumers:
-                    yield name, subscription
+                    yield topic, subscription
 
 
 def _state(subscription: Subscription) -> tuple[Any, ...]:
@@ -82,4 +84,4 @@ def _has_next(subscription: Subscription) -> bool:
     """Whether an entry is there that it has not read, be it of an open transaction."""
     cursor = subscription.cursor
     ledgers = cursor.ledger.ledgers
-    return subscription._reads.compacted is None and ledgers.has_entry(ledgers.normalize(cursor.read_position))
+    return subscription.reads.compacted is None and ledgers.has_entry(ledgers.normalize(cursor.read_position))

@@ -11,6 +11,7 @@ look      once more: nobody is left, nothing waits
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +35,8 @@ SILENT_S = 200.0
 """The same where a connection was cut of which the broker learns only by its keep-alive."""
 TOLD_S = 15.0
 """Within this all that take part in a transaction know of its end, once no fault keeps them from it."""
+SENDING_S = 3.0
+"""So long nature waits for somebody to send."""
 READER_RETURN_S = 65.0
 """So long a reader's subscription waits for its reader after a seek, and a little more."""
 TURN_S = 65.0
@@ -86,6 +89,7 @@ class _Running:
         """As they are now: a partitioned topic may grow."""
         self.judge = Admin("judge", world.http, self.tape, self.topics)
         self.clients: list[Client] = []
+        self.sending = asyncio.Event()
         steps = [step for actor in script.actors for step in actor.steps]
         self._quiet_s = SILENT_S if any(step.facts.get("silently") for step in steps) else QUIET_S
         # What nobody ends times out, and everybody is told, again and again.
@@ -165,6 +169,7 @@ class _Running:
             lambda: WALL_START_MS + int(self.world.now_s * 1000),
             self.topics,
             may_ack_parts=may_ack_parts,
+            sending=self.sending,
         )
 
     async def _prepare(self) -> None:
@@ -189,6 +194,8 @@ class _Running:
             if step.do == "wait":
                 await asyncio.sleep(facts["s"])
                 continue
+            if facts.get("while_sending"):
+                await self._somebody_sends()
             self.tape.note(actor.name, tape.FAULT, how=step.do, is_begin=True)
             if step.do == "kill":
                 await self.world.kill()
@@ -215,6 +222,13 @@ class _Running:
                 await self.world.start()
             self.tape.note(actor.name, tape.FAULT, how=step.do, is_begin=False)
 
+    async def _somebody_sends(self) -> None:
+        """Until a message is on its way that is not answered, or nobody has sent one for a while."""
+        self.sending.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SENDING_S):
+                await self.sending.wait()
+
     # --- at rest -----------------------------------------------------------------------------------------------------
 
     def _all_topics(self) -> list[str]:
@@ -234,7 +248,7 @@ class _Running:
                 standstill = subscription.standstill
                 look.standstills[name, subscription.name] = "" if standstill is None else standstill.gate.name
                 look.hidden[name, subscription.name] = _hidden(subscription.cursor)
-                findings = [each.code.value for each in findings_of(subscription) if each.waits]
+                findings = [each.code.value for each in findings_of(topic, subscription) if each.waits]
                 look.explained[name, subscription.name] = findings
         return look
 

@@ -38,6 +38,7 @@ class Client:
     def __init__(
         self, name: str, connect: Callable[[], Any], tape_: Tape, chance: Random, wall_ms: Callable[[], int],
         topics: dict[str, dict[str, Any]], *, may_ack_parts: bool = True,
+        sending: asyncio.Event | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.tape = tape_
@@ -47,6 +48,8 @@ class Client:
         self._wall_ms = wall_ms
         self._topics = topics
         self._may_ack_parts = may_ack_parts
+        self.sending = sending or asyncio.Event()
+        """Set whenever something is sent; of many clients together."""
         self._links = 0
         self._ids = 0
         self.slots: dict[str, Slot] = {}

@@ -163,6 +163,7 @@ class ProducerSlot(Slot):
             send.highest_sequence_id = outgoing.sequence_id + outgoing.message_count - 1
         if outgoing.chunk_id >= 0:
             send.is_chunk = True
+        self.client.sending.set()
         link.send_entry(pb.BaseCommand(type=Type.SEND, send=send).SerializeToString(), outgoing.entry)
 
     def _facts(self, outgoing: Outgoing) -> dict[str, Any]:

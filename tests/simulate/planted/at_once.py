@@ -124,7 +124,7 @@ def a_key_goes_on_elsewhere_while_it_is_held(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DrainingHashes, "blocks", lambda self, consumer, sticky_hash: False)
     patch.setattr(DrainingHashes, "is_held_by_other", lambda self, consumer, sticky_hash: False)
     patch.setattr(DrainingHashes, "released", lambda self, consumer, sticky_hash, message_count=1: None)
-    patch.setattr(DrainingHashes, "drain", lambda self, consumer, sticky_hash, entries, messages=None: None)
+    patch.setattr(DrainingHashes, "drain", lambda self, consumer, sticky_hash, entries, messages, now_ms: None)
 
 
 def a_drained_key_tells_nobody(patch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.explain import subscription as explain
+from pybroker.broker.explain.steps import Steps
+from pybroker.broker.explain.waiting import Waiting
 from pybroker.broker.lifecycle import topic_loading
 from pybroker.broker.topic.topic import Topic
 from pybroker.dispatch.gates import Gate
@@ -33,12 +35,15 @@ def a_topic_that_cannot_be_loaded_stays_half_open(patch: pytest.MonkeyPatch) -> 
 
 
 def nobody_says_why_something_waits(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(explain, "CODES", {})
+    def nothing(subscription: Subscription, waiting: Waiting) -> Steps:
+        yield
+        return []
+
+    patch.setattr(explain, "_of_waiting", nothing)
 
 
 def something_waits_where_nothing_does(patch: pytest.MonkeyPatch) -> None:
-    waiting_entries = explain.waiting_entries
-    patch.setattr(explain, "waiting_entries", lambda subscription: waiting_entries(subscription) + 1)
+    patch.setattr(explain, "waiting_of", lambda subscription: Waiting(1, True, False, 0))
 
 
 def a_topic_counts_runs_and_not_messages(patch: pytest.MonkeyPatch) -> None:

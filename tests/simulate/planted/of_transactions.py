@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pybroker.broker.delivery.acknowledgement import Acknowledged
-from pybroker.broker.lifecycle.transaction_participants import TransactionParticipants
 from pybroker.broker.transactions import recovery
 from pybroker.broker.transactions.subscription_transactions import SubscriptionTransactions
 from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan
-from pybroker.errors import BrokerError
 from pybroker.managed_ledger.held_acks import Groups, HeldAcks, Parts
 from pybroker.managed_ledger.visibility import Visibility
 from pybroker.model.position import Position
@@ -108,20 +106,6 @@ def the_last_that_takes_part_is_not_told(patch: pytest.MonkeyPatch) -> None:
 
 def time_never_ends_a_transaction(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Coordinator, "_time_out_at", lambda self, transaction, due_ms: None)
-
-
-def who_cannot_be_told_counts_as_told(patch: pytest.MonkeyPatch) -> None:
-    end = TransactionParticipants.end
-
-    async def once(
-        self: TransactionParticipants, participant: Participant, txn: TxnId, action: TxnAction, low_water_mark: int
-    ) -> None:
-        try:
-            await end(self, participant, txn, action, low_water_mark)
-        except BrokerError:
-            return
-
-    patch.setattr(TransactionParticipants, "end", once)
 
 
 def an_open_transaction_is_lost_from_the_log(patch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,6 @@ import pytest
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.delivery.delayed_delivery import DelayedDelivery
 from pybroker.broker.delivery.subscription import Subscription
-from pybroker.broker.publishing.deduplication import Accepted, Deduplication
-from pybroker.broker.topic.topic_deduplication import TopicDeduplication
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.delayed import DelayedIndex
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
@@ -157,21 +155,3 @@ def messages_are_sent_with_the_payload_of_their_neighbour(patch: pytest.MonkeyPa
 
 def the_rest_of_a_batch_comes_whole_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CursorState, "ack_sets_in", lambda self, ledger_id, first_entry_id, count: None)
-
-
-def what_was_stored_behind_a_snapshot_is_sent_twice(patch: pytest.MonkeyPatch) -> None:
-    async def nothing(self: TopicDeduplication, known: Deduplication, cursor: ManagedCursor) -> int:
-        return 0
-
-    patch.setattr(TopicDeduplication, "_replay", nothing)
-
-
-def what_a_full_disk_refused_counts_as_a_duplicate(patch: pytest.MonkeyPatch) -> None:
-    failed = Deduplication.failed
-
-    def but_known(self: Deduplication, accepted: Accepted) -> None:
-        pushed = accepted.known.pushed
-        failed(self, accepted)
-        accepted.known.pushed = accepted.known.persisted = pushed
-
-    patch.setattr(Deduplication, "failed", but_known)
