@@ -1,5 +1,6 @@
 """What consumers meet when stored entries are damaged, with autoSkipNonRecoverableData and without."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,12 @@ def test_without_auto_skip_the_consumer_stays_in_front_of_the_damage_until_it_is
         assert client.subscribe(TOPIC)["type"] == "SUCCESS"
         assert receive(client, 4) == ["m0", "m1", "m2", "m3"]
         assert client.replies() == []
+        explained = json.loads(stored.get(f"/admin/v2/{TOPIC.replace('://', '/')}/subscription/sub/explain"))
+        (finding,) = explained["findings"]
+        assert finding["code"] == "read-failed"
+        assert finding["evidence"]["readPosition"].endswith(":4")
+        assert finding["evidence"]["waitingEntries"] == COUNT - 4
+        assert finding["actions"][1]["path"].endswith("/subscription/sub/skip/1")
     log = stored.log.read_text()
     assert log.count("read.failed") == 1
     assert "autoSkipNonRecoverableData=true" in log

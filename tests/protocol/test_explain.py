@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
-from tests.support.memory_broker import memory_broker
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker
 from tests.support.recording_peer import RecordingPeer
+
+from pybroker.broker.explain import stops
+from pybroker.broker.explain.steps import LISTED, PIECE, Steps
+from pybroker.broker.explain.subscription import explain_subscription
+from pybroker.broker.topic.topic import Topic
+from pybroker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.managed_ledger.managed_cursor import ManagedCursor
+from pybroker.model.events import SendRun
+from pybroker.model.findings import Code, Finding
+from pybroker.model.position import Position
+from pybroker.wire import pulsar_api_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
 AT = "/persistent/public/default/t"
@@ -41,3 +57,236 @@ async def test_what_does_not_exist_is_answered_404() -> None:
         assert (await broker.rest("GET", f"{AT}/subscription/s/explain")).status == 404
         await broker.topic(TOPIC)
         assert (await broker.rest("GET", f"{AT}/subscription/s/explain")).status == 404
+
+
+async def explained(broker: MemoryBroker, query: str = "") -> dict[str, Any]:
+    answer = await broker.rest("GET", f"{AT}/subscription/s/explain{query}")
+    assert answer.status == 200, answer
+    return dict(answer.json)
+
+
+async def codes(broker: MemoryBroker, query: str = "") -> list[str]:
+    return [each["code"] for each in (await explained(broker, query))["findings"]]
+
+
+async def publish_chunk(broker: MemoryBroker, topic: Topic, chunk_id: int, chunk_count: int) -> Position:
+    peer = RecordingPeer()
+    producer = broker.producer(topic, peer, "chunked")
+    meta = pb.MessageMetadata(
+        producer_name="chunked",
+        sequence_id=0,
+        publish_time=broker.clock.now_ms,
+        uuid="large-0",
+        chunk_id=chunk_id,
+        num_chunks_from_msg=chunk_count,
+        total_chunk_msg_size=3,
+    ).SerializeToString()
+    run = SendRun(1)
+    run.sequence_ids.append(0)
+    run.highest_sequence_ids.append(0)
+    run.message_counts.append(1)
+    run.payloads.append(len(meta).to_bytes(4, "big") + meta + b"x")
+    run.size_bytes = len(run.payloads[0])
+    run.chunk_count = 1
+    topic.publish(producer, run)
+    await producer.drained()
+    producer.detach()
+    return peer.receipts[0]
+
+
+@pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
+async def test_chunks_that_were_never_published_are_found(kind: str) -> None:
+    async with memory_broker() as broker:
+        topic = await broker.topic(TOPIC)
+        peer = RecordingPeer()
+        consumer = await broker.consumer(topic, "s", peer, kind)
+        first = await publish_chunk(broker, topic, 0, 3)
+        await broker.until(lambda: len(peer.delivered) == 1)
+        (finding,) = (await explained(broker))["findings"]
+        assert (finding["code"], finding["waits"]) == ("chunks-missing", False)
+        assert finding["sentence"].startswith("Consumer c has 1 of the 3 chunks of message large-0")
+        (message,) = finding["evidence"]["messages"]
+        assert (message["consumer"]["name"], message["messageIds"]) == ("c", [str(first)])
+        others = [await publish_chunk(broker, topic, each, 3) for each in (1, 2)]
+        await broker.until(lambda: len(peer.delivered) == 3)
+        assert await codes(broker) == []
+        acknowledge(consumer, [first, *others])
+        assert await codes(broker) == []
+
+
+def have_nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ManagedCursor, "read_cached", lambda *_: None)
+
+
+async def test_who_waits_for_memory_is_found_with_who_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    have_nothing_in_memory(monkeypatch)
+    async with memory_broker() as broker:
+        topic = await broker.topic(TOPIC)
+        await topic.subscription("s", True, True, {})
+        await broker.publish(topic, 3)
+        memory = broker.service.surroundings.memory
+        others_bytes = memory.reads.most_bytes
+        memory.follow(memory.reads.count(others_bytes))
+        peer = RecordingPeer()
+        await broker.consumer(topic, "s", peer)
+        await broker.until(lambda: memory.reads.waiting > 0)
+        (finding,) = (await explained(broker))["findings"]
+        assert finding["code"] == "memory-budget"
+        assert finding["evidence"]["parts"]["reads"] >= others_bytes
+        assert finding["evidence"]["limitBytes"] == memory.budget.limit_bytes
+        assert finding["evidence"]["waitingEntries"] == 3
+        memory.follow(memory.reads.give_back(others_bytes))
+        await broker.until(lambda: len(peer.delivered) == 3)
+        assert await codes(broker) == []
+
+
+async def test_a_read_that_takes_long_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stops, "SLOW_READ_MS", 0)
+    have_nothing_in_memory(monkeypatch)
+    async with memory_broker() as broker:
+        topic = await broker.topic(TOPIC)
+        await topic.subscription("s", True, True, {})
+        positions = await broker.publish(topic, 3)
+        store = broker.service.ledgers.store
+        may_read, read = asyncio.Event(), store.read
+
+        async def slow_read(*arguments: Any) -> Any:
+            await may_read.wait()
+            return await read(*arguments)
+
+        monkeypatch.setattr(store, "read", slow_read)
+        peer = RecordingPeer()
+        await broker.consumer(topic, "s", peer)
+        subscription = topic.subscriptions["s"]
+        await broker.until(lambda: subscription.is_reading)
+        (finding,) = (await explained(broker))["findings"]
+        assert finding["code"] == "reading"
+        assert finding["evidence"] == {"readPosition": str(positions[0]), "waitingEntries": 3}
+        may_read.set()
+        await broker.until(lambda: len(peer.delivered) == 3)
+        assert await codes(broker) == []
+
+
+async def test_messages_that_nobody_may_see_wait_for_nobody() -> None:
+    """Acknowledged one by one, or held back for their time: without a consumer, too."""
+    async with memory_broker() as broker:
+        topic = await broker.topic(TOPIC)
+        consumer = await broker.consumer(topic, "s", RecordingPeer())
+        positions = await broker.publish(topic, 5)
+        await broker.until(lambda: consumer.state.unacked_messages == 5)
+        acknowledge(consumer, positions[1:])
+        consumer.detach()
+        (finding,) = (await explained(broker))["findings"]
+        assert (finding["code"], finding["evidence"]["waitingEntries"]) == ("no-consumers", 1)
+        other = await broker.consumer(topic, "s", RecordingPeer())
+        await broker.until(lambda: other.state.unacked_messages == 1)
+        acknowledge(other, positions[:1])
+        other.detach()
+        assert await codes(broker) == []
+
+
+async def test_who_asks_for_two_subjects_at_once_is_refused() -> None:
+    async with memory_broker() as broker:
+        topic = await broker.topic(TOPIC)
+        await broker.consumer(topic, "s", RecordingPeer())
+        for query in ("key=a&consumer=c", "key=a&keyBase64=YQ==", "keyBase64=%21"):
+            assert (await broker.rest("GET", f"{AT}/subscription/s/explain?{query}")).status == 412
+
+
+async def test_asking_while_everything_comes_and_goes_is_never_a_fault() -> None:
+    """Consumers of all types, unloads and deletions, and several who ask for everything meanwhile."""
+    async with memory_broker() as broker:
+        await broker.topic(TOPIC)
+        is_over = False
+        seen: Counter[int] = Counter()
+
+        async def ask(query: str) -> None:
+            while not is_over:
+                answer = await broker.rest("GET", f"{AT}{query}")
+                seen[answer.status] += 1
+                assert answer.status in {200, 404, 503}, answer
+
+        async def come_and_go() -> None:
+            kinds = ["Shared", "Key_Shared", "Exclusive", "Failover"]
+            for turn in range(40):
+                kind = kinds[turn % 4]
+                topic = await broker.topic(TOPIC)
+                subscription = await topic.subscription("s", True, True, {})
+                consumers = [
+                    broker.consumer_on(subscription, RecordingPeer(), kind, f"c{index}")
+                    for index in range(1 if kind == "Exclusive" else 3)
+                ]
+                await broker.publish(topic, 6, [f"k{index}" for index in range(6)])
+                consumers.pop().close_from_broker()
+                if turn % 5 == 4:
+                    await broker.rest("PUT", f"{AT}/unload")
+                elif turn % 7 == 6:
+                    await broker.rest("DELETE", f"{AT}?force=true")
+                for consumer in consumers:
+                    consumer.close_from_broker()
+
+        asking = [
+            asyncio.ensure_future(ask(query))
+            for query in ("/explain", "/subscription/s/explain", "/subscription/s/explain?key=k1")
+        ]
+        asking.append(asyncio.ensure_future(ask("/subscription/s/explain?consumer=c0")))
+        try:
+            await come_and_go()
+        finally:
+            is_over = True
+            await asyncio.gather(*asking)
+        assert seen[200] > 0
+
+
+def pauses_of(steps: Steps) -> tuple[int, list[Finding]]:
+    """How often a rule lets others run, and what it finds."""
+    pauses = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return pauses, done.value
+        pauses += 1
+
+
+async def test_ten_thousand_keys_that_drain_and_what_is_held_of_them_are_looked_at_in_small_pieces() -> None:
+    async with memory_broker(max_unacked_messages_per_consumer=0, max_unacked_messages_per_subscription=0) as broker:
+        topic = await broker.topic(TOPIC)
+        subscription = await topic.subscription("s", True, True, {})
+        first = broker.consumer_on(subscription, RecordingPeer(), "Key_Shared", "first")
+        first.flow(1_000_000)
+        keys = [str(number) for number in range(10_000)]
+        for _ in range(3):
+            await broker.publish(topic, 10_000, keys)
+        await broker.until(lambda: first.state.unacked_messages == 30_000)
+        for number in range(9):
+            broker.consumer_on(subscription, RecordingPeer(), "Key_Shared", f"c{number}").flow(100_000)
+        await broker.publish(topic, 10_000, keys)
+        dispatcher = subscription.dispatcher
+        assert isinstance(dispatcher, KeySharedDispatcher)
+        waiting, set_aside = dispatcher.waiting.waiting, dispatcher.set_aside
+        await broker.until(lambda: not subscription.is_queued and len({*waiting, *set_aside.hashes}) > 8_000)
+        pauses, findings = pauses_of(explain_subscription(topic, subscription))
+        assert pauses >= 8_000 // PIECE
+        assert [each.code for each in findings] == [Code.KEY_DRAINS]
+        (finding,) = (await explained(broker))["findings"]
+        assert len(finding["evidence"]["hashes"]) == LISTED
+        assert finding["evidence"]["moreHashes"] > 5_000
+        assert all(len(each["messageIds"]) >= 3 for each in finding["evidence"]["hashes"])
+        assert await codes(broker, "?consumer=first") == ["key-drains", "held-by-consumer"]
+
+
+async def test_a_thousand_consumers_without_room_are_one_finding_that_names_ten() -> None:
+    async with memory_broker() as broker:
+        topic = await broker.topic(TOPIC)
+        subscription = await topic.subscription("s", True, True, {})
+        for number in range(1000):
+            broker.consumer_on(subscription, RecordingPeer(), "Shared", f"c{number}").state.permits = 0
+        await broker.publish(topic, 1)
+        pauses, findings = pauses_of(explain_subscription(topic, subscription))
+        assert pauses >= 1000 // PIECE
+        (finding,) = findings
+        assert finding.code is Code.NO_PERMITS
+        assert len(finding.evidence["consumers"]) == LISTED
+        assert finding.evidence["moreConsumers"] == 990
+        assert finding.sentence.startswith("1,000 consumers (c0, c1, c2 and 997 more) have no room")

@@ -144,8 +144,8 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
         "topics": ("calls", "stats", "namespaces"),
         "brokers": ("calls",),
         "transactions": ("time_text", "calls", "stats.managed_ledger_stats"),
-        "explain": ("slices", "calls"),
         "inspection": ("slices", "calls"),
+        "explain": ("slices", "calls", "inspection.asked"),
         "server": ("...",),
     },
 }

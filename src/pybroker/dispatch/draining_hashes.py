@@ -111,10 +111,6 @@ class DrainingHashes:
         held = self._by_hash.get(sticky_hash)
         return None if held is None else held[0]
 
-    def find(self, sticky_hash: int) -> DrainingHash | None:
-        """What there is to look at of this hash; None when it does not drain."""
-        return self._shown(sticky_hash) if sticky_hash in self._by_hash else None
-
     def delivered(self, consumer: ConsumerState, sticky_hash: int, message_count: int = 1) -> None:
         """`consumer` got one entry more of a hash that it may drain: a part of a message of which it has another."""
         held = self._by_hash.get(sticky_hash)

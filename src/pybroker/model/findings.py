@@ -95,7 +95,6 @@ class Code(Enum):
 
     # --- subscriptions, keys and consumers ---------------------------------------------------------------------------
 
-    SUBSCRIPTION_CLOSED = "subscription-closed", "The subscription is being closed or deleted."
     NO_CONSUMERS = "no-consumers", "Messages wait and no consumer is connected."
     READ_FAILED = "read-failed", "Stored messages cannot be read; it is tried again."
     TRANSACTION_OPEN = (
@@ -215,7 +214,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One reason, in words and with its evidence.
+    """One reason, in words and with its evidence: ids, ages, limits; what is None, or 0 of what is `more...`, is left out of it.
 
     `waits`: something that could be delivered or published is not, because of this; false for what is good to know and
     holds nothing up. `since_ms`: since 1970; None where nobody knows.
@@ -231,13 +230,24 @@ class Finding:
     def as_json(self) -> dict[str, Any]:
         return {
             **self.as_short_json(),
-            "evidence": dict(self.evidence),
+            "evidence": _told(self.evidence),
             "actions": [action.as_json() for action in self.actions],
         }
 
     def as_short_json(self) -> dict[str, Any]:
         """Without evidence and suggestions: for lists of much."""
         return {"code": self.code.value, "waits": self.waits, "sentence": self.sentence, "since": self.since_ms}
+
+
+def _told(value: Any) -> Any:
+    """Without what says nothing."""
+    if isinstance(value, Mapping):
+        return {
+            name: _told(each)
+            for name, each in value.items()
+            if each is not None and not (each == 0 and name.startswith("more"))
+        }
+    return [_told(each) for each in value] if isinstance(value, list) else value
 
 
 _ORDER = {code: place for place, code in enumerate(Code)}

@@ -29,4 +29,5 @@ def test_every_row_says_what_the_code_says() -> None:
 def test_every_row_names_tests_that_exist() -> None:
     for code, _, tests in rows():
         named = re.findall(r"`(\w+)`", tests)
+        assert named, f"{code} names no test"
         assert set(named) <= TESTS, f"{code} names a test that does not exist"

@@ -17,9 +17,14 @@ from pybroker.admin.calls.existing import any_subscription_of, persistent
 from pybroker.admin.calls.paths import SUBSCRIPTION, TOPIC
 from pybroker.admin.calls.routing import route
 from pybroker.admin.explain.message_subject import READ_TIMEOUT_S, message_reasons, parsed_message_id
+from pybroker.admin.explain.subjects import key_subject, place_of, subscription_subject
 from pybroker.admin.explain.topic_at_hand import topic_at_hand
+from pybroker.admin.inspection.asked import key_of
 from pybroker.admin.slices import SLICE_MS
 from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.explain.non_persistent import explain_non_persistent
+from pybroker.broker.explain.one_consumer import consumer_subject, consumers_named, explain_consumer
+from pybroker.broker.explain.one_key import explain_key
 from pybroker.broker.explain.producers import explain_producer, producer_subject
 from pybroker.broker.explain.subscription import explain_subscription
 from pybroker.broker.explain.topics import explain_topic as explain_topic_state
@@ -47,10 +52,16 @@ def routes() -> list[Route]:
 
 
 async def explain_one(call: Call) -> Response:
-    """Why messages of a subscription wait; an empty list of findings where all is well."""
+    """Why messages of a subscription wait; an empty list of findings where all is well.
+
+    With `key` (or `keyBase64`) what holds messages of that key up, with `consumer` what keeps them from that consumer, with
+    `messageId` what became of that message.
+    """
     name = call.name("subscription")
     call.require_consume(call.topic_name(), name)
-    message_id = call.query("messageId")
+    message_id, key, consumer = call.query("messageId"), key_of(call), call.query("consumer")
+    if sum(each is not None for each in (message_id, key, consumer)) > 1:
+        raise AdminError(412, "Several of key, messageId and consumer were given: ask about one of them")
     topic = await topic_at_hand(call)
     if isinstance(topic, list):
         return unloaded(call, {"kind": "subscription"} if message_id is None else _message_subject(message_id), topic)
@@ -58,8 +69,20 @@ async def explain_one(call: Call) -> Response:
     if message_id is not None:
         findings = await _of_message(call, topic, subscription, message_id)
         return answer(topic, name, _message_subject(message_id), findings)
-    findings = await _findings(topic, subscription)
-    return answer(topic, name, subscription_subject(subscription), findings)
+    if key is None and consumer is None:
+        findings = await _findings(topic, subscription)
+        return answer(topic, name, subscription_subject(subscription), findings)
+    if not isinstance(topic, Topic) or not isinstance(subscription, Subscription):
+        raise AdminError(405, f"Topic {topic.name} is not persistent: it keeps no messages that could wait")
+    clock = call.surroundings.clock
+    if key is not None:
+        at = place_of(subscription, key)
+        findings = await made(explain_key(topic, subscription, None if at is None else at.sticky_hash), clock)
+        return answer(topic, name, key_subject(key, at), findings)
+    assert consumer is not None
+    findings = await made(explain_consumer(topic, subscription, consumer), clock)
+    consumers = consumers_named(subscription, consumer)
+    return answer(topic, name, consumer_subject(subscription, consumer), findings, consumers=consumers)
 
 
 async def _of_message(call: Call, topic: TopicBase, subscription: SubscriptionBase, message_id: str) -> list[Finding]:
@@ -137,19 +160,9 @@ async def explain_topic(call: Call) -> Response:
     return Response(msgspec.json.encode(document), media_type="application/json")
 
 
-def subscription_subject(subscription: SubscriptionBase) -> dict[str, Any]:
-    return {
-        "kind": "subscription",
-        "type": subscription.type_name,
-        "consumers": len(subscription.consumers),
-        "backlogEntries": subscription.backlog_entries,
-    }
-
-
 async def _findings(topic: TopicBase, subscription: SubscriptionBase) -> list[Finding]:
-    """Of those that keep no messages nothing waits."""
     if not isinstance(topic, Topic) or not isinstance(subscription, Subscription):
-        return []
+        return explain_non_persistent(subscription)
     return await made(explain_subscription(topic, subscription), topic.surroundings.clock)
 
 
@@ -167,13 +180,16 @@ async def made(steps: Steps, clock: Clock) -> list[Finding]:
             ends_ms = clock.monotonic_ms() + SLICE_MS
 
 
-def answer(topic: TopicBase, subscription: str, subject: dict[str, Any], findings: list[Finding]) -> Response:
-    """What all subjects within a subscription are answered as."""
+def answer(
+    topic: TopicBase, subscription: str, subject: dict[str, Any], findings: list[Finding], **more: object
+) -> Response:
+    """What all subjects within a subscription are answered as; `more` is of one kind of them alone."""
     document = {
         "topic": str(topic.name),
         "subscription": subscription,
         "subject": subject,
         "waiting": is_waiting(findings),
         "findings": [finding.as_json() for finding in findings],
+        **more,
     }
     return Response(msgspec.json.encode(document), media_type="application/json")

@@ -76,16 +76,27 @@ def disconnect(consumer: Consumer) -> Action:
         "POST",
         f"{subscription_path(subscription)}/consumer/{quote(consumer.name, safe='')}/disconnect"
         f"?consumerId={consumer.consumer_id}",
-        command=f"pybroker disconnect {_words(subscription)} {shell(consumer.name)}",
+        command=f"pybroker disconnect {_words(subscription)} --consumer {shell(consumer.name)}"
+        f" --consumer-id {consumer.consumer_id}",
     )
 
 
 def show_draining_hashes(subscription: SubscriptionBase) -> Action:
-    return Action("List all hashes that drain", "GET", subscription_path(subscription) + "/drainingHashes")
+    return Action(
+        "List all hashes that drain",
+        "GET",
+        subscription_path(subscription) + "/drainingHashes",
+        command=f"pybroker draining {_words(subscription)}",
+    )
 
 
 def show_waiting(subscription: SubscriptionBase) -> Action:
-    return Action("List the keys that fill the look-ahead", "GET", subscription_path(subscription) + "/waiting")
+    return Action(
+        "List the keys that fill the look-ahead",
+        "GET",
+        subscription_path(subscription) + "/waiting",
+        command=f"pybroker waiting {_words(subscription)}",
+    )
 
 
 def show_delayed(subscription: SubscriptionBase) -> Action:

@@ -135,11 +135,12 @@ def _of_draining(
 def _drain(
     dispatcher: KeySharedDispatcher, sticky_hash: int, holder: ConsumerState, ids: list[Position]
 ) -> dict[str, Any]:
-    owner, draining = dispatcher.owners.selector.owner(sticky_hash), dispatcher.draining.find(sticky_hash)
+    owner, draining = dispatcher.owners.selector.owner(sticky_hash), dispatcher.draining.of(sticky_hash)
     return {
         "from": reference(consumer_of(holder)),
         "to": None if owner is None else reference(consumer_of(owner)),
         "unackedMessages": 0 if draining is None else draining.unacked_messages,
+        "drainsSince": None if draining is None else draining.since_ms or None,
         "blockedAttempts": 0 if draining is None else draining.blocked_attempts,
         "messageIds": [str(position) for position in ids],
     }

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 SLOW_READ_MS = 1000
 """A read that takes so long is worth a word."""
 STOP_ALL = {
-    Code.SUBSCRIPTION_CLOSED,
     Code.READ_FAILED,
     Code.UNACKED_LIMIT_BROKER,
     Code.UNACKED_LIMIT_SUBSCRIPTION,
@@ -40,8 +39,6 @@ def what_stops_all(subscription: Subscription, waiting: Waiting) -> list[Finding
     since_ms = None if standstill is None else wall_ms(standstill.since_ms, clock)
     dispatcher = subscription.dispatcher
     limit = subscription.commons.broker_unacked_limit
-    if subscription.is_closed:
-        found.append(Finding(Code.SUBSCRIPTION_CLOSED, "The subscription is being closed or deleted."))
     if subscription.failed_reads.reason:
         found.append(_read_failed(subscription, waiting, since_ms if gate is Gate.READ_FAILED else None))
     if limit is not None and limit.is_stopped(subscription):

@@ -1,0 +1,44 @@
+"""What is asked about, as it stands now: shown beside the findings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pybroker.admin.inspection.asked import consumer_json, key_json
+from pybroker.broker.inspection.hashes import HashOfKey, hash_of_key, look_up
+from pybroker.dispatch.key_shared import KeySharedDispatcher
+
+if TYPE_CHECKING:
+    from pybroker.broker.delivery.subscription import Subscription
+    from pybroker.broker.delivery.subscription_base import SubscriptionBase
+
+
+def subscription_subject(subscription: SubscriptionBase) -> dict[str, Any]:
+    return {
+        "kind": "subscription",
+        "type": subscription.type_name,
+        "consumers": len(subscription.consumers),
+        "backlogEntries": subscription.backlog_entries,
+    }
+
+
+def place_of(subscription: Subscription, key: bytes) -> HashOfKey | None:
+    """Where messages of that key go; None where the type looks at no keys, or nobody is connected."""
+    dispatcher = subscription.dispatcher
+    if not isinstance(dispatcher, KeySharedDispatcher) or not subscription.consumers:
+        return None
+    return look_up(dispatcher, hash_of_key(dispatcher, key))
+
+
+def key_subject(key: bytes, at: HashOfKey | None) -> dict[str, Any]:
+    if at is None:
+        return {"kind": "key", **key_json(key), "hash": None}
+    return {
+        "kind": "key",
+        **key_json(key),
+        "hash": at.sticky_hash,
+        "range": at.range,
+        "consumer": consumer_json(at.owner),
+        "state": at.state,
+        "waitingEntries": at.listed,
+    }
