@@ -31,7 +31,7 @@ from pybroker.client import OutgoingMessage, PulsarClient, Transaction, connect
 WORKERS = 16
 SIZES = (1, 10, 100)
 PAYLOAD = b"x" * 100
-LEAD_IN_S = 1.0
+LEAD_IN_S = 0.5
 REFERENCE_SETTINGS = {"transactionCoordinatorEnabled": "true"}
 OPEN_TIMEOUT_S = 3600.0
 AHEAD_MESSAGES = 3000

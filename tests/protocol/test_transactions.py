@@ -8,17 +8,19 @@ import pytest
 from tests.support.async_client import AsyncClient, binary_port
 from tests.support.memory_broker import MemoryBroker, memory_broker
 
-from pybroker.errors import PersistenceError, TopicNotFound
+from pybroker.errors import PersistenceError, StoreError, TopicNotFound
 from pybroker.model.names import TopicName
 from pybroker.model.system_topics import SYSTEM_NAMESPACE
 from pybroker.model.transactions import TxnAction, TxnId
 from pybroker.transactions.coordinators import DEFAULT_COORDINATORS
 from pybroker.transactions.endings import Participant
+from pybroker.transactions.records import Kind, Record
 from pybroker.wire import pulsar_api_pb2 as pb
 
 B = pb.BaseCommand
 ASSIGN = "persistent://pulsar/system/transaction_coordinator_assign"
 TOPIC = "persistent://public/default/t"
+COMMIT = TxnAction.COMMIT
 
 
 class Told:
@@ -177,6 +179,33 @@ async def test_an_end_goes_on_when_the_client_is_gone(broker: MemoryBroker, clie
     coordinator = broker.service.transactions.find(0)
     await broker.until(lambda: coordinator.state.find(txn.least) is None)
     assert told.of(txn) == [(Participant(TOPIC), TxnAction.COMMIT)]
+
+
+async def test_an_end_is_answered_when_all_know_it_though_the_record_that_forgets_it_is_lost(
+    broker: MemoryBroker, client: AsyncClient, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    txn = await opened(client)
+    await ask(client, B.ADD_PARTITION_TO_TXN, **ids(txn), partitions=[TOPIC])
+    coordinator = broker.service.transactions.find(0)
+    log = coordinator.log
+    assert log is not None
+    append, lost = log.append, []
+
+    def loses(record: Record) -> asyncio.Future[None]:
+        if record.kind is not Kind.COMMITTED:
+            return append(record)
+        lost.append(record)
+        return asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(log, "append", loses)
+    assert "error" not in await end(client, txn, COMMIT)
+    assert len(lost) == 1
+    assert coordinator.counters.committed == 0
+    coordinator._log_failed(StoreError("a planned failure"))
+    await coordinator.ready()
+    await broker.until(lambda: coordinator.counters.committed == 1)
+    assert told.of(txn) == [(Participant(TOPIC), COMMIT)] * 2
+    assert (await end(client, txn, COMMIT))["error"] == "TransactionNotFound"
 
 
 async def test_a_topic_that_cannot_be_told_is_told_again_and_delays_no_other(client: AsyncClient, told: Told) -> None:

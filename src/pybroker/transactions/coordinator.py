@@ -411,22 +411,24 @@ class Coordinator:
         except ServiceNotReady:
             return  # it is read anew, and told again
         durable.add_done_callback(lambda done: self._is_ended(transaction, ending.action, done))
+        # How it ends was durable before anybody was told, and all know it durably: should this record be lost, they are told once
+        # more. So nobody waits for it.
+        ended = self._ended.pop(transaction.id.least, None)
+        if ended is not None and not ended.done():
+            ended.set_result(None)
         self._timeouts.tidy(len(self.state), lambda least: self.state.find(least) is not None)
         for each in self._commons.coordinators.values():
             each.let_in()  # memory is shared by all
 
     def _is_ended(self, transaction: Transaction, action: TxnAction, durable: asyncio.Future[None]) -> None:
         if durable.cancelled() or durable.exception() is not None:
-            return  # who waits was told that the log failed
+            return  # it is read anew, and told again
         counters = self.counters
         if action is TxnAction.COMMIT:
             counters.committed += 1
         else:
             counters.aborted += 1
         counters.took_ms.add(max(0, self._surroundings.clock.wall_ms() - transaction.opened_ms))
-        ended = self._ended.pop(transaction.id.least, None)
-        if ended is not None and not ended.done():
-            ended.set_result(None)
 
     # --- sinks ---------------------------------------------------------------------------------------------------------
 
