@@ -508,3 +508,23 @@ async def test_what_one_transaction_leaves_of_a_batch_comes_when_the_other_one_t
     await subscription.end_transaction(txn(2), ABORT, 0)
     await quiet(broker, topic)
     assert second.delivered == [batch]
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Failover"])
+async def test_an_abort_of_thousands_sends_an_ordered_consumer_everything_again_once(
+    broker: MemoryBroker, kind: str
+) -> None:
+    count = 2 * SLICE_ENTRIES + 10
+    topic, peer = await broker.topic(TOPIC), RecordingPeer()
+    sent = await send(broker, topic, None, count)
+    consumer = await broker.consumer(topic, "s", peer, kind)
+    consumer.flow(3 * count)
+    await broker.until(lambda: len(peer.delivered) == count)
+    ack = Ack(consumer.consumer_id)
+    ack.txn = txn(1)
+    ack.groups.append((sent[0].ledger_id, [each.entry_id for each in sent]))
+    consumer.subscription.acknowledge(consumer, ack)
+    await topic.subscriptions["s"].end_transaction(txn(1), ABORT, 0)
+    await broker.until(lambda: len(peer.delivered) >= 2 * count)
+    await quiet(broker, topic)
+    assert peer.delivered[count:] == sent

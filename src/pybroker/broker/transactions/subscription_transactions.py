@@ -19,6 +19,7 @@ from pybroker.broker.delivery.acknowledgement import Acknowledged, PartOfBatch, 
 from pybroker.broker.delivery.stages import Stage
 from pybroker.broker.transactions.entries_aside import EntriesAside
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan, Redelivery
+from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
 from pybroker.errors import (
     BrokerError,
     NotAllowedError,
@@ -248,25 +249,28 @@ class SubscriptionTransactions(Stage):
 
     def _sent_again(self, hold: Hold) -> Iterator[int]:
         """Do it, pausing after so many entries. Whoever became the dispatcher meanwhile reads them by himself."""
-        state = self._cursor.state
+        state, dispatcher = self._cursor.state, self._dispatcher()
         for of, plan, key_hashes in list(self._aside.take(hold)):
-            if of is self._dispatcher():
+            if of is dispatcher:
                 of.put_back(plan, key_hashes)
+        if not isinstance(dispatcher, MultiConsumerDispatcher):
+            if dispatcher is not None:  # it goes back once: everything comes again in its order, whatever is named
+                self._apply(dispatcher.take_back(()))
+            return
         groups = [(ledger_id, list(bitmap - state.deleted_in(ledger_id))) for ledger_id, bitmap in hold.entries.items()]
         groups += [(each.ledger_id, [each.entry_id]) for each in hold.parts if not state.is_deleted(*each)]
         count = 0
-        for ledger_id, entry_ids in groups or [(0, [])]:
-            for start in range(0, max(1, len(entry_ids)), SLICE_ENTRIES):
+        for ledger_id, entry_ids in groups:
+            for start in range(0, len(entry_ids), SLICE_ENTRIES):
                 part = entry_ids[start : start + SLICE_ENTRIES]
                 if count >= SLICE_ENTRIES:
                     yield count
                     count = 0
                     # In the meantime others may have acknowledged some.
                     part = [entry_id for entry_id in part if not state.is_deleted(ledger_id, entry_id)]
-                dispatcher = self._dispatcher()
-                if dispatcher is not None:
+                if isinstance(dispatcher := self._dispatcher(), MultiConsumerDispatcher):
                     self._apply(dispatcher.take_back([(ledger_id, part)]))
-                count += max(1, len(part))
+                count += len(part)
 
     async def _forgotten_by_dispatcher(self, hold: Hold) -> None:
         """A dispatcher is told in slices of what it has delivered and a commit acknowledges: it is held until then, so nobody
