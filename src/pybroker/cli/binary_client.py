@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 from pybroker.cli.admin_rest import AdminRest, lookup_path
-from pybroker.cli.endings import CommandFailed, Interrupted, WrongUsage
+from pybroker.cli.endings import CommandFailed, Interrupted
 from pybroker.cli.which_broker import Where
 from pybroker.client.access import Access, AccessRefused
 from pybroker.client.failures import ClientError, ConnectionLost
@@ -34,7 +34,7 @@ def binary_access(where: Where, topic: TopicName) -> Access:
     secure, plain = found.get("brokerUrlTls"), found.get("brokerUrl")
     url = (secure or plain) if admin_url.startswith("https") else (plain or secure)
     if not url:
-        raise WrongUsage(
+        raise CommandFailed(
             "the broker does not say where its binary protocol is served: give --service-url pulsar://HOST:PORT"
         )
     return replace(access, service_url=url)

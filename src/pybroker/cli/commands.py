@@ -20,6 +20,8 @@ class Command:
     help: str
     own_arguments: int = sys.maxsize
     """How many arguments its parser sees; what follows is left in `options.rest`."""
+    has_traces: bool = False
+    """Whether a bug is told with its trace: whoever runs a broker or a pipeline has a log for it."""
 
     def load(self) -> ModuleType:
         return import_module(f"pybroker.cli.{self.module}")
@@ -44,10 +46,12 @@ _LIST = (
     Command("consume", "consume", "receive messages, or read a topic"),
     Command("peek", "peek", "the next messages of a subscription, without taking them"),
     Command("tokens", "tokens", "make keys and tokens, and look at tokens"),
-    Command("serve", "serve", "run a broker until SIGTERM or Ctrl-C"),
-    Command("ledger", "ledger", "look at stored data while no broker runs on it"),
+    Command("serve", "serve", "run a broker until SIGTERM or Ctrl-C", has_traces=True),
+    Command("ledger", "ledger", "look at stored data while no broker runs on it", has_traces=True),
     # The options of a pipeline are known only once its libraries are there: it reads what follows its name itself.
-    Command("pipeline", "pipeline", "run over topics as a whole, such as into open tables", own_arguments=1),
+    Command(
+        "pipeline", "pipeline", "run over topics as a whole, such as into open tables", own_arguments=1, has_traces=True
+    ),
     Command("completion", "completion", "completion for bash or zsh"),
 )
 COMMANDS = {command.name: command for command in _LIST}

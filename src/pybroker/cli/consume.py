@@ -31,7 +31,8 @@ pybroker consume orders --until-end --json > orders.jsonl all that is there, wit
 pybroker consume orders --from 2026-11-23T04:00:00Z --until-end
 pybroker consume pictures -n 1 --values --no-newline > picture.png
 """
-MAX_QUEUE = 1000
+DEFAULT_QUEUE = 1000
+MAX_QUEUE = 1_000_000
 MAX_AT_ONCE = 100
 """So many messages are written before they are acknowledged together."""
 
@@ -74,7 +75,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--compacted", action="store_true", help="of each key only the last message, where the topic is compacted"
     )
     parser.add_argument(
-        "--queue", type=count, default=MAX_QUEUE, metavar="N", help=f"how many wait in the client ({MAX_QUEUE})"
+        "--queue", type=count, default=DEFAULT_QUEUE, metavar="N", help=f"how many wait in the client ({DEFAULT_QUEUE})"
     )
     add_json_option(parser, "one line of JSON for each message")
     parser.add_argument("--values", action="store_true", help="values alone, as they are, each followed by a line feed")
@@ -101,6 +102,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
+    if options.queue > MAX_QUEUE:
+        raise WrongUsage(f"--queue is at most {MAX_QUEUE:,}")
     if options.subscription is None:
         if len(options.topics) > 1:
             raise WrongUsage("one topic can be read without a subscription; for several give --subscription")

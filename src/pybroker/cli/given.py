@@ -100,7 +100,10 @@ def seconds(text: str) -> float:
 def time_ms(text: str) -> int:
     """A moment: `2026-11-23T04:00:00Z` (without a zone: UTC), or milliseconds since 1970."""
     try:
-        return quantities.time_ms(text[:60])
+        moment_ms = quantities.time_ms(text[:60])
+        if 0 <= moment_ms <= MAX_NUMBER:
+            return moment_ms
+        raise ValueError(text)
     except (ValueError, OverflowError):
         raise ArgumentTypeError(
             f"{_shown(text)} is no time: give 2026-11-23T04:00:00Z, or milliseconds since 1970"

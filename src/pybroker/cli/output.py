@@ -37,14 +37,17 @@ class Output:
         """Columns of the terminal; None where there is none, and nothing is cut."""
         self._stream = stream
         self._has_colours = has_colours
+        # Where only ASCII can be written, JSON has its own escapes; those of the stream would be no JSON.
+        encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("_", "-")
+        self._is_ascii = encoding not in {"utf-8", "utf8"}
 
     def document(self, document: object) -> None:
         """JSON, as people can read it, too."""
-        self._stream.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        self._stream.write(json.dumps(document, indent=2, ensure_ascii=self._is_ascii) + "\n")
 
     def record(self, document: object) -> None:
         """JSON in one line, written out at once."""
-        self._stream.write(json.dumps(document, ensure_ascii=False) + "\n")
+        self._stream.write(json.dumps(document, ensure_ascii=self._is_ascii) + "\n")
         self._stream.flush()
 
     def line(self, text: str = "", *styles: str) -> None:

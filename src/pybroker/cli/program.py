@@ -10,10 +10,11 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from pybroker import __version__
 from pybroker.cli.commands import COMMANDS, Command
-from pybroker.cli.endings import EXIT_SIGNAL, CommandFailed, Interrupted, say
+from pybroker.cli.endings import EXIT_FAILED, EXIT_SIGNAL, EXIT_USAGE, CommandFailed, Interrupted, say
 from pybroker.cli.parsing import CommandParser
 
 _EPILOG = """\
@@ -44,6 +45,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read the output has gone, as `head` does. What Python would still write at its end goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_SIGNAL + signal.SIGPIPE
+    except UnicodeEncodeError:
+        say("an argument is no text in UTF-8")
+        return EXIT_USAGE
+    except Exception as error:
+        if command is None or command.has_traces or os.environ.get("PYBROKER_DEBUG"):
+            raise
+        say(f"{_place(error)}: this should not have happened; PYBROKER_DEBUG=1 shows the trace")
+        return EXIT_FAILED
+
+
+def _place(error: Exception) -> str:
+    """What went wrong, and where; not in its own words, which may have anything in them."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = "" if trace is None else f" in {Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno}"
+    return f"{type(error).__name__}{where}"
 
 
 def run_command(command: Command, arguments: list[str]) -> int:

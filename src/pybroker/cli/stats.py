@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pybroker.cli.admin_rest import AdminRest
-from pybroker.cli.endings import EXIT_OK
+from pybroker.cli.endings import EXIT_OK, CommandFailed, say
 from pybroker.cli.given import seconds, topic
 from pybroker.cli.output import BOLD, YELLOW, Output, add_json_option, output_of
 from pybroker.cli.parsing import described
@@ -56,12 +56,20 @@ def run(options: argparse.Namespace) -> int:
     with AdminRest(broker_of(options)) as rest:
         partitioned = {name: rest.partitions(name) != [name] for name in options.topics}
         rates = RatesBetween()
+        has_looked = False
         while True:
-            stats = {name: stats_of(rest, name, is_partitioned=partitioned[name]) for name in options.topics}
-            rates.look(stats, time.monotonic())
-            _show(output, stats, is_once=options.once)
+            try:
+                stats = {name: stats_of(rest, name, is_partitioned=partitioned[name]) for name in options.topics}
+            except CommandFailed as error:
+                if not has_looked:
+                    raise
+                say(str(error))  # a broker that restarts: who watches wants to see it come back
+            else:
+                rates.look(stats, time.monotonic())
+                _show(output, stats, is_once=options.once)
             if options.once:
                 return EXIT_OK
+            has_looked = True
             time.sleep(interval_s)
 
 

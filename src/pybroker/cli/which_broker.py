@@ -97,6 +97,8 @@ def add_broker_options(parser: argparse.ArgumentParser, *, is_binary: bool = Fal
 def broker_of(options: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Where:
     """Raises WrongUsage."""
     environment = os.environ if environment is None else environment
+    if options.timeout <= 0:
+        raise WrongUsage("--timeout must be longer than nothing")
     given = {key: value for key in _OF_OPTIONS if (value := getattr(options, key, None)) is not None}
     values, source = _source(options.profile, given, environment)
     if any(key in given for key in _CREDENTIALS):  # who one is, is said as a whole

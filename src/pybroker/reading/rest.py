@@ -28,6 +28,8 @@ FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
 MAX_ANSWER_BYTES = 256 << 20
 """Of a document; more is no broker of ours."""
+MAX_REDIRECTS = 5
+_REDIRECTS = frozenset({301, 302, 307, 308})
 _SHOWN_CHARACTERS = 300
 
 
@@ -115,18 +117,48 @@ class RestClient:
             connection.close()
 
     def _request(self, method: str, path: str, body: bytes | None) -> http.client.HTTPResponse:
-        connection = self._connection
+        target = self._prefix + path
+        for _ in range(MAX_REDIRECTS):
+            connection = self._connection
+            try:
+                if connection is None:
+                    connection = self._connection = self._connect()
+                connection.request(method, target, body, self._headers(body))
+                response = connection.getresponse()
+            except BaseException:
+                self.close()
+                raise
+            if response.status >= http.client.BAD_REQUEST:
+                raise self._refusal(method, path, response)
+            if response.status not in _REDIRECTS:
+                return response
+            target = self._redirected(method, path, response)
+        raise Refused(
+            f"{method} {path.partition('?')[0]}: redirected {MAX_REDIRECTS} times", 508, "redirected too often"
+        )
+
+    def _redirected(self, method: str, path: str, response: http.client.HTTPResponse) -> str:
+        """Turn to the broker that serves it, as one of several says, and tell what to ask there. It has done nothing itself."""
+        location = response.getheader("location") or ""
+        status = response.status
+        response.close()
+        self.close()
         try:
-            if connection is None:
-                connection = self._connection = self._connect()
-            connection.request(method, self._prefix + path, body, self._headers(body))
-            response = connection.getresponse()
-        except BaseException:
-            self.close()
-            raise
-        if response.status >= http.client.BAD_REQUEST:
-            raise self._refusal(method, path, response)
-        return response
+            parts = urlsplit(location)
+            port = parts.port
+        except ValueError:
+            parts, port = urlsplit(""), None
+        if parts.scheme not in {"http", "https"} or not parts.hostname or (self._is_secure and parts.scheme == "http"):
+            # Credentials that went over TLS so far are not sent without it.
+            reason = "it names another broker that cannot be asked: give the address of that one"
+            raise Refused(
+                f"{method} {path.partition('?')[0]}: {self.where} answered {status}: {reason}", status, reason
+            )
+        self._is_secure = parts.scheme == "https"
+        self._host = parts.hostname
+        self._port = port or (443 if self._is_secure else 80)
+        self.where = f"{parts.scheme}://{self._host}:{self._port}"
+        return parts.path + (f"?{parts.query}" if parts.query else "")
 
     def _connect(self) -> http.client.HTTPConnection:
         timeout_s = self._access.connection_timeout_s
