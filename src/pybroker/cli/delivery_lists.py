@@ -83,7 +83,9 @@ def _unacked_notes(item: Item) -> Iterator[str]:
 
 
 def _delayed_row(item: Item) -> list[Cell]:
-    return [item["messageId"], key_of(item), moment(item.get("deliverAt"))]
+    notes = ["changed by hand"] if item.get("changed") else []
+    notes += [f"cannot be read: {item['unreadable']}"] if item.get("unreadable") else []
+    return [item["messageId"], key_of(item), moment(item.get("deliverAt")), "; ".join(notes)]
 
 
 def _draining_row(item: Item) -> list[Cell]:
@@ -148,7 +150,7 @@ pybroker unacked orders billing --json --limit 100000 | jq -r '.messages[].messa
     "delayed": Listing(
         "delayed",
         "messages",
-        ("MESSAGE", "KEY", "DELIVERED AT"),
+        ("MESSAGE", "KEY", "DELIVERED AT", "NOTE"),
         _delayed_row,
         "Nothing is delayed.",
         "Messages that are kept back until their time has come.",

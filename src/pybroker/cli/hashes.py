@@ -46,7 +46,7 @@ def run_hash(options: argparse.Namespace) -> int:
 
 
 def run_holes(options: argparse.Namespace) -> int:
-    return _shown(options, "ackHoles", {}, _write_holes)
+    return _shown(options, "ackHoles", {}, write_holes)
 
 
 def _shown(options: argparse.Namespace, call: str, query: dict[str, object], write: Any) -> int:
@@ -89,7 +89,7 @@ def _write_hash(output: Output, document: dict[str, Any]) -> None:
     output.lines(facts(pairs))
 
 
-def _write_holes(output: Output, document: dict[str, Any]) -> None:
+def write_holes(output: Output, document: dict[str, Any]) -> None:
     oldest = document.get("oldestUnacked") or {}
     held = document.get("held") or {}
     pairs: list[tuple[str, Cell]] = [
@@ -97,14 +97,36 @@ def _write_holes(output: Output, document: dict[str, Any]) -> None:
         ("oldest unacknowledged", oldest.get("messageId")),
         ("published", moment(oldest.get("publishTime"))),
         ("age", age(oldest.get("ageMs"))),
-        ("ledgers that are kept", held.get("ledgers")),
-        ("bytes that are kept", size(held.get("bytes"))),
-        ("because of", "; ".join(map(str, held.get("reasons", []))) or None),
+        ("it cannot be read", oldest.get("unreadable")),
+        ("ledgers that this subscription keeps", held.get("ledgers")),
+        ("with", size(held.get("bytes"))),
     ]
     output.lines(facts(pairs))
     behind = document.get("acknowledgedBehind", [])
     output.line()
     rows: list[list[Cell]] = [[each["from"], each["to"], each["entries"]] for each in behind]
     output.table(["ACKNOWLEDGED FROM", "TO", "ENTRIES"], rows, "Nothing is acknowledged behind it.")
-    if document.get("more"):
-        output.line("and more behind these")
+    _write_more(output, document.get("more"))
+    reasons = [
+        [
+            each.get("kind"),
+            each.get("name"),
+            each.get("ledgers"),
+            size(each.get("bytes")),
+            _plain(each.get("firstLedger")),
+        ]
+        for each in held.get("reasons", [])
+    ]
+    if reasons:
+        output.line()
+        output.table(["KEPT FOR", "NAME", "LEDGERS", "BYTES", "FROM LEDGER"], reasons)
+        _write_more(output, held.get("moreReasons"))
+
+
+def _plain(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _write_more(output: Output, more: object) -> None:
+    if more:
+        output.line(f"and {more} more")

@@ -7,6 +7,7 @@ import pytest
 
 from pybroker.cli.delivery_lists import LISTINGS, write_items
 from pybroker.cli.explain import write_findings
+from pybroker.cli.hashes import write_holes
 from pybroker.cli.output import Output
 from pybroker.cli.stats import RatesBetween
 from pybroker.cli.topics import ListedTopic, listed
@@ -168,7 +169,11 @@ WAITING = {
             UNACKED,
             "1:2:3    0xff  41234  c         1m 1s           2  2.0 KiB  2026-11-23T04:00:00.000Z  a=b; encrypted",
         ),
-        ("delayed", {"messageId": "1:2", "deliverAt": NOW_MS}, "1:2      -    2026-11-23T04:00:00.000Z"),
+        (
+            "delayed",
+            {"messageId": "1:2", "deliverAt": NOW_MS, "changed": True},
+            "1:2      -    2026-11-23T04:00:00.000Z  changed by hand",
+        ),
         (
             "draining",
             DRAINING,
@@ -187,3 +192,35 @@ def test_a_list_with_nothing_in_it_says_so() -> None:
     stream = io.StringIO()
     assert write_items(Output(stream), LISTINGS["unacked"], iter(())) == 0
     assert stream.getvalue() == "Nothing is unacknowledged.\n"
+
+
+def test_holes_are_shown_with_what_is_kept_and_why() -> None:
+    document = {
+        "markDeletePosition": "5:16",
+        "oldestUnacked": {"messageId": "5:17", "publishTime": NOW_MS, "ageMs": 90_500},
+        "acknowledgedBehind": [{"from": "5:18", "to": "5:40", "entries": 23}],
+        "more": 2,
+        "held": {
+            "ledgers": 1,
+            "bytes": 2048,
+            "reasons": [{"kind": "subscription", "name": "s", "ledgers": 1, "bytes": 2048, "firstLedger": 5}],
+            "moreReasons": 0,
+        },
+    }
+    stream = io.StringIO()
+    write_holes(Output(stream), document)
+    assert stream.getvalue().splitlines() == [
+        "everything is acknowledged up to      5:16",
+        "oldest unacknowledged                 5:17",
+        "published                             2026-11-23T04:00:00.000Z",
+        "age                                   1m 30s",
+        "ledgers that this subscription keeps  1",
+        "with                                  2.0 KiB",
+        "",
+        "ACKNOWLEDGED FROM  TO    ENTRIES",
+        "5:18               5:40       23",
+        "and 2 more",
+        "",
+        "KEPT FOR      NAME  LEDGERS  BYTES    FROM LEDGER",
+        "subscription  s           1  2.0 KiB  5",
+    ]
