@@ -17,7 +17,7 @@ from pybroker.cli.messages import message_document, message_line
 from pybroker.cli.output import Output, add_json_option, output_of
 from pybroker.cli.parsing import described
 from pybroker.cli.which_broker import add_broker_options, broker_of
-from pybroker.client.failures import RequestTimedOut
+from pybroker.client.failures import ConnectionLost, RequestTimedOut
 from pybroker.client.message import EARLIEST, LATEST, Message, MessageId
 from pybroker.client.message_consumer import EndOfTopic, MessageConsumer
 from pybroker.client.pulsar_client import PulsarClient
@@ -213,10 +213,16 @@ class Session:
             self._writer.write(messages)
             self._taken += len(messages)
             if self._acks:
-                await self._consumer.ack(*messages, wants_receipt=True)
+                await self._acknowledge(messages)
         if self._most is not None and self._taken < self._most:
             return EXIT_TOO_FEW
         return EXIT_FAILED if self._damaged else EXIT_OK
+
+    async def _acknowledge(self, messages: Sequence[Message]) -> None:
+        try:
+            await self._consumer.ack(*messages, wants_receipt=True)
+        except ConnectionLost as error:  # the consumer attaches again by itself
+            say(f"{len(messages)} acknowledgements may be lost, such messages come again: {error}")
 
     async def _receive(self) -> list[Message]:
         left = MAX_AT_ONCE if self._most is None else min(MAX_AT_ONCE, self._most - self._taken)

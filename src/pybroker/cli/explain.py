@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import time
 from typing import Any
 
@@ -55,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         for index, document in enumerate(documents):
             if index:
                 output.line()
-            write_findings(output, document, int(time.time() * 1000))
+            write_findings(output, document, int(time.time() * 1000), _same_broker(options))
     return EXIT_WAITS if any(document.get("waiting") for document in documents) else EXIT_OK
 
 
@@ -77,6 +78,12 @@ def _query(options: argparse.Namespace) -> dict[str, object]:
             raise WrongUsage("a producer is asked of its topic: leave the subscription out")
         return {"producer": options.producer}
     return query
+
+
+def _same_broker(options: argparse.Namespace) -> str:
+    """What commands that are suggested need besides, to mean the same broker."""
+    given = (("--profile", options.profile), ("--url", options.url))
+    return "".join(f" {option} {shlex.quote(value)}" for option, value in given if value is not None)
 
 
 def _base64_text(data: bytes) -> str:
@@ -102,8 +109,8 @@ def partitions_of_id(rest: AdminRest, name: TopicName, given: GivenId | None) ->
     return names
 
 
-def write_findings(output: Output, document: Document, now_ms: int) -> None:
-    """What an answer says, in words."""
+def write_findings(output: Output, document: Document, now_ms: int, same_broker: str = "") -> None:
+    """What an answer says, in words. `same_broker` is put behind commands that are suggested."""
     place = [document.get("topic", ""), document.get("subscription")]
     title = " / ".join(str(part) for part in place if part)
     subject = _subject(document.get("subject", {}))
@@ -115,7 +122,7 @@ def write_findings(output: Output, document: Document, now_ms: int) -> None:
     output.line(printable(f"{title}{': ' + subject if subject else ''}"), BOLD)
     output.line(verdict, colour)
     for index, finding in enumerate(findings, 1):
-        _write_finding(output, index, finding, now_ms)
+        _write_finding(output, index, finding, now_ms, same_broker)
     if "subscriptions" in document:
         output.line()
         _write_subscriptions(output, document)
@@ -147,7 +154,7 @@ def _subject(subject: Document) -> str:
     return " ".join(part for part in (kind, first, f"({others})" if others else "") if part)
 
 
-def _write_finding(output: Output, index: int, finding: Document, now_ms: int) -> None:
+def _write_finding(output: Output, index: int, finding: Document, now_ms: int, same_broker: str) -> None:
     mark = f"{index}." if finding.get("waits") else "-"
     since_ms = finding.get("since")
     since = f"  (since {moment(since_ms)}, {age(now_ms - since_ms)})" if since_ms else ""
@@ -159,7 +166,7 @@ def _write_finding(output: Output, index: int, finding: Document, now_ms: int) -
     for action in finding.get("actions") or ():
         output.line(f"   → {printable(str(action.get('text', '')))}")
         if action.get("command"):
-            output.line(f"     $ {printable(str(action['command']))}")
+            output.line(f"     $ {printable(str(action['command']) + same_broker)}")
         elif action.get("path"):
             body = "" if action.get("body") is None else f" {json.dumps(action['body'])}"
             output.line(f"     {action.get('method', 'GET')} {printable(str(action['path']))}{printable(body)}", DIM)

@@ -51,7 +51,7 @@ def test_rates_are_those_since_the_last_look() -> None:
 
 def explained(document: dict[str, Any]) -> list[str]:
     stream = io.StringIO()
-    write_findings(Output(stream), document, NOW_MS)
+    write_findings(Output(stream), document, NOW_MS, " --profile prod")
     return stream.getvalue().splitlines()
 
 
@@ -87,7 +87,7 @@ def test_findings_are_told_in_words_with_evidence_and_what_to_do() -> None:
         "     ids       1:0, 1:1, 1:2, 1:3, 1:4, 1:5, 1:6, 1:7, 1:8, 1:9, and 2 more",
         "     none      null",
         "   → Disconnect it.",
-        "     $ pybroker disconnect t s --consumer billing-2",
+        "     $ pybroker disconnect t s --consumer billing-2 --profile prod",
         "   → Or change it.",
         '     PUT /admin/v2/y {"a": 1}',
     ]
