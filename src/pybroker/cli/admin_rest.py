@@ -23,6 +23,8 @@ PATIENCE_S = 3.0
 """How long a broker that is busy is asked again, when asking changes nothing."""
 MAX_PAGE = 1000
 NOT_FOUND = 404
+_NO_REASON = "Not Found"
+"""What a server says that does not even know the path."""
 Query = Mapping[str, object]
 
 
@@ -96,6 +98,8 @@ class AdminRest:
             yield
         except Refused as error:
             advice = _ADVICE.get(error.status, "")
+            if error.status == NOT_FOUND and error.reason == _NO_REASON:
+                advice = "; this broker does not know the call: explain and what belongs to it are pybroker's own"
             text = f"{self._rest.where} answered {error.status}: {error.reason}{advice.format(source=self._source)}"
             raise (NotThere(text) if error.status == NOT_FOUND else CommandFailed(text)) from error
         except ReadingFailed as error:

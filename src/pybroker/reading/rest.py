@@ -212,7 +212,9 @@ class RestClient:
             401: "; give credentials that may consume the topic",
             403: "; give credentials that may consume the topic",
         }.get(response.status, "")
-        text = str(reason)[:_SHOWN_CHARACTERS] or response.reason
+        # A page for browsers, as servers have for paths that they do not know, says no more than its status.
+        text = response.reason if str(reason).lstrip().startswith("<") else str(reason)[:_SHOWN_CHARACTERS]
+        text = text or response.reason
         return Refused(
             f"{method} {path.partition('?')[0]}: {self.where} answered {response.status}: {text}{advice}",
             response.status,

@@ -103,6 +103,20 @@ def test_a_refusal_in_any_words_is_one_line_that_only_prints(run: Run) -> None:
         assert len(ran.err) < 600
 
 
+def test_a_broker_without_the_call_is_told_from_one_without_the_topic(run: Run) -> None:
+    def answer(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+        if request.path.endswith("/partitions"):
+            return 200, {}, b'{"partitions": 0}'
+        return 404, {}, b"<html><h2>HTTP ERROR 404 Not Found</h2></html>"
+
+    with serving(answer) as url:
+        ran = run("explain", "t", "s", "--url", url)
+    assert "this broker does not know the call" in ran.err
+    assert "<" not in ran.err
+    with serving(lambda _: (404, {}, b'{"reason": "Topic not found"}')) as url:
+        assert "does not know" not in run("explain", "t", "s", "--url", url).err
+
+
 def test_a_redirection_leads_to_the_broker_that_serves_it_with_its_credentials(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
