@@ -1,0 +1,44 @@
+"""docs/cli.md names what there is: commands, options of the broker, variables, keys of profiles, exit codes."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pybroker.cli import endings, profiles, which_broker
+from pybroker.cli.commands import COMMANDS
+from pybroker.cli.program import command_parser
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
+LINES = [line.split("  ")[0] for line in PAGE.splitlines() if line.startswith("pybroker ")]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_page_names_each_command(name: str) -> None:
+    assert re.search(rf"`{name}\b", PAGE)
+
+
+def test_the_page_names_options_variables_and_keys_of_what_says_which_broker() -> None:
+    parser = command_parser(COMMANDS["consume"])
+    group = next(each for each in parser._action_groups if each.title == "which broker, and as whom")
+    options = {option for action in group._group_actions for option in action.option_strings}
+    variables = {*which_broker._ENVIRONMENT.values(), *which_broker._SECRETS_IN_ENVIRONMENT.values()}
+    keys = {*profiles.TEXTS, *profiles.PATHS, *profiles.SECRETS, *profiles.FLAGS}
+    named = {*options, *variables, *keys, "PYBROKER_PROFILE", "PYBROKER_PROFILES", "NO_COLOR", "PYBROKER_DEBUG"}
+    assert not {
+        name
+        for name in named - {"--timeout"}
+        if f"`{name}`" not in PAGE and f"{name}=" not in PAGE and name not in PAGE
+    }
+
+
+def test_the_page_has_each_exit_code() -> None:
+    codes = {value for name, value in vars(endings).items() if name.startswith("EXIT_") and name != "EXIT_SIGNAL"}
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)} == codes
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_the_command_lines_of_the_page_are_taken(line: str) -> None:
+    words = shlex.split(re.split(r"[<>#]", line)[0])
+    command_parser(COMMANDS[words[1]]).parse_args(words[2:])
