@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap
 from tests.support.broker_process import BrokerProcess
 from tests.support.rest import call
 from tests.tables.stored import ranges_of
 
+from pybroker.cli import main
 from pybroker.client import PulsarClient, RequestTimedOut, connect
 from pybroker.client.access import Access
 from pybroker.columns.message_columns import VALUE
@@ -240,3 +243,13 @@ async def test_a_topic_of_nothing_but_aborted_messages_is_empty(broker: BrokerPr
 def _all(broker: BrokerProcess, mode: str, topic: str) -> list[bytes]:
     with opened(broker, mode) as source:
         return values_of(source, ranges_of(source.plan(topic)))
+
+
+def test_a_lake_table_has_what_a_reader_gets(
+    broker: BrokerProcess, topic: str, expected: list[bytes], tmp_path: Path
+) -> None:
+    urls = ["--admin-url", broker.http_url, "--service-url", broker.url]
+    where = ["--topic", topic, "--target", str(tmp_path), "--table", "a.b", "--format", "parquet", "--once"]
+    assert main(["pipeline", "lake", *urls, *where, "--log-level", "error"]) == 0
+    rows = [value for path in tmp_path.rglob("*.parquet") for value in pq.read_table(path).column("value").to_pylist()]
+    assert Counter(rows) == Counter(expected)

@@ -92,7 +92,7 @@ def step(world: SinkWorld, name: str, which: int) -> None:
         world.surroundings.ring()
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(STEPS)
 def test_whatever_is_interrupted_each_batch_of_a_sink_is_committed_once_and_as_a_whole(steps: list[Step]) -> None:
     asyncio.run(walk(steps))
