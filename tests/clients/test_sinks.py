@@ -21,7 +21,7 @@ from pybroker.client import (
     connect,
 )
 from pybroker.client.transactions import TransactionState
-from pybroker.errors import NotAllowedError
+from pybroker.errors import InvalidTxnStatus, NotAllowedError
 
 TIMEOUT_S = 20.0
 names = (f"sink/{number}" for number in itertools.count())
@@ -95,6 +95,15 @@ async def test_a_batch_is_refused_as_a_whole_and_written_again(client: PulsarCli
     again = await written(sink, producer, 0, b"again")
     assert await sink.commit_together(0, [again])
     assert await seen(client, topic) == [b"again"]
+
+
+async def test_a_transaction_of_a_batch_is_not_committed_by_itself(client: PulsarClient, topic: str) -> None:
+    sink, producer = client.sink(next(names)), await client.producer(topic)
+    transaction = await written(sink, producer, 0, b"a")
+    with pytest.raises(InvalidTxnStatus, match="committed with that batch only"):
+        await transaction.commit()
+    assert await sink.commit_together(0, [transaction.id])
+    assert await seen(client, topic) == [b"a"]
 
 
 async def test_nothing_is_committed_when_something_of_it_failed(client: PulsarClient, topic: str) -> None:

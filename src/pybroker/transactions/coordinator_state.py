@@ -176,9 +176,17 @@ class CoordinatorState:
         )
 
     def end(self, transaction: Transaction, action: TxnAction) -> Record | None:
-        """Begin to end it; None when that has begun. Raises InvalidTxnStatus for one that ends in the other way."""
+        """Begin to end it; None when that has begun. Raises InvalidTxnStatus for one that ends in the other way, and for a sink's
+        that is to be committed alone: its batch would be there in part, and come again.
+        """
         if transaction.status is _ENDING[action]:
             return None
+        of = transaction.label
+        if of is not None and action is TxnAction.COMMIT and transaction.status is Status.OPEN:
+            raise InvalidTxnStatus(
+                f"transaction {transaction.id} is of batch {of.batch} of the sink {of.sink}: it is committed with that batch only "
+                "(POST /admin/v3/transactions/sinks/.../commit)"
+            )
         if transaction.status is not Status.OPEN:
             raise InvalidTxnStatus(
                 f"transaction {transaction.id} is {transaction.status}: it cannot become {_ENDING[action]} any more"

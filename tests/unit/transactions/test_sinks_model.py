@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.transactions.sink_world import ANYBODY, SinkWorld
 
 from pybroker.errors import AuthorizationError, BrokerError, InvalidTxnStatus, TooManyRequests, TransactionNotFound
+from pybroker.model.transactions import TxnAction
 from pybroker.transactions import log_places
 from pybroker.transactions.coordinator import Coordinator
 from pybroker.transactions.coordinator_state import CoordinatorState, Transaction
@@ -286,6 +287,20 @@ def test_only_what_was_opened_for_the_batch_by_the_writer_is_committed() -> None
     with pytest.raises(TransactionNotFound):
         state.together(label, [opened(state, label), 1000], ANYBODY, 0, "", takes_over=False)
     assert all(each.action is None for each in state.transactions())
+
+
+def test_a_transaction_of_a_sink_is_not_committed_alone_but_aborted_by_anybody() -> None:
+    state = state_with()
+    least = opened(state, Label("s", 3, "w", ""))
+    transaction = state.find(least)
+    assert transaction is not None
+    with pytest.raises(InvalidTxnStatus, match="batch 3 of the sink s"):
+        state.end(transaction, TxnAction.COMMIT)
+    assert state.end(transaction, TxnAction.ABORT) is not None
+    record = state.together(Label("s", 3, "w", ""), [least], ANYBODY, 0, "", takes_over=False)
+    assert record is not None
+    state.apply(record)
+    assert state.end(transaction, TxnAction.COMMIT) is None, "it is under way"
 
 
 def test_a_sink_is_its_writers_until_another_one_takes_it_over() -> None:
