@@ -17,14 +17,14 @@ long as its writer is the same.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from pybroker.errors import InvalidTxnStatus, TransactionNotFound
 from pybroker.model.transactions import TxnAction, TxnId
 from pybroker.transactions.records import FORMAT_VERSION, Kind, Record
-from pybroker.transactions.sinks import MAX_BATCH, Asking, Label, Mark, Marks, OpenOfSinks
+from pybroker.transactions.sinks import Asking, Label, Mark, Marks, OpenOfSinks
 
 TRANSACTION_BYTES = 700
 """What an open transaction without participants takes of memory, about: objects here, in the log and among the time-outs."""
@@ -225,7 +225,11 @@ class CoordinatorState:
                 )
         mark = self.marks.get(label.sink)
         owner = asking.owner if mark is None else mark.owner
-        aborts = [each.id.least for each in self._in_the_way(label, asking) if each.id.least not in commits]
+        aborts = [
+            each.id.least
+            for each in self._in_the_way(self._of_sinks.of(label.sink), label, asking)
+            if each.id.least not in commits
+        ]
         return Record(
             FORMAT_VERSION,
             Kind.TOGETHER,
@@ -243,30 +247,23 @@ class CoordinatorState:
 
     def left_open(self, sink: str, up_to_batch: int, asking: Asking) -> list[Transaction]:
         """What is open of a sink up to a batch, of those that whoever asks may end."""
-        return [
-            each
-            for each in self.of_sink(sink)
-            if each.status is Status.OPEN
-            and each.label is not None
-            and each.label.batch <= up_to_batch
-            and asking.may(each.owner)
-        ]
+        return [each for each in self._open_among(self._of_sinks.of(sink), asking) if _batch(each) <= up_to_batch]
 
     def left_by_other_runs(self, label: Label, asking: Asking) -> list[Transaction]:
         """What is open of a sink and will not be committed: of other runs of its writer up to that batch, of other writers all."""
-        return [
-            each
-            for each in self._in_the_way(label, asking)
-            if each.label is not None and (each.label.writer, each.label.run) != (label.writer, label.run)
-        ]
+        return self._in_the_way(self._of_sinks.of_others(label), label, asking)
 
-    def _in_the_way(self, label: Label, asking: Asking) -> list[Transaction]:
-        """What is open of the sink up to that batch; another writer counts its batches in its own way, so of those all."""
+    def _in_the_way(self, leasts: Iterable[int], label: Label, asking: Asking) -> list[Transaction]:
+        """What of these is open, up to that batch; another writer counts its batches in its own way, so of those all."""
         return [
             each
-            for each in self.left_open(label.sink, MAX_BATCH, asking)
+            for each in self._open_among(leasts, asking)
             if each.label is not None and (each.label.batch <= label.batch or each.label.writer != label.writer)
         ]
+
+    def _open_among(self, leasts: Iterable[int], asking: Asking) -> Iterator[Transaction]:
+        found = (self._live[least] for least in leasts)
+        return (each for each in found if each.status is Status.OPEN and asking.may(each.owner))
 
     def forget_sink(self, sink: str) -> Record:
         """Its mark goes: batches that come again are written again."""
@@ -330,7 +327,7 @@ class CoordinatorState:
             del self._live[record.least]
             self.size_bytes -= transaction.size_bytes
             if transaction.label is not None:
-                self._of_sinks.remove(transaction.label.sink, record.least)
+                self._of_sinks.remove(transaction.label, record.least)
         return transaction
 
     def _apply_of_sink(self, record: Record) -> None:
@@ -356,7 +353,7 @@ class CoordinatorState:
         transaction.add(record.partitions, record.subscriptions)
         self._live[record.least] = transaction
         if label is not None:
-            self._of_sinks.add(label.sink, record.least)
+            self._of_sinks.add(label, record.least)
         self.size_bytes += transaction.size_bytes - (before.size_bytes if before is not None else 0)
         return transaction
 
@@ -374,6 +371,11 @@ class CoordinatorState:
         assert of_sinks == {least for least, each in self._live.items() if each.label is not None}, "of which sink"
         assert self.low_water_mark <= self.last_least
         assert all(least == each.id.least for least, each in self._live.items())
+
+
+def _batch(transaction: Transaction) -> int:
+    assert transaction.label is not None, "of a sink"
+    return transaction.label.batch
 
 
 def _labelled(record: Record, label: Label) -> Record:

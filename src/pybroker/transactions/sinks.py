@@ -126,23 +126,35 @@ class Marks:
 
 
 class OpenOfSinks:
-    """Which transactions were opened for which sink and have not ended. Owned by the state of a coordinator."""
+    """Which transactions were opened for which sink and have not ended, apart for each run of a writer: a run that opens thousands
+    looks at those of others only. Owned by the state of a coordinator.
+    """
 
     def __init__(self) -> None:
-        self._by_sink: dict[str, dict[int, None]] = {}
+        self._by_sink: dict[str, dict[tuple[str, str], dict[int, None]]] = {}
 
-    def add(self, sink: str, least: int) -> None:
-        self._by_sink.setdefault(sink, {})[least] = None
+    def add(self, label: Label, least: int) -> None:
+        runs = self._by_sink.setdefault(label.sink, {})
+        runs.setdefault((label.writer, label.run), {})[least] = None
 
-    def remove(self, sink: str, least: int) -> None:
-        leasts = self._by_sink[sink]
+    def remove(self, label: Label, least: int) -> None:
+        runs = self._by_sink[label.sink]
+        leasts = runs[label.writer, label.run]
         del leasts[least]
         if not leasts:
-            del self._by_sink[sink]
+            del runs[label.writer, label.run]
+        if not runs:
+            del self._by_sink[label.sink]
 
-    def of(self, sink: str) -> Iterable[int]:
-        """By their `least`."""
-        return self._by_sink.get(sink, ())
+    def of(self, sink: str) -> list[int]:
+        """By their `least`, the oldest first."""
+        return sorted(least for leasts in self._by_sink.get(sink, {}).values() for least in leasts)
+
+    def of_others(self, label: Label) -> list[int]:
+        """The same without those of this run of this writer."""
+        own = (label.writer, label.run)
+        runs = self._by_sink.get(label.sink, {})
+        return sorted(least for run, leasts in runs.items() if run != own for least in leasts)
 
     def sinks(self) -> Iterable[str]:
         """Those that have any."""

@@ -209,7 +209,7 @@ def _commits_what_has_been_aborted(patch: pytest.MonkeyPatch) -> None:
 
 
 def _leaves_others_open(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CoordinatorState, "left_open", lambda *_args: [])
+    patch.setattr(CoordinatorState, "_open_among", lambda *_args: [])
 
 
 def _reads_the_mark_only(patch: pytest.MonkeyPatch) -> None:
