@@ -20,7 +20,12 @@ from pybroker.spark.sink_notes import Writer
 from pybroker.spark.sink_options import WriteOptions, parse_write_options
 from pybroker.spark.topic_writer import WriteFailed
 
-SETTINGS = {"defaultRetentionTimeInMinutes": "-1", "defaultRetentionSizeInMB": "-1"}
+MOST_OPEN = 6
+SETTINGS = {
+    "defaultRetentionTimeInMinutes": "-1",
+    "defaultRetentionSizeInMB": "-1",
+    "maxOpenTransactionsPerTopic": str(MOST_OPEN),
+}
 attempts = itertools.count()
 
 
@@ -164,6 +169,15 @@ def test_a_connection_that_is_lost_fails_its_task_and_doubles_nothing(
             batch.task(0, range(200))
     assert batch.commit(batch.task(0, range(200)))
     assert stored(broker, topic) == once(range(200))
+
+
+def test_an_entry_that_is_refused_alone_fails_its_task(broker: BrokerProcess, topic: str) -> None:
+    batch = Batch(options_for(broker, topic), 0)
+    written = [batch.task(number, range(number * 10, number * 10 + 10)) for number in range(MOST_OPEN)]
+    with pytest.raises(WriteFailed, match="maxOpenTransactionsPerTopic"):
+        batch.task(MOST_OPEN, range(1000))
+    assert batch.commit(*written)
+    assert stored(broker, topic) == once(range(MOST_OPEN * 10))
 
 
 def test_rows_of_one_batch_for_several_topics_and_partitions_come_together(broker: BrokerProcess, topic: str) -> None:

@@ -5,6 +5,7 @@ No Spark in here. One loop in a thread sends while the task packs the next rows.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from pybroker.client.access import AccessRefused
 from pybroker.client.background import BackgroundClient
 from pybroker.client.client import Client
 from pybroker.client.failures import ClientError
-from pybroker.client.producer import Producer, ProducerSettings, open_producer
+from pybroker.client.producer import EntryId, Producer, ProducerSettings, open_producer
 from pybroker.columns.packed_columns import MessageColumns
 from pybroker.columns.packer import (
     METADATA_ALLOWANCE_BYTES,
@@ -82,6 +83,7 @@ class PartitionSender:
         self.producer = producer
         self.next_sequence_id = 0
         self._txn = txn
+        self._failure: BaseException | None = None
         self._maker = EntryMaker(producer.name, options.compression, producer.schema_version, txn)
 
     async def send(self, batches: Sequence[RowBatch], written: Written) -> None:
@@ -89,20 +91,30 @@ class PartitionSender:
         now_ms = int(time.time() * 1000)
         for batch in batches:
             sequence_id = self.next_sequence_id
-            await self.producer.send(
+            receipt = await self.producer.send(
                 self._maker.entry(batch, sequence_id, now_ms),
                 sequence_id,
                 highest_sequence_id=sequence_id + batch.message_count - 1,
                 message_count=batch.message_count,
                 txn=self._txn,
             )
+            receipt.add_done_callback(self._answered)
             self.next_sequence_id += batch.message_count
             written.rows += batch.message_count
             written.entries += 1
 
+    def _answered(self, receipt: asyncio.Future[EntryId]) -> None:
+        """An entry of a transaction may be refused alone, and its producer goes on."""
+        failure = None if receipt.cancelled() else receipt.exception()
+        if failure is not None and self._failure is None:
+            self._failure = failure
+
     async def finish(self, written: Written) -> None:
-        """Wait until everything is stored."""
+        """Wait until everything is stored. Raises why something is not."""
         await self.producer.flush()
+        await asyncio.sleep(0)  # the last ones have been looked at
+        if self._failure is not None:
+            raise self._failure
         await self.producer.close()
 
 
