@@ -355,6 +355,18 @@ async def test_who_does_not_read_is_owed_no_more_than_is_kept_and_is_cut_in_the_
             await broker.until(lambda: not sampler.streams)
 
 
+async def test_a_fault_while_measuring_costs_a_point_and_ends_no_look(broker: MemoryBroker) -> None:
+    topic = await broker.topic(TOPIC)
+    sampler = broker._server.console.sampler
+    async with looking(broker, LIVE_TOPIC) as look:
+        await look.point()
+        subscriptions, topic.subscriptions = topic.subscriptions, None  # type: ignore[assignment]
+        await broker.until(lambda: broker.service.surroundings.stats.bugs > 0)
+        topic.subscriptions = subscriptions
+        assert len(await look.point()) > 1
+    await broker.until(lambda: not sampler.is_running)
+
+
 async def test_a_look_ends_when_the_broker_stops() -> None:
     async with memory_broker(console_sample_interval_ms=60_000) as broker, looking(broker, f"{CONSOLE}/live") as look:
         await look.point()

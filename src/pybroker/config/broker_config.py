@@ -1203,7 +1203,7 @@ _KEYS: Final = (
     KeyInfo("maxHttpMessagesPerRequest", "max_http_messages_per_request", ValueType.INT, 10000, "Messages that one HTTP request may publish.", minimum=1),
     KeyInfo("consoleEnabled", "console_enabled", ValueType.BOOL, True, "Serve the web console at /console/, and /docs. Its files say nothing about the broker; all that it shows goes through REST, with the rights of who looks.", dynamic=True),
     KeyInfo("consoleMaxLiveConnections", "console_max_live_connections", ValueType.INT, 64, "How many may look at live figures at once, each over a connection of its own; more are answered 503, and the console asks from time to time instead.", minimum=0, dynamic=True),
-    KeyInfo("consoleSampleIntervalMs", "console_sample_interval_ms", ValueType.INT, 1000, "Milliseconds from one live figure to the next. Nothing is measured while nobody looks.", minimum=100, dynamic=True),
+    KeyInfo("consoleSampleIntervalMs", "console_sample_interval_ms", ValueType.INT, 1000, "Milliseconds from one live figure to the next. Nothing is measured while nobody looks.", minimum=100, maximum=60000, dynamic=True),
     KeyInfo("consoleMaxTopics", "console_max_topics", ValueType.INT, 50000, "Topics that the console lists and searches, about 500 bytes each in memory while somebody looks; it says so when there are more.", minimum=1, dynamic=True),
     KeyInfo("numHttpServerThreads", "num_http_server_threads", ValueType.INT, 8, "HTTP threads. The event loop serves HTTP here, so nothing needs them.", minimum=1, supported=False),
     KeyInfo("httpRequestsLimitEnabled", "http_requests_limit_enabled", ValueType.BOOL, False, "Limit the requests of one HTTP client; what is too much is answered 429."),

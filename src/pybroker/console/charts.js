@@ -71,7 +71,8 @@ export function liveCharts(charts) {
   const tell = (text) => { if (why.textContent !== text) replace(why, text); };
   return {
     element: h("div", {}, element, why),
-    get last() { return last; },
+    /** Whether the newest point says that there is nothing loaded; not while there are no points at all. */
+    get isUnloaded() { return points.length > 0 && !last; },
     on: {
       begin(names) { fields = names; tell(LIVE); },
       points(more) {

@@ -59,7 +59,7 @@ export async function subscriptionPage(main, { names: [topic, name], signal }) {
   let listed = null;
   const again = () => { refresh(); if (listed) listed.load(); };
   await refresh();
-  keepFresh(() => (charts.last ? refresh() : null), signal, 5000);
+  keepFresh(() => (charts.isUnloaded ? null : refresh()), signal, 5000);
 }
 
 /** Change what a part shows without closing what somebody has opened, nor taking the focus from where it is. */

@@ -39,7 +39,7 @@ export async function topicPage(main, { names: [topic], signal }) {
   }
   await refresh();
   // Asking for statistics loads a topic: one that was unloaded while this page is open stays so until somebody wants to see it.
-  keepFresh(() => (charts.last ? refresh() : null), signal, 5000);
+  keepFresh(() => (charts.isUnloaded ? null : refresh()), signal, 5000);
   return undefined;
 }
 

@@ -16,6 +16,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from pybroker import logs
 from pybroker.admin.console.pages import HEADERS
 from pybroker.admin.console.topic_table import counters_of
 from pybroker.admin.slices import exhaust
@@ -180,7 +181,11 @@ class LiveSampler:
     async def _run(self) -> None:
         try:
             while self._watched:
-                await exhaust(self._sample(), self._surroundings.clock)
+                try:
+                    await exhaust(self._sample(), self._surroundings.clock)
+                except Exception as bug:  # noqa: BLE001  (one point less; whoever waits for the next one must not wait for ever)
+                    self._surroundings.stats.bugs += 1
+                    logs.error("console.sample_failed", exc_info=bug)
                 self.samples_total += 1
                 self._tick()
                 await self._surroundings.sleep(self._surroundings.config.console_sample_interval_ms / 1000)
