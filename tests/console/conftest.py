@@ -62,7 +62,9 @@ def opened(browser: Browser, url: str, *, width: int = 1440, dark: bool = False)
         "console",
         # A refusal that the page shows is logged by the browser, too.
         lambda message: (
-            problems.append(message.text) if message.type == "error" and "status of 4" not in message.text else None
+            problems.append(message.text)
+            if message.type == "error" and "the server responded with a status" not in message.text
+            else None
         ),
     )
     page.on(

@@ -117,7 +117,10 @@ def test_a_stuck_subscription_says_why_and_is_mended_by_buttons(
     until(lambda: now()["unackedMessages"] >= 5)
     with opened(browser, address(broker, "subscription", topic, "billing")) as page:
         page.wait_for_selector("[data-code=no-permits]")
-        assert "25 entries wait" in page.locator("[data-code=no-permits] .sentence").inner_text()
+        assert "worker" in page.locator("[data-code=no-permits] .sentence").inner_text()
+        page.get_by_role("table", name="Consumers").get_by_role("button", name="Explain").click()
+        page.get_by_role("dialog").locator(".findings").get_by_text("worker").first.wait_for()
+        page.get_by_role("dialog").get_by_role("button", name="Close").click()
         page.get_by_role("button", name="Skip all").click()
         dialog = page.get_by_role("dialog")
         assert "POST /admin/v2/persistent/public/default/stuck/subscription/billing/skip_all" in dialog.inner_text()
@@ -170,6 +173,17 @@ def test_a_key_is_followed_to_its_consumer_on_the_ring(
         assert at["consumer"]["name"] in form.inner_text()
     for consumer in consumers:
         consumer.close()
+
+
+def test_what_became_of_a_message_is_told_where_it_is_shown(
+    browser: Browser, broker: BrokerProcess, client: pulsar.Client
+) -> None:
+    topic = "persistent://public/default/became"
+    consumer = stuck_subscription(client, topic)
+    with opened(browser, address(broker, "messages", topic) + "?subscription=billing") as page:
+        page.get_by_role("button", name="What became of it").first.click()
+        page.get_by_role("dialog").locator(".findings [data-code]").first.wait_for()
+    consumer.close()
 
 
 def test_messages_are_decoded_by_their_schema(browser: Browser, broker: BrokerProcess, client: pulsar.Client) -> None:

@@ -17,13 +17,18 @@ function rightFor(action, rights) {
 /** A button that makes a call once it is confirmed; `done` is called afterwards. */
 export function actionButton(action, rights, done) {
   const lacks = rightFor(action, rights);
-  if (action.method === "GET") return h("span", { class: "action-row" }, h("button", { type: "button", class: "action", title: action.path, onclick: () => look(action, rights) }, action.text));
+  if (action.method === "GET") return h("span", { class: "action-row" }, lookButton(action.text, action.path, rights));
   const why = lacks ? `This needs ${lacks}, which ${rights.role ? `role ${rights.role}` : "you"} does not have.` : null;
   const button = h("button", {
     type: "button", class: "action", "aria-disabled": lacks ? "true" : null, title: why || `${action.method} ${action.path}`,
     onclick: () => { if (lacks) say(why); else confirmAndCall(action, done); },
   }, action.text);
   return h("span", { class: "action-row" }, button, lacks && h("span", { class: "note" }, why));
+}
+
+/** A button that shows what `explain`, or another look, answers. */
+export function lookButton(text, path, rights) {
+  return h("button", { type: "button", class: "action", title: path, onclick: () => look({ text, path }, rights) }, text);
 }
 
 /** What a suggested look shows: findings in words, anything else as it is. */

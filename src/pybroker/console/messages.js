@@ -1,8 +1,9 @@
 // A look at messages: those of a topic from its beginning or its end, those that a subscription has not acknowledged, or one by its id.
 // Looking moves no cursor. Each entry is asked for by itself, so that no page costs the broker more than one at a time.
 
-import { ApiError, call, getOrNull, query, topicParts, topicPath } from "/console/api.js";
+import { ApiError, call, getOrNull, query, subscriptionPath, topicParts, topicPath } from "/console/api.js";
 import { decodeKeyValue, decodePayload, messagesOfBatch } from "/console/decode.js";
+import { lookButton } from "/console/findings.js";
 import { badge, bytes, facts, field, h, number, plural, replace, say, trouble } from "/console/dom.js";
 import { crumbs } from "/console/topic.js";
 
@@ -10,7 +11,7 @@ const AT_ONCE = 10;
 const MAX_MOVED = 1000;
 const MAX_CHARACTERS = 20000;
 
-export async function messagesPage(main, { names: [topic], query: asked, signal }) {
+export async function messagesPage(main, { names: [topic], query: asked, signal, rights }) {
   const subscriptions = await getOrNull(`${topicPath(topic)}/subscriptions`, signal, [401, 403, 404]) || [];
   const from = h("select", { name: "from" },
     h("option", { value: "latest" }, "the newest"), h("option", { value: "earliest" }, "the oldest"),
@@ -40,6 +41,10 @@ export async function messagesPage(main, { names: [topic], query: asked, signal 
     return `${topicPath(topic)}/examinemessage${query({ initialPosition: from.value, messagePosition: place + moved + 1 })}`;
   }
 
+  /** For one subscription: what became of this message there. */
+  const explained = (entry) => (from.value.startsWith("s:")
+    ? lookButton("What became of it", `${subscriptionPath(topic, from.value.slice(2))}/explain${query({ messageId: entry.id })}`, rights) : null);
+
   function start() {
     place = moved = 0;
     seen.clear();
@@ -64,7 +69,7 @@ export async function messagesPage(main, { names: [topic], query: asked, signal 
         if (!entry || seen.has(entry.id)) { replace(why, place ? "There are no more." : "There is no message."); return; }
         seen.add(entry.id);
         place += 1;
-        found.append(await entryView(entry, schemas));
+        found.append(await entryView(entry, schemas, explained(entry)));
       }
       replace(why, plural(place, "entry", "entries"));
       say(`${place} entries are shown`);
@@ -113,7 +118,7 @@ function versionOf(head) {
   return raw.length === 8 ? new DataView(raw.buffer).getBigInt64(0).toString() : null;
 }
 
-async function entryView(entry, schemas) {
+async function entryView(entry, schemas, more) {
   const { head } = entry;
   const count = Number(head["num-batch-message"] || 0);
   const schema = await schemas(versionOf(head));
@@ -127,7 +132,7 @@ async function entryView(entry, schemas) {
     head["is-encrypted"] === "true" && badge("encrypted", "dim"));
   const rest = Object.entries(head).filter(([name]) => name !== "message-id");
   const all = h("details", {}, h("summary", {}, "All that is known of it"), facts(rest.map(([name, value]) => [name, value])));
-  return h("article", { class: "message", "aria-label": `Entry ${entry.id}` }, about, messageViews(entry, count, schema), all);
+  return h("article", { class: "message", "aria-label": `Entry ${entry.id}` }, about, messageViews(entry, count, schema), more, all);
 }
 
 function messageViews({ head, payload }, count, schema) {

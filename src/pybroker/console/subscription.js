@@ -2,7 +2,7 @@
 
 import { ApiError, get, getOrNull, query, subscriptionPath, topicPath, watch } from "/console/api.js";
 import { chart, liveCharts } from "/console/charts.js";
-import { actionButton, findingsList } from "/console/findings.js";
+import { actionButton, findingsList, lookButton } from "/console/findings.js";
 import { hashesSection, keyForm } from "/console/hashes.js";
 import { ago, badge, bytes, facts, h, number, replace, section, table, time, trouble } from "/console/dom.js";
 import { keepFresh } from "/console/overview.js";
@@ -95,10 +95,10 @@ function content(topic, base, own, holes, rights, again) {
       { name: "Address", cell: (each) => each.address },
       { name: "Client", cell: (each) => each.clientVersion || "–" },
       { name: "Since", cell: (each) => time(Date.parse(each.connectedSince)) },
-      { name: "", cell: (each) => actionButton({
+      { name: "", cell: (each) => [lookButton("Explain", `${base}/explain${query({ consumer: each.consumerName })}`, rights), " ", actionButton({
         text: "Disconnect", method: "POST", path: `${base}/consumer/${encodeURIComponent(each.consumerName)}/disconnect`,
         why: "What it holds is delivered to others, or to itself when it comes back.",
-      }, rights, again) },
+      }, rights, again)] },
     ], own.consumers, { none: "No consumer is connected." })),
     holes && holesSection(topic, holes),
     h("div", { class: "actions" },

@@ -1,8 +1,8 @@
 // One topic: what happens on it, who publishes and who reads, what is stored, and why something waits.
 
-import { get, getOrNull, topicParts, topicPath, watch } from "/console/api.js";
+import { get, getOrNull, query, topicParts, topicPath, watch } from "/console/api.js";
 import { chart, liveCharts } from "/console/charts.js";
-import { actionButton, findingsList } from "/console/findings.js";
+import { actionButton, findingsList, lookButton } from "/console/findings.js";
 import { ago, badge, bytes, facts, h, number, plural, replace, section, table, time, trouble } from "/console/dom.js";
 import { keepFresh, topicLink } from "/console/overview.js";
 
@@ -80,10 +80,10 @@ function content(topic, stats, internal, explained, rights, refresh) {
       { name: "Access", cell: (each) => each.accessMode },
       { name: "Client", cell: (each) => each.clientVersion || "–" },
       { name: "Since", cell: (each) => time(Date.parse(each.connectedSince)) },
-      { name: "", cell: (each) => actionButton({
+      { name: "", cell: (each) => [lookButton("Explain", `${topicPath(topic)}/explain${query({ producer: each.producerName })}`, rights), " ", actionButton({
         text: "Disconnect", method: "POST", path: `${topicPath(topic)}/producer/${encodeURIComponent(each.producerName)}/disconnect`,
         why: "Its connection is told to look the topic up again; clients usually come back by themselves.",
-      }, rights, refresh) },
+      }, rights, refresh)] },
     ], stats.publishers, { none: "Nobody publishes." })),
     internal && storage(internal),
     h("div", { class: "actions" },
