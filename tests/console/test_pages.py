@@ -121,6 +121,11 @@ def test_a_stuck_subscription_says_why_and_is_mended_by_buttons(
         page.get_by_role("table", name="Consumers").get_by_role("button", name="Explain").click()
         page.get_by_role("dialog").locator(".findings").get_by_text("worker").first.wait_for()
         page.get_by_role("dialog").get_by_role("button", name="Close").click()
+        since = now()["consumers"][0]["connectedSince"]
+        page.locator("[data-code=no-permits]").get_by_role("button", name="Disconnect consumer worker").click()
+        page.get_by_role("dialog").get_by_role("button", name="Disconnect consumer worker").click()
+        page.wait_for_selector("dialog", state="detached")
+        until(lambda: [each["connectedSince"] for each in now()["consumers"]] not in ([], [since]))
         page.get_by_role("button", name="Skip all").click()
         dialog = page.get_by_role("dialog")
         assert "POST /admin/v2/persistent/public/default/stuck/subscription/billing/skip_all" in dialog.inner_text()
