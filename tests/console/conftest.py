@@ -54,7 +54,7 @@ def opened(browser: Browser, url: str, *, width: int = 1440, dark: bool = False)
     """A page of a browser of its own. Fails when anything went wrong in it, or a dialog of the browser's own appeared."""
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light")
     page = context.new_page()
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(20_000)
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("dialog", lambda dialog: problems.append(f"dialog {dialog.message}") or dialog.dismiss())
