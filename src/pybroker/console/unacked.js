@@ -5,6 +5,7 @@ import { actionButton } from "/console/findings.js";
 import { bytes, duration, facts, field, h, number, plural, replace, section, table, time, trouble } from "/console/dom.js";
 
 const LIMIT = 20;
+const TEN_MINUTES_MS = 600000;
 
 /** The call for one message, by its id as text. */
 export function messagePath(base, id, what) {
@@ -86,7 +87,9 @@ export function delayedSection(topic, base, rights, signal) {
     { name: "Key", cell: keyText },
     { name: "Due at", cell: (each) => time(each.deliverAt) },
     { name: "In", number: true, cell: (each) => duration(Math.max(0, each.deliverAt - Date.now())) },
-    { name: "", cell: (each) => actionButton({ text: "Deliver now", method: "DELETE", path: messagePath(base, each.messageId, "/delay") }, rights, list.load) },
+    { name: "", cell: (each) => h("span", { class: "actions" },
+      actionButton({ text: "Deliver now", method: "DELETE", path: messagePath(base, each.messageId, "/delay") }, rights, list.load),
+      actionButton({ text: "Ten minutes later", method: "PUT", path: messagePath(base, each.messageId, "/delay"), body: { deliverAt: each.deliverAt + TEN_MINUTES_MS } }, rights, list.load)) },
   ], answer.messages, { none: "No message waits for its time." }), "This subscription has no such list.", signal);
   list.load();
   return section("Delayed messages", list.found);
@@ -99,10 +102,12 @@ export function holesSection(topic, holes) {
     facts([
       ["Acknowledged up to", h("code", {}, holes.markDeletePosition)],
       ["Oldest that is not", oldest ? messageLink(topic, oldest.messageId) : "none"],
-      oldest && ["Its age", duration(oldest.ageMs)],
+      oldest && ["Its age", duration(oldest.ageMs ?? undefined)],
       held && ["Keeps", `${plural(held.ledgers, "ledger")}, ${bytes(held.bytes)}`],
     ]),
-    held && (held.reasons || []).map((each) => h("p", { class: "note" }, typeof each === "string" ? each : JSON.stringify(each))),
+    held && held.reasons && held.reasons.length > 0 && h("p", { class: "note" }, "Ledgers are kept by: ", held.reasons.map((each, index) => [index ? "; " : "",
+      each.kind, each.name ? [" ", h("code", {}, each.name)] : "", ` (${plural(each.ledgers, "ledger")}, ${bytes(each.bytes)})`]),
+    held.moreReasons ? `; and ${number(held.moreReasons)} more` : ""),
     behind && behind.length > 0 && h("details", {}, h("summary", {}, `${plural(behind.length, "range")} acknowledged behind it${holes.more ? " and more" : ""}`),
       table("Acknowledged ranges", [
         { name: "From", cell: (each) => each.from }, { name: "To", cell: (each) => each.to },
