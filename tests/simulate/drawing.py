@@ -70,6 +70,9 @@ class _Drawing:
         if self.more.random() < 0.06 and all(actor.kind != NATURE for actor in actors):
             self.chance = self.more
             actors.append(ActorScript("nature", NATURE, self._faults(BAD)))
+            # Topics are loaded meanwhile.
+            steps = [step for _ in range(3) for step in (self._pause(), Step("unload", {"topic": self._some_topic()}))]
+            actors.append(ActorScript("unloader", ADMIN, tuple(steps)))
             self.chance = chance
         is_nature_quiet = all(actor.kind != NATURE for actor in actors)
         if is_nature_quiet and self.theme in ("transactions", "deduplication") and self.more.random() < 0.5:

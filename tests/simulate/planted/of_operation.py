@@ -1,4 +1,4 @@
-"""Planted bugs in what operators rely on: disks that fail for a while, numbers, reasons, memory."""
+"""Planted bugs in what operators rely on: numbers, reasons, memory."""
 
 from __future__ import annotations
 
@@ -10,28 +10,9 @@ from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.explain import subscription as explain
 from pybroker.broker.explain.steps import Steps
 from pybroker.broker.explain.waiting import Waiting
-from pybroker.broker.lifecycle import topic_loading
 from pybroker.broker.topic.topic import Topic
-from pybroker.dispatch.gates import Gate
-from pybroker.errors import StoreError
-from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.memory import Holding
 from pybroker.storage.ledger_store import AppendRun
-
-
-def a_failed_read_is_not_tried_again(patch: pytest.MonkeyPatch) -> None:
-    def failed(self: Subscription, error: StoreError, *, is_lasting: bool) -> None:
-        self._read_failures += 1
-        self._stopped_at(Gate.READ_FAILED)
-
-    patch.setattr(Subscription, "_read_failed", failed)
-
-
-def a_topic_that_cannot_be_loaded_stays_half_open(patch: pytest.MonkeyPatch) -> None:
-    async def leave_it(ledger: ManagedLedger | None) -> None:
-        """It stays open."""
-
-    patch.setattr(topic_loading, "_close", leave_it)
 
 
 def nobody_says_why_something_waits(patch: pytest.MonkeyPatch) -> None:
