@@ -81,7 +81,9 @@ def _state(subscription: Subscription) -> tuple[Any, ...]:
 
 
 def _has_next(subscription: Subscription) -> bool:
-    """Whether an entry is there that it has not read, be it of an open transaction."""
-    cursor = subscription.cursor
-    ledgers = cursor.ledger.ledgers
-    return subscription.reads.compacted is None and ledgers.has_entry(ledgers.normalize(cursor.read_position))
+    """Whether an entry is there that it has not read, and that is not hidden, be it behind an open transaction."""
+    ledger, position = subscription.cursor.ledger, subscription.cursor.read_position
+    limit = ledger.visibility.limit
+    if subscription.reads.compacted is not None or not ledger.ledgers.has_entry(ledger.ledgers.normalize(position)):
+        return False
+    return (limit is not None and position >= limit) or ledger.visibility.last_visible(ledger.ledgers) >= position

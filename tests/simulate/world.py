@@ -49,7 +49,7 @@ LONGEST_WAIT_FOR_DISK_S = 0.3
 """For an operation of the disk to crash in."""
 BAD_DISK = 0.4
 """How many operations fail of a disk that is bad, for a while."""
-LOOKS_AT_MEMORY = 16
+LOOKS_AT_MEMORY = 64
 """Turns of the loop from one look at the memory budget to the next."""
 DOWN_S = 0.5
 """After which a process that ended by itself is started again, as a supervisor would."""
