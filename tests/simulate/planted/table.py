@@ -78,7 +78,7 @@ PLANTED = (
     _plain(ledgers.recovery_counts_one_entry_less),
     _plain(dispatch.no_leftovers),
     _plain(plain.the_rest_of_a_batch_comes_whole_again),
-    _plain(of_transactions.readers_see_open_transactions),
+    _race(of_transactions.readers_see_open_transactions),
     _plain(of_transactions.aborted_messages_are_not_hidden),
     _plain(of_transactions.markers_are_delivered),
     _race(of_transactions.nothing_of_a_buffer_is_read_again),
