@@ -292,9 +292,9 @@ async def settle(clients: list[Client], quiet_s: float) -> None:
         nonlocal last_s
         while True:
             for slot in client.slots.values():
-                if isinstance(slot, ConsumerSlot) and slot.is_open:
-                    slot.wanted_permits = DRAIN_PERMITS
-                    if slot.held:
+                if isinstance(slot, ConsumerSlot):
+                    slot.wanted_permits = DRAIN_PERMITS  # also of one that is just coming back
+                    if slot.held and slot.is_open:
                         slot.acknowledge(list(slot.held), has_receipt=True)
                     slot.fill_permits()
             client.arrived.clear()
