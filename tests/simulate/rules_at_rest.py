@@ -107,7 +107,8 @@ def counters_say_what_clients_saw(case: Case) -> Iterator[Finding]:
         bytes_in[event.facts["topic"]] += event.facts["size_bytes"]
     messages_out: Counter[str] = Counter()
     for event in case.tape.of(tape.GOT, tape.PASSED):
-        messages_out[event.facts["topic"]] += event.facts["of"]
+        # Of a batch, what is not acknowledged.
+        messages_out[event.facts["topic"]] += len(event.facts["values"])
     for topic, stats in case.run.drained.stats.items():
         for field, seen in (
             ("msgInCounter", messages_in),

@@ -354,7 +354,7 @@ class ConsumerSlot(Slot):
         self.got.set()
 
     def passed_over(self, found: Incoming) -> None:
-        self.client.tape.note(self.client.name, tape.PASSED, topic=self.topic, of=len(found.values))
+        self.client.tape.note(self.client.name, tape.PASSED, topic=self.topic, values=sorted(found.left))
 
     # --- acknowledging -----------------------------------------------------------------------------------------------
 
