@@ -149,11 +149,11 @@ def refused_ranges_are_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_look_ahead_has_no_limit(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(KeySharedDispatcher, "_is_full", lambda self: False)
+    patch.setattr(KeySharedDispatcher, "is_full", lambda self: False)
 
 
 def nothing_is_read_while_anything_waits(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(KeySharedDispatcher, "_is_full", lambda self: bool(self._replay))
+    patch.setattr(KeySharedDispatcher, "is_full", lambda self: bool(self._replay))
 
 
 def a_look_ahead_that_shrinks_wakes_nobody(patch: pytest.MonkeyPatch) -> None:

@@ -214,7 +214,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             replay = self._next_replay(able)
             if replay:
                 return self._plan(len(replay), replay)
-            if self._is_full():
+            if self.is_full():
                 return self._scan_for(able) if self._set_aside else None
         # Of what is read, only the share of those who can take it moves.
         wanted = sum(map(ConsumerState.affordable_entries, able)) * len(self.consumers) // len(able)
@@ -328,7 +328,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             self.look_ahead_size_bytes,
             self._look_ahead_bytes,
             set_aside.position,
-            self._is_full(),
+            self.is_full(),
             [
                 WaitingOfHash(
                     sticky_hash,
@@ -450,14 +450,14 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
     # --- acknowledging -----------------------------------------------------------------------------------------------
 
     def acked(self, ledger_id: int, entry_ids: Sequence[int]) -> bool:
-        was_full = self._is_full()
+        was_full = self.is_full()
         can_move = super().acked(ledger_id, entry_ids)
-        return can_move or (was_full and not self._is_full() and self._can_move())
+        return can_move or (was_full and not self.is_full() and self._can_move())
 
     def acked_up_to(self, position: Position) -> bool:
-        was_full = self._is_full()
+        was_full = self.is_full()
         can_move = super().acked_up_to(position)
-        return can_move or (was_full and not self._is_full() and self._can_move())
+        return can_move or (was_full and not self.is_full() and self._can_move())
 
     def check_invariants(self) -> None:
         super().check_invariants()
@@ -582,7 +582,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
                     self.has_unblocked = True
         return super()._released(unblocked)
 
-    def _is_full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether so many entries wait that nothing new is read."""
         return bool(self._replay) and len(self._replay) >= self._settings.look_ahead_entries(len(self.consumers))
 

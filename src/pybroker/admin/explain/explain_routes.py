@@ -6,7 +6,8 @@ Looking changes nothing. What costs time is done in slices, and evidence is boun
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from starlette.responses import Response
@@ -35,11 +36,11 @@ from pybroker.model.findings import Finding, is_waiting, ordered
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
-    from pybroker.broker.explain.steps import Steps
     from pybroker.broker.topic.backlog_quota import Exceeded
     from pybroker.broker.topic.topic_base import TopicBase
     from pybroker.clock import Clock
 
+T = TypeVar("T")
 MAX_SUBSCRIPTIONS = 1000
 """How many subscriptions of a topic are listed."""
 
@@ -81,7 +82,7 @@ async def explain_one(call: Call) -> Response:
         return answer(topic, name, key_subject(key, at), findings)
     assert consumer is not None
     findings = await made(explain_consumer(topic, subscription, consumer), clock)
-    consumers = consumers_named(subscription, consumer)
+    consumers = await made(consumers_named(subscription, consumer), clock)
     return answer(topic, name, consumer_subject(subscription, consumer), findings, consumers=consumers)
 
 
@@ -166,15 +167,15 @@ async def _findings(topic: TopicBase, subscription: SubscriptionBase) -> list[Fi
     return await made(explain_subscription(topic, subscription), topic.surroundings.clock)
 
 
-async def made(steps: Steps, clock: Clock) -> list[Finding]:
-    """The findings, in slices: the loop turns to others in between."""
+async def made(steps: Generator[None, None, T], clock: Clock) -> T:
+    """What they come to, in slices: the loop turns to others in between."""
     ends_ms = clock.monotonic_ms() + SLICE_MS
     while True:
         try:
             next(steps)
         except StopIteration as done:
-            findings: list[Finding] = done.value
-            return findings
+            result: T = done.value
+            return result
         if clock.monotonic_ms() >= ends_ms:
             await asyncio.sleep(0)
             ends_ms = clock.monotonic_ms() + SLICE_MS

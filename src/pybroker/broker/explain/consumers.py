@@ -59,6 +59,15 @@ def described(consumer: Consumer) -> dict[str, Any]:
     return shown
 
 
+def described_all(consumers: Sequence[Consumer]) -> Generator[None, None, list[dict[str, Any]]]:
+    """The same of several: to find what one holds may take a while."""
+    shown = []
+    for each in consumers:
+        shown.append(described(each))
+        yield
+    return shown
+
+
 def stuck_consumers(subscription: Subscription, waits_for: Mapping[ConsumerState, int]) -> list[tuple[Consumer, int]]:
     """Those that cannot take what waits for them and for nobody else, with how many entries that are, as far as they are listed.
 
@@ -86,10 +95,15 @@ def of_stuck(
         groups.setdefault(code, []).append((consumer, listed))
         if index % PIECE == PIECE - 1:
             yield
-    return [_stuck(subscription, code, group, waiting_entries) for code, group in groups.items()]
+    findings: list[Finding] = []
+    for code, group in groups.items():
+        findings.append((yield from _stuck(subscription, code, group, waiting_entries)))
+    return findings
 
 
-def _stuck(subscription: Subscription, code: Code, group: list[tuple[Consumer, int]], waiting_entries: int) -> Finding:
+def _stuck(
+    subscription: Subscription, code: Code, group: list[tuple[Consumer, int]], waiting_entries: int
+) -> Generator[None, None, Finding]:
     clock = subscription.surroundings.clock
     group = sorted(group, key=lambda each: stuck_since_ms(code, each[0]))
     since_ms = stuck_since_ms(code, group[0][0])
@@ -106,11 +120,12 @@ def _stuck(subscription: Subscription, code: Code, group: list[tuple[Consumer, i
     said = why.format(has, for_long(since_ms, clock), "it" if len(group) == 1 else "each")
     held = f" ({first.state.unacked_messages:,} unacknowledged)" if first.state.unacked_messages else ""
     subject = f"Consumer {first.name}{held}" if len(group) == 1 else f"{len(group):,} consumers"
+    descriptions = yield from described_all([each for each, _ in group[:LISTED]])
     evidence: dict[str, Any] = {
         "waitingEntries": entries,
         "consumers": [
-            described(each) | {"waitingEntries": listed or None, "since": stuck_since_ms(code, each)}
-            for each, listed in group[:LISTED]
+            shown | {"waitingEntries": listed or None, "since": stuck_since_ms(code, each)}
+            for shown, (each, listed) in zip(descriptions, group, strict=False)
         ],
         "moreConsumers": max(0, len(group) - LISTED),
     }
@@ -192,13 +207,16 @@ def of_silent(
             f"{len(silent):,} consumers ({names([each.name for _, each in silent])}) are connected, hold messages, and have"
             f" neither acknowledged nor asked for one, the first for {asleep}."
         )
+    descriptions = yield from described_all([each for _, each in silent[:LISTED]])
     finding = Finding(
         Code.CONSUMER_SILENT,
         sentence,
         waits=waits,
         since_ms=since_ms,
         evidence={
-            "consumers": [described(each) | {"since": each_ms} for each_ms, each in silent[:LISTED]],
+            "consumers": [
+                shown | {"since": each_ms} for shown, (each_ms, _) in zip(descriptions, silent, strict=False)
+            ],
             "moreConsumers": max(0, len(silent) - LISTED),
             "silentAfterMs": subscription.surroundings.config.explain_silent_consumer_ms,
         },

@@ -89,6 +89,7 @@ def _of_draining(
     subscription: Subscription, dispatcher: KeySharedDispatcher, hashes: list[WaitingHash]
 ) -> Generator[None, None, list[Finding]]:
     listed = nlargest(LISTED, hashes, key=lambda each: each.entries)
+    yield
     draining = {
         each.sticky_hash: holder
         for each in listed

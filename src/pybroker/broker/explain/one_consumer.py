@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pybroker.broker.explain import beside, consumers, keys
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pybroker.broker.topic.topic import Topic
     from pybroker.dispatch.consumer_state import ConsumerState
 
+HASHES_PER_PIECE = 2000
 SAME_NAME = 20
 """How many consumers of one name are looked at: names are chosen by clients, and need not differ."""
 
@@ -38,19 +40,23 @@ def consumer_subject(subscription: Subscription, name: str) -> dict[str, Any]:
     return subject
 
 
-def consumers_named(subscription: Subscription, name: str) -> list[dict[str, Any]]:
+def consumers_named(subscription: Subscription, name: str) -> Generator[None, None, list[dict[str, Any]]]:
     """What is known of each consumer of that name."""
     dispatcher = subscription.dispatcher
     shown = []
+    drained: Counter[ConsumerState] = Counter()
+    if isinstance(dispatcher, KeySharedDispatcher):
+        for index, sticky_hash in enumerate(dispatcher.draining.hashes()):
+            holder = dispatcher.draining.holder(sticky_hash)
+            if holder is not None:
+                drained[holder] += 1
+            if index % HASHES_PER_PIECE == HASHES_PER_PIECE - 1:
+                yield
     for each in named(subscription, name)[:SAME_NAME]:
+        yield
         document = described(each)
         if isinstance(dispatcher, KeySharedDispatcher):
-            ranges = dispatcher.owners.selector.ranges().get(each.state, [])
-            document["hashRanges"] = ranges[:LISTED]
-            document["moreHashRanges"] = max(0, len(ranges) - LISTED)
-            document["drainingHashes"] = sum(
-                dispatcher.draining.holder(sticky_hash) is each.state for sticky_hash in dispatcher.draining.hashes()
-            )
+            document["drainingHashes"] = drained[each.state]
         if dispatcher is not None and dispatcher.active_consumer is not None:
             document["isActive"] = dispatcher.active_consumer is each.state
         shown.append(document)

@@ -62,10 +62,8 @@ def what_stops_all(subscription: Subscription, waiting: Waiting) -> list[Finding
                 evidence={"readPosition": str(subscription.cursor.read_position), "waitingEntries": waiting.entries},
             )
         )
-    if waiting.has_unread and isinstance(dispatcher, KeySharedDispatcher) and not dispatcher.blocked:
-        look_ahead = dispatcher.look_ahead(LISTED)
-        if look_ahead.is_full:
-            found.append(_look_ahead_full(subscription, dispatcher, waiting))
+    if isinstance(dispatcher, KeySharedDispatcher) and waiting.has_unread and dispatcher.is_full():
+        found.append(_look_ahead_full(subscription, dispatcher, waiting))
     return found
 
 
