@@ -20,7 +20,7 @@ from pybroker.cli.commands import COMMANDS
 from pybroker.cli.program import command_parser
 from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
-from pybroker.model.events import SendRun
+from pybroker.model.events import Ack, SendRun
 from pybroker.model.findings import Code, Finding
 from pybroker.model.position import Position
 from pybroker.model.transactions import TxnId
@@ -326,3 +326,18 @@ async def test_every_call_that_findings_suggest_is_served() -> None:
             if action.command is not None:
                 name, *arguments = shlex.split(action.command)[1:]
                 command_parser(COMMANDS[name]).parse_args(arguments)
+
+
+async def test_what_an_open_transaction_has_acknowledged_waits_for_nobody_without_a_consumer() -> None:
+    async with memory_broker() as broker:
+        topic = await broker.topic(TOPIC)
+        consumer = await broker.consumer(topic, "s", RecordingPeer())
+        positions = await broker.publish(topic, 2)
+        await broker.until(lambda: consumer.state.unacked_messages == 2)
+        ack = Ack(consumer.consumer_id)
+        ack.groups.append((positions[0].ledger_id, [each.entry_id for each in positions]))
+        ack.txn = TxnId(0, 1)
+        consumer.subscription.acknowledge(consumer, ack)
+        await broker.until(lambda: len(topic.subscriptions["s"].cursor.state.held.open) == 1)
+        consumer.detach()
+        assert await codes(broker) == []

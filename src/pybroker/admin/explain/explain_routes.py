@@ -31,7 +31,7 @@ from pybroker.broker.explain.subscription import explain_subscription
 from pybroker.broker.explain.topics import explain_topic as explain_topic_state
 from pybroker.broker.topic.backlog_quota import exceeded
 from pybroker.broker.topic.topic import Topic
-from pybroker.errors import AdminError, StoreError
+from pybroker.errors import AdminError, ServiceNotReady, StoreError, SubscriptionNotFound
 from pybroker.model.findings import Finding, is_waiting, ordered
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ async def explain_one(call: Call) -> Response:
         return answer(topic, name, _message_subject(message_id), findings)
     if key is None and consumer is None:
         findings = await _findings(topic, subscription)
+        _require_served(topic, subscription)
         return answer(topic, name, subscription_subject(subscription), findings)
     if not isinstance(topic, Topic) or not isinstance(subscription, Subscription):
         raise AdminError(405, f"Topic {topic.name} is not persistent: it keeps no messages that could wait")
@@ -79,10 +80,12 @@ async def explain_one(call: Call) -> Response:
     if key is not None:
         at = place_of(subscription, key)
         findings = await made(explain_key(topic, subscription, None if at is None else at.sticky_hash), clock)
+        _require_served(topic, subscription)
         return answer(topic, name, key_subject(key, at), findings)
     assert consumer is not None
     findings = await made(explain_consumer(topic, subscription, consumer), clock)
     consumers = await made(consumers_named(subscription, consumer), clock)
+    _require_served(topic, subscription)
     return answer(topic, name, consumer_subject(subscription, consumer), findings, consumers=consumers)
 
 
@@ -179,6 +182,14 @@ async def made(steps: Generator[None, None, T], clock: Clock) -> T:
         if clock.monotonic_ms() >= ends_ms:
             await asyncio.sleep(0)
             ends_ms = clock.monotonic_ms() + SLICE_MS
+
+
+def _require_served(topic: TopicBase, subscription: SubscriptionBase) -> None:
+    """What was found while both ended is of no use: 503 and 404."""
+    if topic.is_fenced:
+        raise ServiceNotReady(f"Topic {topic.name} is being unloaded, try again")
+    if subscription.is_closed:
+        raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted meanwhile")
 
 
 def answer(

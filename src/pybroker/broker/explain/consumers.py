@@ -89,6 +89,8 @@ def of_stuck(
     """Why these get nothing, a finding for each kind of reason."""
     groups: dict[Code, list[tuple[Consumer, int]]] = {}
     for index, (consumer, listed) in enumerate(stuck):
+        if consumer.state.can_take() or consumer.is_closed:
+            continue  # meanwhile
         code = _CODES[consumer.state.gate()]
         if code is not Code.CONNECTION_FULL and consumer.peer.not_heard_because is not None:
             code = Code.CONNECTION_HELD

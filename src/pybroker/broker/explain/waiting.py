@@ -87,6 +87,8 @@ def _undelivered(subscription: Subscription) -> int:
     else:
         start = cursor.first_unacked_position
         entries = cursor.backlog_entries
+        if not subscription.consumers:  # What transactions have acknowledged comes again only if they abort.
+            entries -= sum(len(each) for hold in cursor.state.held.open.values() for each in hold.entries.values())
     if visibility.limit is not None:
         entries -= ledgers.entries_after(ledgers.previous_position(max(start, visibility.limit)))
     return entries - _hidden_from(cursor, start)
