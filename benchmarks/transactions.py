@@ -188,9 +188,11 @@ def shown(figures: Figures) -> str:
 
 
 async def prepare(broker: Broker, topic: str, ended: int, left_open: int) -> None:
-    """So many ended transactions of a message each, every tenth aborted, and behind them so many open ones."""
+    """So many ended transactions of a message each, every tenth aborted, and behind them so many open ones; a subscription that
+    nobody reads keeps all of it."""
     async with connect(broker.service_url) as client:
         producer = await client.producer(topic, batching=False)
+        await (await client.consumer(topic, "keeps", from_earliest=True)).close()
         left = iter(range(ended))
 
         async def work() -> None:
