@@ -50,6 +50,9 @@ async def test_what_is_at_a_consumer_names_it_and_its_redelivery(world: Explaine
     (found,) = await world.of_message(sent)
     assert found["evidence"]["deliveryCount"] == 2
     assert "for the 2nd time" in found["sentence"]
+    await world.broker.clock.advance(hours=2)
+    silent, found = await world.of_message(sent)
+    assert (silent["code"], found["code"]) == ("consumer-silent", "held-by-consumer")
 
 
 async def test_what_an_ordered_consumer_was_sent_is_with_it(world: Explained) -> None:
@@ -276,6 +279,7 @@ async def test_a_key_that_moved_holds_its_later_messages_up(world: Explained) ->
             assert codes(each) == ["held-by-consumer"]
     key, findings = next(iter(moved.items()))
     waits = next(each for each in findings if each["code"] == "waits-for-key")
+    assert "key-drains" in codes(findings)
     assert waits["waits"]
     assert waits["evidence"]["consumer"] == "first"
     assert waits["evidence"]["waitingOfHash"] >= 1

@@ -23,6 +23,7 @@ from pybroker.admin.explain.topic_at_hand import topic_at_hand
 from pybroker.admin.inspection.asked import key_of
 from pybroker.admin.slices import SLICE_MS
 from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.explain.consumers import consumer_of, of_silent
 from pybroker.broker.explain.non_persistent import explain_non_persistent
 from pybroker.broker.explain.one_consumer import consumer_subject, consumers_named, explain_consumer
 from pybroker.broker.explain.one_key import explain_key
@@ -93,10 +94,14 @@ async def _of_message(call: Call, topic: TopicBase, subscription: SubscriptionBa
     if not isinstance(subscription, Subscription):
         raise AdminError(405, f"Topic {topic.name} stores no messages: who was not there did not get them")
     found = await message_reasons(call, persistent(topic), subscription, message_id)
-    findings = found.findings
-    if found.of_subscription:
-        findings = findings + await _findings(topic, subscription)
-    return ordered(findings)
+    findings, clock, more = list(found.findings), call.surroundings.clock, None
+    if found.of_hash is not None:
+        more = explain_key(persistent(topic), subscription, found.of_hash)
+    elif found.of_subscription:
+        more = explain_subscription(persistent(topic), subscription)
+    elif found.of_consumer is not None:
+        more = of_silent(subscription, [consumer_of(found.of_consumer)], waits=False)
+    return ordered(findings if more is None else findings + await made(more, clock))
 
 
 def _message_subject(message_id: str) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def _held(
     ]
     if chunk is not None:
         findings += _incomplete(asked, chunk, state)
-    return Reasons(findings, of_consumer=state.name)
+    return Reasons(findings, of_consumer=state)
 
 
 def _chunk(asked: MessageQuestion) -> Chunk | Want | None:
@@ -219,11 +219,9 @@ def _waiting_for_key(asked: MessageQuestion, dispatcher: KeySharedDispatcher) ->
             since_ms=since_ms,
             evidence=evidence | ({} if who is None else who_has(who)),
         )
-        return Reasons([finding], of_subscription=True, of_hash=sticky_hash)
+        return Reasons([finding], of_hash=sticky_hash)
     return Reasons(
         [_for_one(asked, waiting.consumer, evidence, since_ms)],
-        of_subscription=True,
-        of_consumer=waiting.consumer.name,
         of_hash=sticky_hash,
     )
 
@@ -262,7 +260,7 @@ def _aside_for_key(asked: MessageQuestion, dispatcher: KeySharedDispatcher) -> R
         "is read again once those before it are out.",
         evidence={"hash": sticky_hash, "setAsideFrom": str(aside.from_position(sticky_hash))},
     )
-    return Reasons([finding], of_subscription=True, of_hash=sticky_hash)
+    return Reasons([finding], of_hash=sticky_hash)
 
 
 def _waiting_for_anybody(asked: MessageQuestion, dispatcher: SharedDispatcher) -> Reasons | Want | None:
@@ -271,7 +269,7 @@ def _waiting_for_anybody(asked: MessageQuestion, dispatcher: SharedDispatcher) -
         state = dispatcher.waiting.bound_to(position)
         if state is not None:
             finding = _for_one(asked, state, {"reason": "it has other parts of the same message"})
-            return Reasons([finding], of_subscription=True, of_consumer=state.name)
+            return Reasons([finding], of_subscription=True)
         counts = dispatcher.redelivery_counts.column(position.ledger_id, [position.entry_id])
         before = counts[0] if counts else 0
         finding = Finding(
@@ -290,7 +288,7 @@ def _waiting_for_anybody(asked: MessageQuestion, dispatcher: SharedDispatcher) -
     if state is None or not dispatcher.aside.covers(state, position):
         return None
     finding = _for_one(asked, state, {"reason": "it has other parts of the same message"})
-    return Reasons([finding], of_subscription=True, of_consumer=state.name)
+    return Reasons([finding], of_subscription=True)
 
 
 def not_reached(asked: MessageQuestion) -> Reasons | None:

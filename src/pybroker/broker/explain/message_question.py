@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from pybroker.broker.delivery.subscription import Subscription
     from pybroker.broker.topic.topic import Topic
+    from pybroker.dispatch.consumer_state import ConsumerState
     from pybroker.model.findings import Finding
     from pybroker.model.transactions import TxnId
 
@@ -58,11 +59,11 @@ class LookedUp:
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """What is found of the message itself, and of what else to say why: of the whole subscription, one consumer, one hash."""
+    """What is found of the message itself, and of what else to say why: who has it, its key's hash, or all of the subscription."""
 
     findings: list[Finding]
     of_subscription: bool = False
-    of_consumer: str | None = None
+    of_consumer: ConsumerState | None = None
     of_hash: int | None = None
 
 
