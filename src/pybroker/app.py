@@ -300,6 +300,9 @@ class Broker:
         except CannotListen as error:
             problems += error.problems
         if problems:
+            # What was bound all the same is free again: an embedded broker tries once more.
+            await self.listener.close()
+            await self.http.close()
             problems[-1] += " (another broker? --port and --http-port choose other ports)"
             raise StartError(*problems)
         ports = BoundPorts(self.listener.port, self.listener.port_tls, self.http.port, self.http.port_tls)

@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ import pytest
 from tests.embedding.conftest import Connect
 
 import pybroker
+from pybroker.app import StartError
 from pybroker.config import ConfigError
 from pybroker.embedding import BrokerThread, embed, embed_in_thread
 from pybroker.embedding.broker import NotRunning
@@ -267,3 +269,15 @@ def test_settings_have_the_names_of_the_configuration(connect: Connect) -> None:
         embed_in_thread(no_such_key=1).__enter__()
     with pytest.raises(ConfigError, match="directory"):
         embed_in_thread(ledger_store="local", metadata_store="sqlite").__enter__()
+
+
+@pytest.mark.parametrize("key", ["brokerServicePort", "webServicePort"])
+async def test_a_broker_that_finds_one_of_its_ports_taken_leaves_the_other_free(key: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with socket.create_server(("127.0.0.1", 0)) as found:
+            free = found.getsockname()[1]
+        ports = {"brokerServicePort": free, "webServicePort": free, key: taken.getsockname()[1]}
+        with pytest.raises(StartError, match=key):
+            async with pybroker.embed(**ports):
+                pass
+        socket.create_server(("127.0.0.1", free)).close()
