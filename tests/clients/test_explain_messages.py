@@ -33,9 +33,9 @@ async def send(producer: MessageProducer, count: int, **options: object) -> list
 
 async def test_what_is_at_a_consumer_names_it_and_its_redelivery(world: Explained) -> None:
     producer = await world.client.producer(TOPIC, batching=False)
-    consumer = await world.client.consumer(TOPIC, "s", kind="shared", name="c1", from_earliest=True, nack_delay_s=0.01)
+    consumer = await world.client.consumer(TOPIC, "s", kind="shared", name="c1", from_earliest=True)
     (sent,) = await send(producer, 1)
-    (message,) = await received(consumer, 1)
+    await received(consumer, 1)
     await world.broker.clock.advance(seconds=12)
     (found,) = await world.of_message(sent)
     assert (found["code"], found["waits"]) == ("held-by-consumer", False)
@@ -44,8 +44,11 @@ async def test_what_is_at_a_consumer_names_it_and_its_redelivery(world: Explaine
     assert found["evidence"]["address"] == world.subscription().consumers[0].peer.address
     assert found["evidence"]["deliveryCount"] == 1
     assert "c1" in found["sentence"]
+    assert [each["method"] for each in found["actions"]] == ["GET", "POST", "POST"]
+    assert (await world.rest("GET", found["actions"][0]["path"])).status == 200
     assert "for 12 s" in found["sentence"]
-    consumer.nack(message)
+    again = found["actions"][1]
+    await world.done(again["method"], again["path"])
     await received(consumer, 1)
     (found,) = await world.of_message(sent)
     assert found["evidence"]["deliveryCount"] == 2

@@ -75,7 +75,9 @@ async def test_who_waits_for_exclusive_access_is_told_behind_whom(world: Explain
     assert first["evidence"]["holder"] == "holder"
     assert (first["evidence"]["before"], second["evidence"]["before"]) == (0, 1)
     assert "for 3.0 s" in first["sentence"]
-    await holder.close()
+    assert holder.name == "holder"
+    (disconnect,) = first["actions"]
+    await world.done(disconnect["method"], disconnect["path"])
     await asyncio.wait(waits, return_when="FIRST_COMPLETED")
     assert await world.of_producer(names[0]) == []
     for each in waits:

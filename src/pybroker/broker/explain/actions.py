@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pybroker.broker.delivery.consumer import Consumer
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
     from pybroker.model.names import TopicName
+    from pybroker.model.position import Position
     from pybroker.model.transactions import TxnId
 
 
@@ -78,6 +79,30 @@ def disconnect(consumer: Consumer) -> Action:
         f"?consumerId={consumer.consumer_id}",
         command=f"pybroker disconnect {_words(subscription)} --consumer {shell(consumer.name)}"
         f" --consumer-id {consumer.consumer_id}",
+    )
+
+
+def redeliver(subscription: SubscriptionBase, position: Position) -> Action:
+    return Action(f"Deliver message {position} again now", "POST", _message(subscription, position) + "/redeliver")
+
+
+def acknowledge(subscription: SubscriptionBase, position: Position) -> Action:
+    return Action(
+        f"Give message {position} up, so that the others go on",
+        "POST",
+        _message(subscription, position) + "/acknowledge",
+    )
+
+
+def _message(subscription: SubscriptionBase, position: Position) -> str:
+    return f"{subscription_path(subscription)}/message/{position.ledger_id}/{position.entry_id}"
+
+
+def disconnect_producer(topic: TopicName, name: str) -> Action:
+    return Action(
+        f"Disconnect producer {name}: its client connects again, behind those that wait",
+        "POST",
+        f"{topic_path(topic)}/producer/{quote(name, safe='')}/disconnect",
     )
 
 

@@ -14,7 +14,7 @@ from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
 from pybroker.dispatch.shared import SharedDispatcher
 from pybroker.dispatch.single_active import ExclusiveDispatcher, SingleActiveDispatcher
-from pybroker.model.findings import Action, Code, Finding
+from pybroker.model.findings import Code, Finding
 from pybroker.model.hashing import key_hash
 from pybroker.wire.entry_metadata import chunk_of, deliver_at_ms, sticky_key
 
@@ -88,6 +88,9 @@ def _held(
         evidence["deliveryCount"] = redelivered + 1
         again = f", for the {_nth(redelivered + 1)} time" if redelivered else ""
     how_long = for_long(delivered_ms, asked.subscription.surroundings.clock)
+    again_actions = [actions.explain_consumer(consumer_of(state)), actions.disconnect(consumer_of(state))]
+    if redelivered is not None:
+        again_actions.insert(1, actions.redeliver(asked.subscription, asked.position))
     findings = [
         Finding(
             Code.HELD_BY_CONSUMER,
@@ -96,7 +99,7 @@ def _held(
             waits=False,
             since_ms=delivered_ms,
             evidence=evidence,
-            actions=[actions.explain_consumer(consumer_of(state)), actions.disconnect(consumer_of(state))],
+            actions=again_actions,
         )
     ]
     if chunk is not None:
@@ -159,7 +162,7 @@ def damaged(asked: MessageQuestion) -> Reasons | Want | None:
         Code.ENTRY_DAMAGED,
         f"Message {asked.message_id} cannot be read from the disk, now or ever: {entry.problem}.",
         evidence={"messageId": str(asked.position)},
-        actions=[_skip_one(asked)],
+        actions=[actions.acknowledge(asked.subscription, asked.position)],
     )
     return Reasons([finding], of_subscription=True)
 
@@ -332,11 +335,3 @@ def who_has(state: ConsumerState) -> dict[str, Any]:
 def _nth(number: int) -> str:
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
-
-
-def _skip_one(asked: MessageQuestion) -> Action:
-    path = actions.subscription_path(asked.subscription)
-    ledger_id, entry_id = asked.position
-    return Action(
-        "Give this message up, so that the others go on", "POST", f"{path}/message/{ledger_id}/{entry_id}/acknowledge"
-    )

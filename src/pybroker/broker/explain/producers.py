@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
+from pybroker.broker.explain import actions
 from pybroker.broker.explain.steps import LISTED, counted, for_long, wall_ms
 from pybroker.broker.explain.topics import REFUSED_LATELY_MS, explain_topic, shown_refusal, terminated, whose_rate
 from pybroker.errors import (
@@ -113,6 +114,7 @@ def _waits(topic: TopicBase, producer: Producer) -> Finding:
         f"{'has' if holder is not None else 'use'}{more}.",
         since_ms=since_ms,
         evidence=evidence,
+        actions=[] if holder is None else [actions.disconnect_producer(topic.name, holder.name)],
     )
 
 
@@ -135,6 +137,7 @@ def _kept_out(topic: TopicBase, name: str, found: set[Code]) -> list[Finding]:
                 waits=bool(findings),
                 since_ms=holder.connected_since_ms,
                 evidence={"holder": holder.name, **_who(holder)},
+                actions=[actions.disconnect_producer(topic.name, holder.name)],
             )
         )
     return findings
