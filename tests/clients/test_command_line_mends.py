@@ -1,5 +1,6 @@
 """Commands say why official clients wait, and mend it: what is held, by whom, and the calls for single messages and clients."""
 
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import pulsar
 import pytest
 from tests.support.commands import Run, runner, without_a_broker
 
+from pybroker.cli.commands import COMMANDS
+from pybroker.cli.program import command_parser
 from pybroker.embedding import BrokerThread, embed_in_thread
 
 
@@ -82,7 +85,7 @@ def test_what_a_consumer_holds_is_listed_and_acknowledged_one_by_one(run: Run, c
 
 
 def test_a_hash_that_drains_is_shown_and_an_acknowledgement_ends_it(run: Run, client: pulsar.Client) -> None:
-    old = key_shared(client, "moved", "old")
+    old = key_shared(client, "moved", "the old one's")
     for key in range(8):
         run("produce", "moved", "x", "--key", str(key), "--no-batching")
     for _ in range(8):
@@ -92,7 +95,15 @@ def test_a_hash_that_drains_is_shown_and_an_acknowledgement_ends_it(run: Run, cl
     assert listed
     table = run("draining", "moved", "s")
     assert table.lines[0].split()[:3] == ["HASH", "KEYS", "FROM"]
-    assert {line.split()[2] for line in table.lines[1:]} == {"old"}
+    assert all("  the old one's  " in line for line in table.lines[1:])
+    run("produce", "moved", "y", "--key", listed[0]["keys"][0], "--no-batching")
+    findings = run("explain", "moved", "s", "--json").json["findings"]
+    suggested = [action["command"] for finding in findings for action in finding["actions"] if action.get("command")]
+    assert suggested
+    for line in suggested:  # each is a command line that is taken, whatever its consumer is called
+        _, command, *rest = shlex.split(line)
+        options = command_parser(COMMANDS[command]).parse_args(rest)
+        assert getattr(options, "consumer", None) in {None, "the old one's", "new"}
     ids = [message for each in listed for message in each["messageIds"]]
     assert run("ack", "moved", "s", *ids).code == 0
     assert run("draining", "moved", "s").out == "No hash drains.\n"

@@ -145,11 +145,11 @@ def _write_subscriptions(output: Output, document: Document) -> None:
 def _subject(subject: Document) -> str:
     """What was asked about, besides topic and subscription."""
     kind = subject.get("kind", "")
+    if kind in {"", "topic", "subscription"}:
+        return ""
     others = ", ".join(
         f"{name} {_shown(value)}" for name, value in subject.items() if name not in {"kind", kind} and value is not None
     )
-    if kind in {"", "topic", "subscription"}:
-        return others
     first = _shown(subject[kind]) if kind in subject else ""
     return " ".join(part for part in (kind, first, f"({others})" if others else "") if part)
 

@@ -96,7 +96,7 @@ def test_findings_are_told_in_words_with_evidence_and_what_to_do() -> None:
 def test_where_all_is_well_that_is_said() -> None:
     subject = {"kind": "subscription", "type": "Shared", "consumers": 2}
     assert explained({"topic": "t", "subscription": "s", "subject": subject, "waiting": False, "findings": []}) == [
-        "t / s: type Shared, consumers 2",
+        "t / s",
         "nothing waits",
     ]
 
