@@ -12,7 +12,7 @@ from pyroaring import BitMap
 
 from pybroker.dispatch import delayed
 from pybroker.dispatch.delayed import Delayed, DelayedIndex
-from pybroker.dispatch.delayed_record import encode_more, encode_whole, stored_runs
+from pybroker.dispatch.delayed_record import encode_more, encode_whole, stored_changes, stored_runs
 from pybroker.model.position import Position
 
 LEDGERS = (3, 4, 9)
@@ -28,14 +28,25 @@ class DelayedModel:
         self.random = random.Random(seed)
         self.index = DelayedIndex()
         self.waiting: dict[Position, int] = {}
-        self.due_times: dict[Position, int] = {}  # of every entry there ever was: they do not change
+        self.due_times: dict[Position, int] = {}  # of every entry there ever was: they do not change by themselves
+        self.changed: dict[Position, int] = {}  # since then by somebody
         self.records: list[bytes] = []
         self.stored_serial = 0
         self.now_ms = 0
 
     def step(self) -> None:
         """One thing that can happen, and everything that must hold afterwards."""
-        steps = (self.add, self.add, self.add, self.take, self.take, self.discard, self.discard_up_to, self.store)
+        steps = (
+            self.add,
+            self.add,
+            self.add,
+            self.take,
+            self.take,
+            self.discard,
+            self.discard_up_to,
+            self.store,
+            self.move,
+        )
         rare = (self.restart, self.seal)
         self.random.choice(rare if self.random.random() < 0.05 else steps)()
         self.index.check_invariants()
@@ -96,6 +107,16 @@ class DelayedModel:
             self.index.discard_up_to(position)
             self.waiting = {each: due_ms for each, due_ms in self.waiting.items() if each > position}
 
+    def move(self) -> None:
+        position = self.random.choice(sorted(self.waiting)) if self.waiting else self._position()
+        due_ms = self.random.choice((0, self.now_ms + self.random.randrange(300)))
+        assert self.index.move(position, due_ms) == (position in self.waiting), "moved and nobody waits, or not moved"
+        if position in self.waiting:
+            if not self.records:
+                self.store()
+            self.waiting[position] = self.due_times[position] = self.changed[position] = due_ms
+            self.records.append(encode_more((), [(position, due_ms)]))
+
     def seal(self) -> None:
         self.index.seal_newest()
         if self.records:
@@ -104,7 +125,7 @@ class DelayedModel:
     def store(self) -> None:
         if not self.records or self.random.random() < 0.3:
             self.index.seal_newest()
-            self.records.append(encode_whole(self.index.runs_after(0)))
+            self.records.append(encode_whole(self.index.runs_after(0), self.changed.items()))
         else:
             self.records.append(encode_more(self.index.runs_after(self.stored_serial)))
         self.stored_serial = self.index.last_serial
@@ -115,6 +136,8 @@ class DelayedModel:
         for run in stored_runs(self.records):
             gone = [each for each in self.due_times if each.ledger_id == run.ledger_id and each not in self.waiting]
             restored.add_run(run, BitMap([each.entry_id for each in gone]))
+        for position, due_ms in stored_changes(self.records).items():
+            restored.move(position, due_ms)
         missing = len(self.waiting) - len(restored)
         assert missing < delayed.RUN_ENTRIES or not self.records, "more than the newest entries must be read again"
         self.index = restored

@@ -99,6 +99,35 @@ def a_tick_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DelayedIndex, "take_due", lambda self, cutoff, most: take_due(self, cutoff + 1, most))
 
 
+def a_changed_time_leaves_the_former_one(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(DelayedIndex, "_counts", lambda self, delayed: True)
+
+
+def a_changed_time_does_not_count_before_the_next_run(patch: pytest.MonkeyPatch) -> None:
+    def only_noted(self: DelayedIndex, position: Position, due_ms: int) -> bool:
+        waits = position.entry_id in self._members.get(position.ledger_id, ())
+        if waits:
+            self._moved[position] = due_ms
+        return waits
+
+    patch.setattr(DelayedIndex, "move", only_noted)
+
+
+def a_changed_time_is_lost_in_a_restart(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("tests.fuzz.delayed_model.stored_changes", lambda records: {})
+
+
+def an_acknowledged_entry_stays_noted(patch: pytest.MonkeyPatch) -> None:
+    remove = DelayedIndex._remove
+
+    def remember(self: DelayedIndex, ledger_id: int, entries: BitMap) -> None:
+        moved = dict(self._moved)
+        remove(self, ledger_id, entries)
+        self._moved.update(moved)
+
+    patch.setattr(DelayedIndex, "_remove", remember)
+
+
 @pytest.mark.parametrize(
     "plant",
     [
@@ -111,6 +140,10 @@ def a_tick_too_early(patch: pytest.MonkeyPatch) -> None:
         restored_runs_bring_back_what_is_gone,
         an_entry_twice_counts_twice,
         a_tick_too_early,
+        a_changed_time_leaves_the_former_one,
+        a_changed_time_does_not_count_before_the_next_run,
+        a_changed_time_is_lost_in_a_restart,
+        an_acknowledged_entry_stays_noted,
     ],
 )
 def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:

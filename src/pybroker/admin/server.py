@@ -24,7 +24,7 @@ from pybroker.admin.entries.produce_routes import RestProduceRoutes
 from pybroker.admin.explain import explain_routes
 from pybroker.admin.http.application import Application
 from pybroker.admin.http.protocol import Connections, HttpProtocol, Reader
-from pybroker.admin.inspection import acting_routes, hash_routes, unacked_routes
+from pybroker.admin.inspection import acting_routes, delay_routes, hash_routes, hole_routes, unacked_routes
 from pybroker.admin.metrics.broker_stats_routes import BrokerStatsRoutes
 from pybroker.admin.metrics.health_metric import measure_health
 from pybroker.admin.metrics.metrics_routes import MetricsRoutes
@@ -95,6 +95,8 @@ NOUNS = (
     unacked_routes,
     hash_routes,
     acting_routes,
+    delay_routes,
+    hole_routes,
     subscriptions,
     partitioned_topics,
     topics,

@@ -11,8 +11,10 @@ heap; a full heap becomes one *run* for each ledger, an array of numbers in the 
 A heap of runs, by the due time that each is at, merges them. What is taken away before its time (acknowledged, expired)
 leaves the bitmap only, and its run when that comes to it.
 
+An entry whose time was changed stands there twice: `_moved` says which of the two counts.
+
 Invariants: `members` has exactly the entries that wait, each of which is in the heap or in a run; so what a run holds beyond
-them was taken away, or stands there twice, and is passed over.
+them was taken away, or stands there twice, and is passed over. What `_moved` names waits.
 """
 
 from __future__ import annotations
@@ -102,6 +104,7 @@ class DelayedIndex:
         self._members: dict[int, BitMap] = {}  # none is empty
         self._count = 0
         self._newest: list[Delayed] = []  # a heap
+        self._moved: dict[Position, int] = {}  # the times of those that were changed
         self._runs: list[tuple[int, int, DelayedRun]] = []  # a heap: due time, serial, run
         self._serial = 0
 
@@ -140,13 +143,23 @@ class DelayedIndex:
         self.seal_newest()
         return True
 
+    def move(self, position: Position, due_ms: int) -> bool:
+        """The entry is due at another time from now on; False when it does not wait."""
+        members = self._members.get(position.ledger_id)
+        if members is None or position.entry_id not in members:
+            return False
+        due_ms = min(due_ms, MAX_DUE_MS)
+        self._moved[position] = due_ms
+        heappush(self._newest, Delayed(due_ms, *position))
+        return True
+
     def seal_newest(self) -> None:
         """Make runs of the newest entries."""
         by_position = sorted(self._newest, key=lambda delayed: delayed[1:])
         self._newest.clear()
         for ledger_id, group in groupby(by_position, lambda delayed: delayed.ledger_id):
             members = self._members.get(ledger_id, BitMap())
-            waiting = [delayed for delayed in group if delayed.entry_id in members]
+            waiting = [each for each in group if each.entry_id in members and self._counts(each)]
             while waiting:
                 first = waiting[0].entry_id
                 part = [delayed for delayed in waiting if delayed.entry_id - first <= _SPAN_MASK]
@@ -187,8 +200,9 @@ class DelayedIndex:
             if delayed is None:
                 break
             members = self._members.get(delayed.ledger_id)
-            if members is None or delayed.entry_id not in members:
+            if members is None or delayed.entry_id not in members or not self._counts(delayed):
                 continue
+            self._moved.pop(delayed.position, None)
             members.remove(delayed.entry_id)
             self._count -= 1
             if not members:
@@ -197,6 +211,10 @@ class DelayedIndex:
         if not self._count:
             self.clear()
         return taken
+
+    def _counts(self, delayed: Delayed) -> bool:
+        """Whether that is the entry's time, and not one of before."""
+        return not self._moved or self._moved.get(delayed.position, delayed.due_ms) == delayed.due_ms
 
     def _pop(self, cutoff_ms: int) -> Delayed | None:
         """The next one of all that are kept, if it is due, whether it still waits or not."""
@@ -237,6 +255,9 @@ class DelayedIndex:
     def _remove(self, ledger_id: int, entries: BitMap) -> None:
         members = self._members[ledger_id]
         self._count -= len(entries)
+        if self._moved:
+            for position in [each for each in self._moved if each.ledger_id == ledger_id and each.entry_id in entries]:
+                del self._moved[position]
         if len(entries) == len(members):
             del self._members[ledger_id]
         else:
@@ -249,6 +270,7 @@ class DelayedIndex:
         self._members.clear()
         self._count = 0
         self._newest.clear()
+        self._moved.clear()
         self._runs.clear()
 
     # --- to store ----------------------------------------------------------------------------------------------------
@@ -275,7 +297,8 @@ class DelayedIndex:
             assert all(Position(ledger_id, entry_id) in kept for entry_id in members), (
                 "an entry that nothing brings back"
             )
-        assert len(self._newest) < RUN_ENTRIES
+        assert all(each.entry_id in self._members.get(each.ledger_id, ()) for each in self._moved), "moved and gone"
+        assert len(self._newest) < RUN_ENTRIES + len(self._moved)
         assert self._count or not (self._newest or self._runs), "things are kept of which nothing waits"
 
 

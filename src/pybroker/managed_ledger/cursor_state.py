@@ -271,6 +271,18 @@ class CursorState:
             parts.append(AcknowledgedPart(ledger_id, deleted, BitMap(sets), remaining_messages))
         return parts
 
+    def deleted_ranges(self, max_ranges: int) -> list[tuple[Position, Position]]:
+        """The first ranges of deleted entries behind the mark-delete position, both ends included; a range ends with its ledger."""
+        ranges: list[tuple[Position, Position]] = []
+        for ledger_id in sorted(self._holes):
+            holes = self._holes[ledger_id]
+            start: int | None = holes.min()
+            while start is not None and len(ranges) < max_ranges:
+                end = _end_of_run(holes, start)
+                ranges.append((Position(ledger_id, start), Position(ledger_id, end)))
+                start = holes.next_set_bit(end + 1) if end < holes.max() else None
+        return ranges
+
     @property
     def deleted_range_count(self) -> int:
         """Ranges of deleted entries behind the mark-delete position; a range ends with its ledger."""
@@ -283,14 +295,9 @@ class CursorState:
 
     def individually_deleted_text(self, max_ranges: int = DEFAULT_MAX_RANGES_SHOWN) -> str:
         """The ranges as stats show them, e.g. `[(5:0..5:3],(7:-1..7:0]]`; further ones are left out."""
-        ranges: list[str] = []
-        for ledger_id in sorted(self._holes):
-            holes = self._holes[ledger_id]
-            start: int | None = holes.min()
-            while start is not None and len(ranges) < max_ranges:
-                end = _end_of_run(holes, start)
-                ranges.append(f"({ledger_id}:{start - 1}..{ledger_id}:{end}]")
-                start = holes.next_set_bit(end + 1) if end < holes.max() else None
+        ranges = [
+            f"({first.ledger_id}:{first.entry_id - 1}..{last}]" for first, last in self.deleted_ranges(max_ranges)
+        ]
         return f"[{','.join(ranges)}]"
 
     def check_invariants(self) -> None:

@@ -22,6 +22,7 @@ from pybroker.errors import StoreError
 from pybroker.managed_ledger.backlog import Backlog
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.entry_cache import part_of
+from pybroker.managed_ledger.oldest_unacked import OldestUnacked
 from pybroker.memory import AheadHolder
 from pybroker.model.ack_set import WORD_BITS
 from pybroker.model.passed_over import PassedOver
@@ -73,6 +74,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         self._waiting: list[PersistDone] = []
         self._in_flight: list[PersistDone] = []  # who waits for the delta that is being written
         self._ahead: EntryRun | None = None
+        self.oldest = OldestUnacked(self)
         self.rewind()
         if store is not None:
             store.attach(cursor_id, self)

@@ -154,6 +154,11 @@ class ManagedLedger(AppendListener):
         run = self.read_cached(position, 1, 0)
         return 0 if run is None else run.message_counts[0]
 
+    def publish_time_at_hand(self, position: Position) -> int | None:
+        """When the entry was published; None when it is not in memory or does not exist."""
+        run = self.read_cached(position, 1, 0) if self.ledgers.has_entry(position) else None
+        return None if run is None else self._surroundings.publish_time_of(run.payloads[0])
+
     async def publish_time_of(self, position: Position) -> int:
         """When the entry was published, in milliseconds by its client's clock. Raises StoreError."""
         run = self.read_cached(position, 1, 0) if self.ledgers.has_entry(position) else None

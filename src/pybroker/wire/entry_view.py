@@ -101,6 +101,14 @@ def entry_view(entry: bytes, wanted: Iterable[int] | None, max_opened_bytes: int
     )
 
 
+def key_of_entry(entry: bytes) -> bytes | None:
+    """The key that the entry's own metadata has; None without one, and when it cannot be read."""
+    try:
+        return _message(message_metadata(entry), -1, 0).key
+    except ProtocolViolation:
+        return None
+
+
 def _messages(payload: bytes, count: int, wanted: Iterable[int] | None) -> list[MessageOfEntry]:
     asked = None if wanted is None else set(wanted)
     found: list[MessageOfEntry] = []

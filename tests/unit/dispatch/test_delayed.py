@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 from pyroaring import BitMap
 
-from pybroker.dispatch.delayed import MAX_DUE_MS, RUN_ENTRIES, Delayed, DelayedIndex, DeliveryTimes
-from pybroker.dispatch.delayed_record import encode_more, encode_whole, stored_runs
+from pybroker.dispatch.changed_delays import ChangedDelays
+from pybroker.dispatch.delayed import MAX_DUE_MS, RUN_ENTRIES, Delayed, DelayedIndex, DelayedRun, DeliveryTimes
+from pybroker.dispatch.delayed_record import encode_more, encode_whole, stored_changes, stored_runs
 from pybroker.errors import StoreError
 from pybroker.model.position import Position
 
@@ -110,4 +113,38 @@ def test_a_damaged_record_is_refused(cut: int) -> None:
 
 def test_a_record_of_a_newer_version_is_refused() -> None:
     with pytest.raises(StoreError, match="newer"):
-        list(stored_runs([b"\x02\x00\x00\x00\x00\x00\x00\x00"]))
+        list(stored_runs([b"\x03\x00\x00\x00\x00\x00\x00\x00"]))
+
+
+def test_changed_times_are_stored_with_runs_and_alone_and_the_last_one_counts() -> None:
+    first, second = Position(5, 7), Position(6, 0)
+    run = DelayedRun(5, 7, array("Q", [100 << 22]))
+    records = [encode_whole([run], [(first, 10)]), encode_more((), [(first, 20)]), encode_more((), [(second, 0)])]
+    assert stored_changes(records) == {first: 20, second: 0}
+    assert [each.entry_id for each in stored_runs(records)] == [7]
+    assert stored_changes([*records, encode_whole([])]) == {}
+    assert encode_whole([run])[0] == 1
+    for cut in range(1, 20):
+        with pytest.raises(StoreError, match="damaged"):
+            stored_changes([records[0][:-cut]])
+
+
+def test_changed_times_are_forgotten_when_entries_are_acknowledged_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pybroker.dispatch.changed_delays.MAX_CHANGED_DELAYS", 3)
+    changed = ChangedDelays()
+    for entry_id in range(3):
+        changed.set(Position(5 + entry_id % 2, entry_id), entry_id)
+    changed.set(Position(5, 0), 9)
+    changed.check_invariants()
+    assert dict(changed) == {Position(5, 0): 9, Position(5, 2): 2, Position(6, 1): 1}
+    assert not changed.has_room(Position(9, 9))
+    assert changed.has_room(Position(6, 1))
+    assert changed.applied(5, [0, 1, 2], [70, 71, 0]) == [9, 71, 2]
+    assert changed.applied(7, [0], [70]) == [70]
+    changed.discard(5, [0, 1, 1 << 50])
+    assert (len(changed), changed.get(Position(5, 0))) == (2, None)
+    changed.discard_up_to(Position(6, 0))
+    assert dict(changed) == {Position(6, 1): 1}
+    changed.discard_up_to(Position(6, 1))
+    changed.check_invariants()
+    assert not changed

@@ -229,6 +229,7 @@ def _subscription(subscription: Subscription, rates: RateSampler, measured: Meas
         "nonContiguousDeletedMessagesRanges": cursor.state.deleted_range_count,
         "nonContiguousDeletedMessagesRangesSerializedSize": cursor.state.deleted_ranges_bytes,
         "delayedMessageIndexSizeInBytes": delayed.index_size_bytes,
+        **_oldest_unacked(subscription),
         **transaction_stats.of_subscription(subscription),
         "subscriptionProperties": subscription.properties,
         "filterProcessedMsgCount": counters.filter_processed,
@@ -241,6 +242,12 @@ def _subscription(subscription: Subscription, rates: RateSampler, measured: Meas
     if active is not None:
         document["activeConsumerName"] = active.name
     return document
+
+
+def _oldest_unacked(subscription: Subscription) -> Document:
+    """Ours, and so shown only while something is not acknowledged of which it is known."""
+    age_s = subscription.cursor.oldest.known_age_s(subscription.surroundings.clock.wall_ms())
+    return {} if age_s < 0 else {"oldestUnackedMessageAgeSeconds": age_s}
 
 
 def delivery_stats(counters_of: SubscriptionBase | Consumer, rates: DeliveryRates) -> Document:

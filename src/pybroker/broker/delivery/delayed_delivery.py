@@ -9,12 +9,15 @@ it is read back, in slices of the pump's time, and the cursor passes over what i
 is read from the topic again. Smaller ones are not stored: the entries are found again by reading those alone that are not
 acknowledged.
 
+Somebody may change when an entry is due (`change`): that is kept until the entry is acknowledged, and stored at once.
+
 Invariants: nothing is stored before the metadata says that there may be something; while entries wait and consumers are served, the
 alarm is set or the pump will run.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +25,10 @@ from pyroaring import BitMap
 
 from pybroker import logs
 from pybroker.broker.delivery.stages import Stage
+from pybroker.dispatch.changed_delays import CHANGED_BYTES, MAX_CHANGED_DELAYS, ChangedDelays
 from pybroker.dispatch.delayed import MAX_DUE_MS, RUN_ENTRIES, Delayed, DelayedIndex, DelayedRun, DeliveryTimes
-from pybroker.dispatch.delayed_record import encode_more, encode_whole, stored_runs
-from pybroker.errors import StoreError
+from pybroker.dispatch.delayed_record import encode_more, encode_whole, stored_changes, stored_runs
+from pybroker.errors import StoreError, TooManyRequests
 from pybroker.model.position import Position
 from pybroker.storage.cursor_store import CursorOwner
 from pybroker.storage.ledger_store import EntryRun
@@ -44,6 +48,7 @@ ENTRY_BYTES, NEWEST_BYTES = 10, 120
 """What is counted for an entry that waits, and besides for the newest ones, of which no run is made yet."""
 COUNTED_STEP_BYTES = 4096
 """What is less is not worth telling."""
+RESTORE_SLICE_MS = 2.0
 STALE_ENTRIES = 65_536
 """What is stored is written anew when so many more entries of it are gone than wait."""
 _NOTHING: Mapping[int, BitMap] = {}
@@ -71,8 +76,11 @@ class DelayedDelivery(CursorOwner, Stage):
         self._last_alarm_ms = 0
         records, self._cursor.stored_delayed = self._cursor.stored_delayed, []
         self._unread: Iterator[DelayedRun] | None = stored_runs(records) if records else None
+        self._unread_records = records
+        self._changed = ChangedDelays()
         self._record_id = ""  # where the index is stored; none yet
         self._is_announcing = False
+        self._announcing = asyncio.Lock()
         self._is_closed = False
         self._stored_serial = 0  # of the last run that was handed to the store
         self._stored_entries = 0
@@ -88,6 +96,7 @@ class DelayedDelivery(CursorOwner, Stage):
         """Say how much memory this takes, and have others go on that wait for some."""
         entries = 0 if self._is_closed else len(self._index)
         size_bytes = ENTRY_BYTES * entries + NEWEST_BYTES * min(entries, RUN_ENTRIES)
+        size_bytes += 0 if self._is_closed else CHANGED_BYTES * len(self._changed)
         if entries and abs(size_bytes - self._counted_bytes) < COUNTED_STEP_BYTES:
             return
         if size_bytes != self._counted_bytes:
@@ -126,12 +135,14 @@ class DelayedDelivery(CursorOwner, Stage):
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
         """What of `entries` may be delivered now; the others wait from now on."""
-        if plan.scan is not None:  # What it comes by and is not in the index was due before.
-            return self._without_waiting(entries)
+        if plan.scan is not None:  # What it comes by and is not in the index was due before, unless that was changed.
+            entries = self._without_waiting(entries)
         times = self._times
-        if times is None or not self.serves_several:
+        if times is None or not self.serves_several or (plan.scan is not None and not self._changed):
             return entries
-        due_times_ms = [deliver_at_ms(payload) for payload in entries.payloads]
+        due_times_ms = [0 if plan.scan is not None else deliver_at_ms(payload) for payload in entries.payloads]
+        if self._changed:
+            due_times_ms = self._changed.applied(entries.ledger_id, entries.entry_ids, due_times_ms)
         if not any(due_times_ms):
             return entries
         cutoff_ms = times.cutoff_ms(self._surroundings.clock.wall_ms())
@@ -181,12 +192,16 @@ class DelayedDelivery(CursorOwner, Stage):
 
     def forget(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
         """Entries were acknowledged."""
+        if self._changed:
+            self._changed.discard(ledger_id, entry_ids)
         if self._index:
             self._index.discard(ledger_id, entry_ids)
             self._count()
 
     def forget_up_to(self, position: Position) -> None:
         """Everything up to and including `position` is acknowledged."""
+        if self._changed:
+            self._changed.discard_up_to(position)
         if self._index:
             self._index.discard_up_to(position)
             self._count()
@@ -197,6 +212,64 @@ class DelayedDelivery(CursorOwner, Stage):
         self._times = _delivery_times(self._topic)
         if self._index:
             self.wake()
+
+    # --- looking, and changing a time --------------------------------------------------------------------------------
+
+    def is_waiting(self, position: Position) -> bool:
+        """Whether the entry waits for its time."""
+        members = self._index.members.get(position.ledger_id)
+        return members is not None and position.entry_id in members
+
+    def waiting_in(self, ledger_id: int) -> BitMap:
+        """The entries of a ledger that wait, as a bitmap of their own."""
+        return BitMap(self._index.members.get(ledger_id, ()))
+
+    def ledger_ids(self) -> list[int]:
+        """The ledgers of which entries wait, rising."""
+        return sorted(self._index.members)
+
+    def changed_ms(self, position: Position) -> int | None:
+        """The time that somebody set for the entry, 0 for at once; None when its own counts."""
+        return self._changed.get(position)
+
+    async def change(self, position: Position, due_ms: int) -> None:
+        """The entry, which nobody holds, is due then, 0 for at once; durable when it returns, if the subscription is.
+
+        Raises TooManyRequests at `MAX_CHANGED_DELAYS`, StoreError: then it counts now, but may not after a restart.
+        """
+        clock = self._surroundings.clock
+        while not self.restore(clock.monotonic_ms() + RESTORE_SLICE_MS):  # noqa: ASYNC110  (each round does a part of it)
+            await asyncio.sleep(0)
+        if not self._changed.has_room(position):
+            raise TooManyRequests(
+                f"The delivery times of {MAX_CHANGED_DELAYS} messages of the subscription are changed already: acknowledge some"
+            )
+        self._changed.set(position, due_ms)
+        self._index.move(position, due_ms)
+        self._set_alarm()
+        self._count()
+        self.wake()
+        if self._cursor.is_durable:
+            await self._store_change(position, due_ms)
+
+    async def _store_change(self, position: Position, due_ms: int) -> None:
+        await self._announce()
+        if not self._record_id or self._is_closed:
+            raise StoreError(f"subscription {self._subscription_name} is closed")
+        self._store_runs()  # Those of before there was a record.
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: StoreError | None) -> None:
+            if stored.done():
+                return  # Who waited is gone.
+            if error is None:
+                stored.set_result(None)
+            else:
+                stored.set_exception(error)
+
+        record = encode_more((), [(position, due_ms)])
+        self._commons.ledgers.cursor_store.append_delta(self._record_id, record, done)
+        await stored
 
     # --- the alarm ---------------------------------------------------------------------------------------------------
 
@@ -291,12 +364,26 @@ class DelayedDelivery(CursorOwner, Stage):
             # Nothing is lost: the cursor reads those entries again.
             logs.error("delayed.not_restored", **self._names(), error=str(error))
         self._unread = None
+        self._restore_changes()
         self._stored_serial = self._index.last_serial
         self._stored_entries = len(self._index)
         logs.info("delayed.restored", **self._names(), entries=len(self._index))
         self._store_runs()
         self._set_alarm()
         return True
+
+    def _restore_changes(self) -> None:
+        """Times that were changed count again, of what is still to be delivered."""
+        records, self._unread_records = self._unread_records, []
+        state, ledgers = self._cursor.state, self._cursor.ledger.ledgers
+        try:
+            changes = stored_changes(records)
+        except StoreError:
+            return  # `restore` has said so
+        for position, due_ms in changes.items():
+            if ledgers.has_entry(position) and not state.is_deleted(*position) and self._changed.has_room(position):
+                self._changed.set(position, due_ms)
+                self._index.move(position, due_ms)
 
     def _names(self) -> dict[str, Any]:
         return {"topic": self._topic.name, "subscription": self._subscription_name}
@@ -315,21 +402,28 @@ class DelayedDelivery(CursorOwner, Stage):
 
     async def _begin_storing(self) -> None:
         try:
-            record_id = await self._cursor.announce_delayed()
+            await self._announce()
         except StoreError as error:
             logs.error("delayed.not_stored", **self._names(), error=str(error))
             return
         finally:
             self._is_announcing = False
-        if not self._is_closed:
-            self._record_id = record_id
-            self._commons.ledgers.cursor_store.attach(record_id, self)
-            self._store_runs()
+        self._store_runs()
+
+    async def _announce(self) -> None:
+        """See to it that there may be something stored; one at a time, since the second one must not be ahead of the first."""
+        async with self._announcing:
+            if self._record_id or self._is_closed:
+                return
+            record_id = await self._cursor.announce_delayed()
+            if not self._is_closed:
+                self._record_id = record_id
+                self._commons.ledgers.cursor_store.attach(record_id, self)
 
     def _store_anew(self) -> None:
         runs = self._index.runs_after(0)
         self._stored_entries = 0
-        self._append(encode_whole(runs), runs)
+        self._append(encode_whole(runs, self._changed), runs)
 
     def _store_anew_if_stale(self) -> None:
         """So that what is stored stays in proportion to what waits; nothing is left of it when nothing waits."""
@@ -349,7 +443,7 @@ class DelayedDelivery(CursorOwner, Stage):
         runs = self._index.runs_after(0)
         self._stored_serial = self._index.last_serial
         self._stored_entries = sum(len(run.packed) - run.index for run in runs)
-        return encode_whole(runs)
+        return encode_whole(runs, self._changed)
 
     async def close(self) -> None:
         """Store what is left and stop. Raises StoreError; it is closed all the same."""

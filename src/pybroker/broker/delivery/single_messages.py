@@ -1,4 +1,4 @@
-"""One message of a subscription, by somebody's order: acknowledged, or sent again now.
+"""One message of a subscription, by somebody's order: acknowledged, sent again now, put off or brought forward.
 
 What must hold: what a client could not do by its consumer is not done here either. An acknowledgement that a transaction holds
 stays with it; what is sent again is taken from its holder first, so no two consumers have it; whoever waits for the freed hash,
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pybroker.broker.delivery.acknowledgement import Acknowledged, PartOfBatch
 from pybroker.broker.delivery.consumer import Consumer
+from pybroker.dispatch.delayed import MAX_DUE_MS
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
 from pybroker.errors import AdminError, StoreError, TransactionConflict
 from pybroker.model import ack_set
@@ -98,6 +99,44 @@ def redeliver(subscription: Subscription, position: Position) -> None:
         raise AdminError(409, f"No consumer holds message {position}: it is delivered when its turn comes")
     require_unheld(subscription, position, -1)
     subscription.redeliver(consumer_of(holder), dispatcher.chunks_beside(holder, position), -1)
+
+
+async def deliver_at(subscription: Subscription, position: Position, due_ms: int) -> None:
+    """Put the message off until then, or bring it forward; durable when it returns.
+
+    Raises AdminError 404 for what does not exist; 409 for what is acknowledged, or held by a consumer; 412 where nothing is
+    delayed; TransactionConflict; TooManyRequests; StoreError.
+    """
+    _require_undelivered(subscription, position)
+    if not 0 <= due_ms <= MAX_DUE_MS:
+        raise AdminError(412, f"deliverAt is {due_ms}: it is in milliseconds since 1970, at most {MAX_DUE_MS}")
+    await subscription.delayed.change(position, due_ms)
+
+
+async def deliver_now(subscription: Subscription, position: Position) -> None:
+    """The message waits for its time no more. Raises as `deliver_at`, and AdminError 409 for one that is not delayed."""
+    _require_undelivered(subscription, position)
+    if not subscription.delayed.is_waiting(position) and position < subscription.cursor.read_position:
+        raise AdminError(409, f"Message {position} is not delayed")
+    await subscription.delayed.change(position, 0)
+
+
+def _require_undelivered(subscription: Subscription, position: Position) -> None:
+    dispatcher = subscription.dispatcher
+    require_unacknowledged(subscription, position)
+    if dispatcher is None:
+        raise AdminError(
+            412,
+            "No consumer has used the subscription since its topic was loaded: whether it delays messages is not known",
+        )
+    if not isinstance(dispatcher, MultiConsumerDispatcher):
+        raise AdminError(412, f"The subscription is {dispatcher.kind}: only Shared and Key_Shared delay messages")
+    if not subscription.delayed.is_enabled:
+        raise AdminError(412, f"Delayed delivery is switched off for {subscription.topic.name}")
+    holder = dispatcher.pending.holder(position)
+    if holder is not None:
+        raise AdminError(409, f"Message {position} is delivered: consumer {holder.name} holds it")
+    require_unheld(subscription, position, -1)
 
 
 def consumer_of(state: ConsumerState) -> Consumer:

@@ -9,6 +9,7 @@ when its ledger was closed, so messages in the ledger that is written to have no
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker import logs
@@ -19,6 +20,7 @@ from pybroker.errors import (
     BrokerError,
     ProducerBlockedQuotaExceededError,
     ProducerBlockedQuotaExceededException,
+    StoreError,
 )
 from pybroker.model.policies import BacklogQuota, BacklogQuotaPolicy
 
@@ -101,6 +103,9 @@ def _refusal(topic: Topic, quota: BacklogQuota) -> BrokerError:
 async def enforce(topic: Topic) -> None:
     """Measure the topic's backlogs and act on what is exceeded; size first. Raises StoreError."""
     policies = topic.policies
+    for subscription in list(topic.subscriptions.values()):
+        with suppress(StoreError):  # Its age is not known then; whoever delivers from it says why.
+            await subscription.cursor.oldest.look()
     oldest_ms = await _oldest_ms(topic)
     now_ms = topic.surroundings.clock.wall_ms()
     slowest = slowest_subscription(topic)

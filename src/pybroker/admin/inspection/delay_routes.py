@@ -1,0 +1,116 @@
+"""`.../delayed` and `.../message/{ledger}/{entry}/delay`: messages that wait for their time, and when that is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import BadBody, Call, no_content
+from pybroker.admin.calls.existing import while_served
+from pybroker.admin.calls.paths import SUBSCRIPTION
+from pybroker.admin.calls.routing import route
+from pybroker.admin.inspection.acting_routes import MESSAGE, on_message
+from pybroker.admin.inspection.asked import after_of, key_json, page_limit, single_subscription
+from pybroker.broker.delivery import single_messages
+from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.inspection.delayed_list import delayed_positions
+from pybroker.broker.inspection.entry_reads import ReadEntry, read_entries
+from pybroker.broker.inspection.pages import cursor_text, in_slices
+from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
+from pybroker.errors import AdminError
+from pybroker.model.position import Position
+from pybroker.wire.entry_metadata import deliver_at_ms
+from pybroker.wire.entry_view import MAX_KEY_BYTES, key_of_entry
+
+_CURSOR = "delayed"
+
+
+class Delay(msgspec.Struct):
+    """When a message is to be delivered, in milliseconds since 1970."""
+
+    deliverAt: int  # noqa: N815
+
+
+def routes() -> list[Route]:
+    return [
+        route("GET", SUBSCRIPTION + "/delayed", delayed),
+        route("PUT", MESSAGE + "/delay", deliver_at, body=Delay),
+        route("DELETE", MESSAGE + "/delay", deliver_now),
+    ]
+
+
+async def delayed(call: Call) -> Response:
+    """Messages that wait for their time, by position, `limit` a page; `after` is `next` of the page before. `changed` says that
+    somebody set the time."""
+    subscription = await single_subscription(call, "Listing delayed messages")
+    limit, (ledger_id, entry_id) = page_limit(call), after_of(call, _CURSOR, (-1, -1))
+    dispatcher = subscription.dispatcher
+    if dispatcher is None:
+        raise AdminError(
+            412, "No consumer has used the subscription since its topic was loaded: what it delays is not known"
+        )
+    if not isinstance(dispatcher, MultiConsumerDispatcher):
+        raise AdminError(412, f"The subscription is {dispatcher.kind}: only Shared and Key_Shared delay messages")
+    clock = call.surroundings.clock
+    positions = await in_slices(
+        delayed_positions(subscription.delayed, Position(ledger_id, entry_id), limit + 1), clock
+    )
+    await call.share.of_views(call.config.max_message_size)
+    shown: list[dict[str, Any]] = []
+    with while_served(subscription.topic, subscription):
+        async for read in read_entries(subscription.cursor.ledger, positions[:limit]):
+            shown.append(_message(subscription, read))
+            if len(shown) % 50 == 0:
+                await asyncio.sleep(0)
+    end = cursor_text(_CURSOR, *positions[limit - 1]) if len(positions) > limit else None
+    document = {"messages": shown, "next": end, "total": subscription.delayed.entry_count}
+    return Response(msgspec.json.encode(document), media_type="application/json")
+
+
+def _message(subscription: Subscription, read: ReadEntry) -> dict[str, Any]:
+    changed_ms = subscription.delayed.changed_ms(read.position)
+    own_ms = 0 if read.payload is None else deliver_at_ms(read.payload)
+    shown: dict[str, Any] = {
+        "messageId": str(read.position),
+        "deliverAt": own_ms if changed_ms is None else changed_ms,
+    }
+    if changed_ms is not None:
+        shown["changed"] = True
+    key = None if read.payload is None else key_of_entry(read.payload)
+    if key is not None:
+        shown |= key_json(key[:MAX_KEY_BYTES])
+    if read.problem:
+        shown["unreadable"] = read.problem
+    return shown
+
+
+async def deliver_at(call: Call) -> Response:
+    """Put a message off, or bring it forward, until `deliverAt`; a time that is past is now. It is kept over restarts.
+
+    Shared and Key_Shared only (412). 409 when it is acknowledged or a consumer holds it; 429 beyond 10,000 of a subscription.
+    """
+    position = Position(call.integer("ledger_id"), call.integer("entry_id"))
+    delay = await call.optional_json(Delay)
+    if delay is None:
+        raise BadBody('{"deliverAt": milliseconds} is needed')
+
+    async def act(subscription: Subscription) -> None:
+        await single_messages.deliver_at(subscription, position, delay.deliverAt)
+
+    await on_message(call, "Delaying a message", act)
+    return no_content()
+
+
+async def deliver_now(call: Call) -> Response:
+    """Deliver a delayed message now. 409 for one that is not delayed."""
+    position = Position(call.integer("ledger_id"), call.integer("entry_id"))
+
+    async def act(subscription: Subscription) -> None:
+        await single_messages.deliver_now(subscription, position)
+
+    await on_message(call, "Delaying a message", act)
+    return no_content()

@@ -1,0 +1,71 @@
+"""`.../ackHoles`: gaps in what is acknowledged, and what they keep on disk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import Call
+from pybroker.admin.calls.existing import existing_topic, while_served
+from pybroker.admin.calls.paths import SUBSCRIPTION
+from pybroker.admin.calls.routing import route
+from pybroker.admin.inspection.asked import page_limit, single_subscription
+from pybroker.broker.inspection.ack_holes import Kept, acknowledged_behind, held
+from pybroker.broker.inspection.pages import in_slices
+from pybroker.errors import DamagedEntries
+
+
+def routes() -> list[Route]:
+    return [route("GET", SUBSCRIPTION + "/ackHoles", ack_holes)]
+
+
+async def ack_holes(call: Call) -> Response:
+    """The mark-delete position, the oldest unacknowledged message with its age, the first `limit` ranges that are acknowledged
+    behind it, and what keeps ledgers from being trimmed: which cursors and readers, retention, open transactions.
+
+    In `held`, `ledgers` and `bytes` are what this subscription needs; `reasons` say of all that keeps ledgers of the topic how much
+    each keeps, a ledger counting for each of them.
+    """
+    subscription = await single_subscription(call, "Looking at acknowledgements")
+    limit = page_limit(call)
+    topic = await existing_topic(call)
+    clock, cursor = call.surroundings.clock, subscription.cursor
+    oldest: dict[str, Any] | None = None
+    with while_served(topic, subscription):
+        try:
+            found = await cursor.oldest.look()
+        except DamagedEntries as error:
+            position = cursor.oldest.position
+            found = None
+            if position is not None:
+                oldest = {"messageId": str(position), "publishTime": None, "ageMs": None, "unreadable": str(error)}
+        if found is not None:
+            position, publish_time_ms = found
+            age_ms = max(0, clock.wall_ms() - publish_time_ms)
+            oldest = {"messageId": str(position), "publishTime": publish_time_ms, "ageMs": age_ms}
+    ranges, more = acknowledged_behind(subscription, limit)
+    kept = await in_slices(held(topic, subscription), clock)
+    document = {
+        "markDeletePosition": str(cursor.mark_delete_position),
+        "oldestUnacked": oldest,
+        "acknowledgedBehind": [
+            {"from": str(each.first), "to": str(each.last), "entries": each.entries} for each in ranges
+        ],
+        "more": more,
+        "held": {
+            "ledgers": kept.ledgers,
+            "bytes": kept.bytes,
+            "reasons": [_reason(each) for each in kept.reasons],
+            "moreReasons": kept.more_reasons,
+        },
+    }
+    return Response(msgspec.json.encode(document), media_type="application/json")
+
+
+def _reason(kept: Kept) -> dict[str, Any]:
+    shown: dict[str, Any] = {"kind": kept.kind, "name": kept.name or None, "ledgers": kept.ledgers, "bytes": kept.bytes}
+    shown["firstLedger"] = kept.first_ledger_id if kept.first_ledger_id >= 0 else None
+    return shown

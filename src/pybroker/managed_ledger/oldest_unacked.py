@@ -1,0 +1,61 @@
+"""How old the oldest unacknowledged message of a cursor is, without a read each time somebody asks.
+
+The publish time is kept with the position that it is of: it is read again only when another entry has become the first that is
+not acknowledged, out of memory where it is there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pybroker.model.position import EARLIEST, Position
+
+if TYPE_CHECKING:
+    from pybroker.managed_ledger.managed_cursor import ManagedCursor
+
+UNKNOWN_AGE_S = -1
+
+
+class OldestUnacked:
+    """Owned by a managed cursor. Invariant: `_publish_time_ms` is that of the entry at `_position`."""
+
+    __slots__ = ("_cursor", "_position", "_publish_time_ms")
+
+    def __init__(self, cursor: ManagedCursor) -> None:
+        self._cursor = cursor
+        self._position = EARLIEST
+        self._publish_time_ms = 0
+
+    @property
+    def position(self) -> Position | None:
+        """The first entry that is not acknowledged; None when all are."""
+        position = self._cursor.state.first_undeleted(EARLIEST)
+        return position if self._cursor.ledger.ledgers.has_entry(position) else None
+
+    def known_ms(self) -> int | None:
+        """When it was published, if that is known or at hand; None also when there is none."""
+        position = self.position
+        if position is None:
+            return None
+        if position != self._position:
+            publish_time_ms = self._cursor.ledger.publish_time_at_hand(position)
+            if publish_time_ms is None:
+                return None
+            self._position, self._publish_time_ms = position, publish_time_ms
+        return self._publish_time_ms
+
+    def known_age_s(self, now_ms: int) -> int:
+        """Its age as far as that is known, -1 otherwise."""
+        publish_time_ms = self.known_ms()
+        return UNKNOWN_AGE_S if publish_time_ms is None else max(0, now_ms - publish_time_ms) // 1000
+
+    async def look(self) -> tuple[Position, int] | None:
+        """The first entry that is not acknowledged, and when it was published; read if need be. Raises StoreError."""
+        position = self.position
+        if position is None:
+            return None
+        known = self.known_ms()
+        if known is None or position != self._position:
+            known = await self._cursor.ledger.publish_time_of(position)
+            self._position, self._publish_time_ms = position, known
+        return position, known
