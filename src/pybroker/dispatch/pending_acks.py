@@ -14,7 +14,7 @@ by entry would cost a set of ids for each consumer and a change of it with every
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pyroaring import BitMap
 
@@ -75,6 +75,10 @@ class PendingAcks:
     def entries_in(self, ledger_id: int) -> BitMap:
         """The entries of a ledger that somebody holds, as a bitmap of their own."""
         return BitMap(list(self._by_ledger.get(ledger_id, ())))
+
+    def holds_in(self, ledger_id: int) -> Mapping[int, Hold]:
+        """The holds of a ledger by entry, as they are now: to be asked for again whenever something may have happened."""
+        return self._by_ledger.get(ledger_id, _NOTHING)
 
     def delivered_ms(self, position: Position) -> int | None:
         """When the entry was delivered to who holds it, in milliseconds since the epoch; None when nobody does."""

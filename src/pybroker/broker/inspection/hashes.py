@@ -93,25 +93,25 @@ def draining_page(dispatcher: KeySharedDispatcher, after: int, limit: int) -> St
     positions: dict[int, list[Position]] = {each: [] for each in hashes}
     missing = {each: min(MAX_POSITIONS_SHOWN, shown.unacked_entries) for each in hashes if (shown := draining.of(each))}
     pending = dispatcher.pending
-    looked_at = 0
     for ledger_id in pending.ledger_ids() if missing else ():
         yield
-        for entry_id in pending.entries_in(ledger_id):
-            looked_at += 1
-            if looked_at % ENTRIES_PER_STEP == 0:
-                yield
-            position = Position(ledger_id, entry_id)
-            hold = pending.hold(position)
-            if hold is None or hold[2] not in missing:
-                continue
-            sticky_hash = hold[2]
-            held = draining.of(sticky_hash)
-            if held is None or held.consumer is not hold[0]:
-                continue
-            positions[sticky_hash].append(position)
-            missing[sticky_hash] -= 1
-            if not missing[sticky_hash]:
-                del missing[sticky_hash]
+        entry_ids = pending.entries_in(ledger_id)
+        for start in range(0, len(entry_ids), ENTRIES_PER_STEP):
+            yield
+            holds = pending.holds_in(ledger_id)  # What is not there any more was acknowledged meanwhile.
+            for entry_id in entry_ids[start : start + ENTRIES_PER_STEP]:
+                hold = holds.get(entry_id)
+                if hold is None or hold[2] not in missing:
+                    continue
+                sticky_hash = hold[2]
+                if draining.holder(sticky_hash) is not hold[0]:
+                    continue
+                positions[sticky_hash].append(Position(ledger_id, entry_id))
+                missing[sticky_hash] -= 1
+                if not missing[sticky_hash]:
+                    del missing[sticky_hash]
+            if not missing:
+                break
         if not missing:
             break
     owner = dispatcher.owners.selector.owner

@@ -22,7 +22,7 @@ from pybroker.model.position import EARLIEST, Position
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription import Subscription
-    from pybroker.dispatch.pending_acks import PendingAcks
+    from pybroker.dispatch.pending_acks import Hold, PendingAcks
     from pybroker.managed_ledger.managed_cursor import ManagedCursor
 
 
@@ -75,39 +75,56 @@ def candidates(subscription: Subscription, wanted: Wanted, after: Place, max_ent
 
 
 def _of_several(pending: PendingAcks, wanted: Wanted, after: Place, max_entries: int) -> Steps[Candidates]:
-    found = Candidates(total=pending.total_messages if wanted.is_all else 0)
-    looked_at = 0
+    if wanted.is_all:
+        return (yield from _first_of_several(pending, after, max_entries))
+    found = Candidates()
+    name, asked_hash, delivered_by_ms = wanted.consumer, wanted.sticky_hash, wanted.delivered_by_ms
     for ledger_id in pending.ledger_ids():
-        if wanted.is_all and (ledger_id < after.position.ledger_id or len(found.entries) >= max_entries):
+        yield
+        entry_ids = pending.entries_in(ledger_id)
+        for start in range(0, len(entry_ids), ENTRIES_PER_STEP):
+            yield
+            holds = pending.holds_in(ledger_id)  # What is not there any more was acknowledged meanwhile.
+            for entry_id in entry_ids[start : start + ENTRIES_PER_STEP]:
+                hold = holds.get(entry_id)
+                if (
+                    hold is None
+                    or (asked_hash is not None and hold[2] != asked_hash)
+                    or (name is not None and hold[0].name != name)
+                    or (delivered_by_ms is not None and hold[3] > delivered_by_ms)
+                ):
+                    continue
+                found.total += hold[1]
+                if len(found.entries) < max_entries:
+                    position = Position(ledger_id, entry_id)
+                    if _is_behind(position, after):
+                        found.entries.append(_unacked(position, hold))
+    return found
+
+
+def _first_of_several(pending: PendingAcks, after: Place, max_entries: int) -> Steps[Candidates]:
+    """Without a filter: nothing but the entries of the page is looked at."""
+    found = Candidates(total=pending.total_messages)
+    for ledger_id in pending.ledger_ids():
+        if ledger_id < after.position.ledger_id or len(found.entries) >= max_entries:
             continue
         yield
         entry_ids = pending.entries_in(ledger_id)
-        if wanted.is_all and ledger_id == after.position.ledger_id and after.position.entry_id > 0:
+        if ledger_id == after.position.ledger_id and after.position.entry_id > 0:
             entry_ids.remove_range(0, after.position.entry_id)
-        for entry_id in entry_ids:
-            if wanted.is_all and len(found.entries) >= max_entries:
-                break
-            looked_at += 1
-            if looked_at % ENTRIES_PER_STEP == 0:
-                yield
+        for entry_id in entry_ids[: max_entries - len(found.entries) + 1]:
             position = Position(ledger_id, entry_id)
             hold = pending.hold(position)
-            if hold is None:
-                continue  # acknowledged meanwhile
-            state, unacked_messages, sticky_hash, delivered_ms = hold
-            if wanted.consumer is not None and state.name != wanted.consumer:
-                continue
-            if wanted.sticky_hash is not None and sticky_hash != wanted.sticky_hash:
-                continue
-            if wanted.delivered_by_ms is not None and delivered_ms > wanted.delivered_by_ms:
-                continue
-            if not wanted.is_all:
-                found.total += unacked_messages
-            if len(found.entries) < max_entries and _is_behind(position, after):
-                consumer = state.peer
-                assert isinstance(consumer, Consumer)
-                found.entries.append(UnackedEntry(position, consumer, unacked_messages, sticky_hash, delivered_ms))
+            if hold is not None and _is_behind(position, after) and len(found.entries) < max_entries:
+                found.entries.append(_unacked(position, hold))
     return found
+
+
+def _unacked(position: Position, hold: Hold) -> UnackedEntry:
+    state, unacked_messages, sticky_hash, delivered_ms = hold
+    consumer = state.peer
+    assert isinstance(consumer, Consumer)
+    return UnackedEntry(position, consumer, unacked_messages, sticky_hash, delivered_ms)
 
 
 def _of_one(cursor: ManagedCursor, holder: Consumer, after: Place, max_entries: int) -> Steps[Candidates]:
