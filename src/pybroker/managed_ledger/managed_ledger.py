@@ -60,18 +60,16 @@ class ManagedLedger(AppendListener):
         self.cursors: dict[str, ManagedCursor] = {}
         self.retention: RetentionLimits = KEEP_ALL
         """Set by the topic; until then nothing that was published is trimmed."""
-        self.held_from: Callable[[], int | None] = _nothing_held
+        self.held_from: Callable[[], int | None] = lambda: None
         """Tells the first ledger that readers hold by a lease; set by the topic."""
-        self.is_write_failed = False
-        self.is_closed = False
-        self.pending_entries = 0
-        self.entries_added_total = 0
-        self.bytes_added_total = 0
+        self.is_write_failed = self.is_closed = False
+        self.pending_entries = self.entries_added_total = self.bytes_added_total = 0
         self.counters = LedgerCounters()
         self.compacted_drops = 0
         """How often the compacted view was given up: a compaction that began before may not become the view any more."""
         self.visibility = Visibility()
         self.memory = surroundings.memory
+        self.clock = surroundings.clock
         self.publish_times = PublishTimes(self.ledgers, surroundings.store, self.publish_time_of)
         self._surroundings = surroundings
         self._closed = closed
@@ -599,7 +597,3 @@ class ManagedLedger(AppendListener):
                 await self.document.save()
             finally:
                 self._closed(self)
-
-
-def _nothing_held() -> int | None:
-    return None

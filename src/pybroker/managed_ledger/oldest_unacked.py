@@ -44,10 +44,12 @@ class OldestUnacked:
             self._position, self._publish_time_ms = position, publish_time_ms
         return self._publish_time_ms
 
-    def known_age_s(self, now_ms: int) -> int:
+    def known_age_s(self) -> int:
         """Its age as far as that is known, -1 otherwise."""
         publish_time_ms = self.known_ms()
-        return UNKNOWN_AGE_S if publish_time_ms is None else max(0, now_ms - publish_time_ms) // 1000
+        if publish_time_ms is None:
+            return UNKNOWN_AGE_S
+        return max(0, self._cursor.ledger.clock.wall_ms() - publish_time_ms) // 1000
 
     async def look(self) -> tuple[Position, int] | None:
         """The first entry that is not acknowledged, and when it was published; read if need be. Raises StoreError."""

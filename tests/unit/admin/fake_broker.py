@@ -82,6 +82,14 @@ class FakeCursorState:
 
 
 @dataclass
+class FakeOldest:
+    age_s: int = -1
+
+    def known_age_s(self) -> int:
+        return self.age_s
+
+
+@dataclass
 class FakeCursor:
     ledger: FakeLedger
     backlog_entries: int = 0
@@ -90,6 +98,7 @@ class FakeCursor:
     writes: int = 0
     failed_writes: int = 0
     written_bytes: int = 0
+    oldest: FakeOldest = field(default_factory=FakeOldest)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.calls.call import BadBody, Call, no_content
-from pybroker.admin.calls.existing import while_served
+from pybroker.admin.calls.existing import require_persistent_subscription, while_served
 from pybroker.admin.calls.paths import SUBSCRIPTION
 from pybroker.admin.calls.routing import route
 from pybroker.admin.inspection.acting_routes import MESSAGE, on_message
@@ -93,6 +93,7 @@ async def deliver_at(call: Call) -> Response:
 
     Shared and Key_Shared only (412). 409 when it is acknowledged or a consumer holds it; 429 beyond 10,000 of a subscription.
     """
+    require_persistent_subscription(call, "Delaying a message")
     position = Position(call.integer("ledger_id"), call.integer("entry_id"))
     delay = await call.optional_json(Delay)
     if delay is None:

@@ -117,9 +117,7 @@ def _subscription_values(subscription: Subscription, rates: DeliveryRates) -> Su
         pulsar_subscription_last_mark_delete_advanced_timestamp=counters.last_mark_delete_advanced_ms,
         pybroker_subscription_look_ahead_bytes=key_shared.look_ahead_size_bytes if key_shared else 0,
         pybroker_subscription_hashes_set_aside=len(key_shared.set_aside) if key_shared else 0,
-        pybroker_subscription_oldest_unacked_age_seconds=subscription.cursor.oldest.known_age_s(
-            subscription.surroundings.clock.wall_ms()
-        ),
+        pybroker_subscription_oldest_unacked_age_seconds=subscription.cursor.oldest.known_age_s(),
         pulsar_subscription_filter_processed_msg_count=counters.filter_processed,
         pulsar_subscription_filter_accepted_msg_count=counters.filter_accepted,
         pulsar_subscription_filter_rejected_msg_count=counters.filter_rejected,

@@ -246,7 +246,7 @@ def _subscription(subscription: Subscription, rates: RateSampler, measured: Meas
 
 def _oldest_unacked(subscription: Subscription) -> Document:
     """Ours, and so shown only while something is not acknowledged of which it is known."""
-    age_s = subscription.cursor.oldest.known_age_s(subscription.surroundings.clock.wall_ms())
+    age_s = subscription.cursor.oldest.known_age_s()
     return {} if age_s < 0 else {"oldestUnackedMessageAgeSeconds": age_s}
 
 
