@@ -45,11 +45,13 @@ async def acknowledge(call: Call) -> Response:
 
     Whoever holds it keeps it, and may acknowledge it as well. 409 for what an open transaction has acknowledged.
     """
+    require_persistent_subscription(call, "Acknowledging a message")
     position, batch_index = _position(call), _batch_index(call)
+    if batch_index is not None:
+        # Before the subscription's turn, in which nobody waits for what others hold.
+        await call.share.of_views(call.config.max_message_size)
 
     async def act(subscription: Subscription) -> None:
-        if batch_index is not None:
-            await call.share.of_views(call.config.max_message_size)
         await single_messages.acknowledge(subscription, position, batch_index)
 
     await on_message(call, "Acknowledging a message", act)

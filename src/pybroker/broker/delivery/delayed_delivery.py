@@ -194,6 +194,7 @@ class DelayedDelivery(CursorOwner, Stage):
         """Entries were acknowledged."""
         if self._changed:
             self._changed.discard(ledger_id, entry_ids)
+            self._count()
         if self._index:
             self._index.discard(ledger_id, entry_ids)
             self._count()
@@ -202,6 +203,7 @@ class DelayedDelivery(CursorOwner, Stage):
         """Everything up to and including `position` is acknowledged."""
         if self._changed:
             self._changed.discard_up_to(position)
+            self._count()
         if self._index:
             self._index.discard_up_to(position)
             self._count()
