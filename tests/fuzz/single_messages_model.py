@@ -84,6 +84,7 @@ class SingleMessagesModel:
         state.check_invariants()
         delayed._index.check_invariants()
         delayed._changed.check_invariants()
+        assert delayed._has_changed == bool(delayed._changed)
         for position, left in self.left.items():
             assert state.is_deleted(*position) == (left == 0), f"{position} is acknowledged, or not, as nobody said"
             holder = self.holder(position)

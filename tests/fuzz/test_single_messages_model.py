@@ -59,6 +59,7 @@ def what_somebody_holds_may_be_put_off(patch: pytest.MonkeyPatch) -> None:
 def a_time_is_changed_and_nobody_wakes(patch: pytest.MonkeyPatch) -> None:
     async def only_noted(self: DelayedDelivery, position: Position, due_ms: int) -> None:
         self._changed.set(position, due_ms)
+        self._has_changed = True
 
     patch.setattr(DelayedDelivery, "change", only_noted)
 

@@ -78,6 +78,7 @@ class DelayedDelivery(CursorOwner, Stage):
         self._unread: Iterator[DelayedRun] | None = stored_runs(records) if records else None
         self._unread_records = records
         self._changed = ChangedDelays()
+        self._has_changed = False  # whether there are any: asked with every acknowledgement
         self._record_id = ""  # where the index is stored; none yet
         self._is_announcing = False
         self._announcing = asyncio.Lock()
@@ -138,10 +139,10 @@ class DelayedDelivery(CursorOwner, Stage):
         if plan.scan is not None:  # What it comes by and is not in the index was due before, unless that was changed.
             entries = self._without_waiting(entries)
         times = self._times
-        if times is None or not self.serves_several or (plan.scan is not None and not self._changed):
+        if times is None or not self.serves_several or (plan.scan is not None and not self._has_changed):
             return entries
         due_times_ms = [0 if plan.scan is not None else deliver_at_ms(payload) for payload in entries.payloads]
-        if self._changed:
+        if self._has_changed:
             due_times_ms = self._changed.applied(entries.ledger_id, entries.entry_ids, due_times_ms)
         if not any(due_times_ms):
             return entries
@@ -192,18 +193,18 @@ class DelayedDelivery(CursorOwner, Stage):
 
     def forget(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
         """Entries were acknowledged."""
-        if self._changed:
+        if self._has_changed:
             self._changed.discard(ledger_id, entry_ids)
-            self._count()
+            self._changes_discarded()
         if self._index:
             self._index.discard(ledger_id, entry_ids)
             self._count()
 
     def forget_up_to(self, position: Position) -> None:
         """Everything up to and including `position` is acknowledged."""
-        if self._changed:
+        if self._has_changed:
             self._changed.discard_up_to(position)
-            self._count()
+            self._changes_discarded()
         if self._index:
             self._index.discard_up_to(position)
             self._count()
@@ -247,12 +248,17 @@ class DelayedDelivery(CursorOwner, Stage):
                 f"The delivery times of {MAX_CHANGED_DELAYS} messages of the subscription are changed already: acknowledge some"
             )
         self._changed.set(position, due_ms)
+        self._has_changed = True
         self._index.move(position, due_ms)
         self._set_alarm()
         self._count()
         self.wake()
         if self._cursor.is_durable:
             await self._store_change(position, due_ms)
+
+    def _changes_discarded(self) -> None:
+        self._has_changed = bool(self._changed)
+        self._count()
 
     async def _store_change(self, position: Position, due_ms: int) -> None:
         await self._announce()
@@ -385,6 +391,7 @@ class DelayedDelivery(CursorOwner, Stage):
         for position, due_ms in changes.items():
             if ledgers.has_entry(position) and not state.is_deleted(*position) and self._changed.has_room(position):
                 self._changed.set(position, due_ms)
+                self._has_changed = True
                 self._index.move(position, due_ms)
 
     def _names(self) -> dict[str, Any]:
