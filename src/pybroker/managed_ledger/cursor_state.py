@@ -28,6 +28,7 @@ from pybroker.managed_ledger.cursor_record import CursorRecord, encode_changes, 
 from pybroker.managed_ledger.held_acks import HeldAcks
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.model import ack_set
+from pybroker.model.entry_runs import end_of_run
 from pybroker.model.position import Position
 
 MAX_ENTRY_ID = (1 << 32) - 1
@@ -219,7 +220,7 @@ class CursorState:
             if all(entry_id not in each for each in bitmaps):
                 return found
             passed = bitmaps[0] if len(bitmaps) == 1 else bitmaps[0] | bitmaps[1]
-            found = self._ledgers.next_position(Position(ledger_id, _end_of_run(passed, entry_id)))
+            found = self._ledgers.next_position(Position(ledger_id, end_of_run(passed, entry_id)))
 
     def ack_set_of(self, ledger_id: int, entry_id: int) -> list[int] | None:
         """The words of a partly acknowledged batch, None for any other entry."""
@@ -278,7 +279,7 @@ class CursorState:
             holes = self._holes[ledger_id]
             start: int | None = holes.min()
             while start is not None and len(ranges) < max_ranges:
-                end = _end_of_run(holes, start)
+                end = end_of_run(holes, start)
                 ranges.append((Position(ledger_id, start), Position(ledger_id, end)))
                 start = holes.next_set_bit(end + 1) if end < holes.max() else None
         return ranges
@@ -454,7 +455,7 @@ class CursorState:
             holes = self._holes.get(following.ledger_id)
             if holes is None or following.entry_id not in holes:
                 return
-            self._move_mark(Position(following.ledger_id, _end_of_run(holes, following.entry_id)))
+            self._move_mark(Position(following.ledger_id, end_of_run(holes, following.entry_id)))
 
     def _move_mark(self, position: Position) -> None:
         """Set the mark-delete position, which moves forward, and forget what is kept about entries up to it."""
@@ -543,23 +544,6 @@ def _unite(bitmaps: dict[int, BitMap], ledger_id: int, entries: BitMap) -> None:
         bitmaps[ledger_id] = entries.copy()
     else:
         bitmap |= entries
-
-
-def _end_of_run(holes: BitMap, entry_id: int) -> int:
-    """The last entry of the unbroken run of deleted ones that `entry_id`, itself deleted, belongs to."""
-    low = entry_id
-    step = 1
-    while holes.contains_range(entry_id, low + step + 1):
-        low += step
-        step *= 2
-    high = low + step  # the run reaches `low` and ends before `high`
-    while high - low > 1:
-        middle = (low + high) // 2
-        if holes.contains_range(low, middle + 1):
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 def _nth_missing(holes: BitMap, start: int, end: int, count: int) -> int:

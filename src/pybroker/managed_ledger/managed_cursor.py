@@ -74,7 +74,9 @@ class ManagedCursor(CursorOwner, AheadHolder):
         self._waiting: list[PersistDone] = []
         self._in_flight: list[PersistDone] = []  # who waits for the delta that is being written
         self._ahead: EntryRun | None = None
-        self.oldest = OldestUnacked(self)
+        self.oldest = OldestUnacked(
+            state, ledger.ledgers, ledger.publish_time_at_hand, ledger.publish_time_of, ledger.clock
+        )
         self.rewind()
         if store is not None:
             store.attach(cursor_id, self)

@@ -6,12 +6,15 @@ not acknowledged, out of memory where it is there.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from pybroker.model.position import EARLIEST, Position
 
 if TYPE_CHECKING:
-    from pybroker.managed_ledger.managed_cursor import ManagedCursor
+    from pybroker.clock import Clock
+    from pybroker.managed_ledger.cursor_state import CursorState
+    from pybroker.managed_ledger.ledger_list import LedgerList
 
 UNKNOWN_AGE_S = -1
 
@@ -19,18 +22,30 @@ UNKNOWN_AGE_S = -1
 class OldestUnacked:
     """Owned by a managed cursor. Invariant: `_publish_time_ms` is that of the entry at `_position`."""
 
-    __slots__ = ("_cursor", "_position", "_publish_time_ms")
+    __slots__ = ("_clock", "_ledgers", "_position", "_publish_time_ms", "_state", "_time_at_hand", "_time_of")
 
-    def __init__(self, cursor: ManagedCursor) -> None:
-        self._cursor = cursor
+    def __init__(
+        self,
+        state: CursorState,
+        ledgers: LedgerList,
+        time_at_hand: Callable[[Position], int | None],
+        time_of: Callable[[Position], Awaitable[int]],
+        clock: Clock,
+    ) -> None:
+        """`time_at_hand` says when an entry was published if that is in memory, `time_of` reads it if need be."""
+        self._state = state
+        self._ledgers = ledgers
+        self._time_at_hand = time_at_hand
+        self._time_of = time_of
+        self._clock = clock
         self._position = EARLIEST
         self._publish_time_ms = 0
 
     @property
     def position(self) -> Position | None:
         """The first entry that is not acknowledged; None when all are."""
-        position = self._cursor.state.first_undeleted(EARLIEST)
-        return position if self._cursor.ledger.ledgers.has_entry(position) else None
+        position = self._state.first_undeleted(EARLIEST)
+        return position if self._ledgers.has_entry(position) else None
 
     def known_ms(self) -> int | None:
         """When it was published, if that is known or at hand; None also when there is none."""
@@ -38,7 +53,7 @@ class OldestUnacked:
         if position is None:
             return None
         if position != self._position:
-            publish_time_ms = self._cursor.ledger.publish_time_at_hand(position)
+            publish_time_ms = self._time_at_hand(position)
             if publish_time_ms is None:
                 return None
             self._position, self._publish_time_ms = position, publish_time_ms
@@ -47,9 +62,7 @@ class OldestUnacked:
     def known_age_s(self) -> int:
         """Its age as far as that is known, -1 otherwise."""
         publish_time_ms = self.known_ms()
-        if publish_time_ms is None:
-            return UNKNOWN_AGE_S
-        return max(0, self._cursor.ledger.clock.wall_ms() - publish_time_ms) // 1000
+        return UNKNOWN_AGE_S if publish_time_ms is None else max(0, self._clock.wall_ms() - publish_time_ms) // 1000
 
     async def look(self) -> tuple[Position, int] | None:
         """The first entry that is not acknowledged, and when it was published; read if need be. Raises StoreError."""
@@ -57,7 +70,7 @@ class OldestUnacked:
         if position is None:
             return None
         known = self.known_ms()
-        if known is None or position != self._position:
-            known = await self._cursor.ledger.publish_time_of(position)
+        if known is None:
+            known = await self._time_of(position)
             self._position, self._publish_time_ms = position, known
         return position, known

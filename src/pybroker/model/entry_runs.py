@@ -1,0 +1,22 @@
+"""Runs of entries in a bitmap of entry ids."""
+
+from __future__ import annotations
+
+from pyroaring import BitMap
+
+
+def end_of_run(holes: BitMap, entry_id: int) -> int:
+    """The last entry of the unbroken run of deleted ones that `entry_id`, itself deleted, belongs to."""
+    low = entry_id
+    step = 1
+    while holes.contains_range(entry_id, low + step + 1):
+        low += step
+        step *= 2
+    high = low + step  # the run reaches `low` and ends before `high`
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holes.contains_range(low, middle + 1):
+            low = middle
+        else:
+            high = middle
+    return low
