@@ -128,7 +128,3 @@ def ids_of_transactions_begin_anew_after_a_crash(patch: pytest.MonkeyPatch) -> N
         self.last_least = max(self._live, default=0)
 
     patch.setattr(CoordinatorState, "all_applied", and_forget)
-
-
-def late_messages_of_an_ended_transaction_are_taken(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(TransactionBuffer, "has_ended", lambda self, txn: False)

@@ -92,7 +92,6 @@ PLANTED = (
     _plain(of_transactions.time_never_ends_a_transaction),
     _race(of_transactions.an_open_transaction_is_lost_from_the_log),
     _race(of_transactions.ids_of_transactions_begin_anew_after_a_crash),
-    _race(of_transactions.late_messages_of_an_ended_transaction_are_taken),
     _plain(of_operation.nobody_says_why_something_waits),
     _plain(of_operation.something_waits_where_nothing_does),
     _plain(of_operation.a_topic_counts_runs_and_not_messages),
