@@ -312,6 +312,7 @@ async def test_every_call_that_findings_suggest_is_served() -> None:
             actions.disconnect(consumer),
             actions.show_draining_hashes(subscription),
             actions.show_waiting(subscription),
+            actions.show_delayed(subscription),
             actions.set_policy(topic.name, "maxUnackedMessagesOnConsumer", 1, "more"),
             actions.set_policy(topic.name, "maxUnackedMessagesOnSubscription", 1, "more"),
             actions.remove_policy(topic.name, "dispatchRate", "none"),
