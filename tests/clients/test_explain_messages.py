@@ -169,6 +169,22 @@ async def test_what_is_delayed_says_until_when(world: Explained) -> None:
     assert codes(await world.of_message(sent)) == ["held-by-consumer"]
 
 
+async def test_a_delay_that_was_changed_is_told_and_can_be_ended(world: Explained) -> None:
+    producer = await world.client.producer(TOPIC, batching=False)
+    consumer = await world.client.consumer(TOPIC, "s", kind="shared", from_earliest=True)
+    due_ms = world.broker.clock.now_ms() + 3_600_000
+    (sent,) = await send(producer, 1, deliver_at_ms=due_ms)
+    await world.until(lambda: world.subscription().delayed.entry_count == 1)
+    (found,) = await world.of_message(sent)
+    (now,) = found["actions"]
+    await world.done("PUT", now["path"], {"deliverAt": due_ms + 60_000})
+    (found,) = await world.of_message(sent)
+    assert found["evidence"]["deliverAt"] == due_ms + 60_000
+    await world.done(now["method"], now["path"])
+    await received(consumer, 1)
+    assert codes(await world.of_message(sent)) == ["held-by-consumer"]
+
+
 async def test_what_expired_and_what_was_skipped_is_told_apart_from_what_was_acknowledged(world: Explained) -> None:
     producer = await world.client.producer(TOPIC, batching=False)
     consumer = await world.client.consumer(TOPIC, "s", kind="shared", from_earliest=True)

@@ -83,7 +83,21 @@ def disconnect(consumer: Consumer) -> Action:
 
 
 def redeliver(subscription: SubscriptionBase, position: Position) -> Action:
-    return Action(f"Deliver message {position} again now", "POST", _message(subscription, position) + "/redeliver")
+    return Action(
+        f"Deliver message {position} again now",
+        "POST",
+        _message(subscription, position) + "/redeliver",
+        command=f"pybroker redeliver {_words(subscription)} {position}",
+    )
+
+
+def deliver_now(subscription: SubscriptionBase, position: Position) -> Action:
+    return Action(
+        f"Deliver message {position} now",
+        "DELETE",
+        _message(subscription, position) + "/delay",
+        command=f"pybroker delay {_words(subscription)} {position} --now",
+    )
 
 
 def acknowledge(subscription: SubscriptionBase, position: Position) -> Action:
@@ -91,6 +105,7 @@ def acknowledge(subscription: SubscriptionBase, position: Position) -> Action:
         f"Give message {position} up, so that the others go on",
         "POST",
         _message(subscription, position) + "/acknowledge",
+        command=f"pybroker ack {_words(subscription)} {position}",
     )
 
 
@@ -103,6 +118,7 @@ def disconnect_producer(topic: TopicName, name: str) -> Action:
         f"Disconnect producer {name}: its client connects again, behind those that wait",
         "POST",
         f"{topic_path(topic)}/producer/{quote(name, safe='')}/disconnect",
+        command=f"pybroker disconnect {shell(str(topic))} --producer {shell(name)}",
     )
 
 

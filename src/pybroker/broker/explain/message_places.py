@@ -174,7 +174,9 @@ def delayed(asked: MessageQuestion) -> Reasons | Want | None:
     if asked.known.entry is None:
         return Want.ENTRY
     payload = asked.payload
-    due_ms = None if payload is None else deliver_at_ms(payload)
+    due_ms = asked.subscription.delayed.changed_ms(asked.position)  # by REST
+    if due_ms is None and payload is not None:
+        due_ms = deliver_at_ms(payload)
     left_ms = None if due_ms is None else due_ms - asked.subscription.surroundings.clock.wall_ms()
     if left_ms is None:
         when = "is delayed; when it is due could not be read"
@@ -187,6 +189,7 @@ def delayed(asked: MessageQuestion) -> Reasons | Want | None:
         f"Message {asked.message_id} {when}.",
         waits=left_ms is not None and left_ms <= 0,
         evidence={"deliverAt": due_ms, "delayedMessages": asked.subscription.delayed.entry_count},
+        actions=[actions.deliver_now(asked.subscription, asked.position)],
     )
     return Reasons([finding], of_subscription=left_ms is not None and left_ms <= 0)
 
