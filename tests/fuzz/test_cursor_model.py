@@ -394,7 +394,7 @@ def a_lost_delta_is_not_made_up_for(patch: pytest.MonkeyPatch) -> None:
 
 def the_ends_of_runs_are_missed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        cursor_state, "_end_of_run", lambda holes, entry_id: entry_id + 1 if entry_id + 1 in holes else entry_id
+        cursor_state, "end_of_run", lambda holes, entry_id: entry_id + 1 if entry_id + 1 in holes else entry_id
     )
     patch.setattr(CursorState, "_advance", _advance_once)
 
@@ -403,7 +403,7 @@ def _advance_once(self: CursorState) -> None:
     following = self._ledgers.next_position(self.mark_delete_position)
     holes = self._holes.get(following.ledger_id)
     if holes is not None and following.entry_id in holes:
-        self._move_mark(Position(following.ledger_id, cursor_state._end_of_run(holes, following.entry_id)))
+        self._move_mark(Position(following.ledger_id, cursor_state.end_of_run(holes, following.entry_id)))
 
 
 def batches_keep_their_bits_when_deleted_whole(patch: pytest.MonkeyPatch) -> None:
