@@ -6,7 +6,7 @@ Invariant: after `close` returned, no task of this owner runs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from pybroker import logs
@@ -71,6 +71,21 @@ class TaskOwner:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+
+def completion() -> tuple[asyncio.Future[None], Callable[[Exception | None], None]]:
+    """What to await, and the callback that completes it, with an error or None; whoever awaits may be gone by then."""
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: Exception | None) -> None:
+        if ended.done():
+            return  # Who waited was cancelled.
+        if error is None:
+            ended.set_result(None)
+        else:
+            ended.set_exception(error)
+
+    return ended, done
 
 
 def _settle_unbegun(ended: asyncio.Future[Result], work: Coroutine[Any, Any, Result]) -> None:

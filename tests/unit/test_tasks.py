@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from pybroker import logs
-from pybroker.tasks import TaskOwner
+from pybroker.tasks import TaskOwner, completion
 
 
 @pytest.fixture
@@ -165,3 +165,21 @@ async def test_who_waits_for_a_task_that_is_cancelled_before_it_begins_waits_no_
         with pytest.raises(asyncio.CancelledError):
             await waiting
     assert not work.history
+
+
+async def test_a_completion_is_what_its_callback_is_told() -> None:
+    ended, done = completion()
+    done(None)
+    await ended
+    ended, done = completion()
+    done(OSError("full"))
+    with pytest.raises(OSError, match="full"):
+        await ended
+
+
+async def test_a_completion_that_nobody_awaits_any_more_is_told_in_vain() -> None:
+    ended, done = completion()
+    ended.cancel()
+    done(OSError("full"))
+    done(None)
+    assert ended.cancelled()

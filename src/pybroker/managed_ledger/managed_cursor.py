@@ -12,7 +12,6 @@ Invariants: the mark-delete position never moves back but by `reset`; what is re
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -29,6 +28,7 @@ from pybroker.model.passed_over import PassedOver
 from pybroker.model.position import EARLIEST, Position
 from pybroker.storage.cursor_store import CursorOwner, CursorStore
 from pybroker.storage.ledger_store import EntryRun
+from pybroker.tasks import completion
 
 if TYPE_CHECKING:
     from pybroker.managed_ledger.managed_ledger import ManagedLedger
@@ -245,16 +245,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
 
     async def persist(self) -> None:
         """Return once the state of now is durable, with what is on its way. Raises StoreError."""
-        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: StoreError | None) -> None:
-            if written.done():
-                return  # who waited was cancelled
-            if error is None:
-                written.set_result(None)
-            else:
-                written.set_exception(error)
-
+        written, done = completion()
         self.changed(done)
         await written
 

@@ -6,8 +6,7 @@ Looking changes nothing. What costs time is done in slices, and evidence is boun
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.responses import Response
@@ -21,7 +20,6 @@ from pybroker.admin.explain.message_subject import READ_TIMEOUT_S, message_reaso
 from pybroker.admin.explain.subjects import key_subject, place_of, subscription_subject
 from pybroker.admin.explain.topic_at_hand import topic_at_hand
 from pybroker.admin.inspection.asked import key_of
-from pybroker.admin.slices import SLICE_MS
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.explain.consumers import consumer_of, of_silent
 from pybroker.broker.explain.non_persistent import explain_non_persistent
@@ -30,6 +28,7 @@ from pybroker.broker.explain.one_key import explain_key
 from pybroker.broker.explain.producers import explain_producer, producer_subject
 from pybroker.broker.explain.subscription import explain_subscription
 from pybroker.broker.explain.topics import explain_topic as explain_topic_state
+from pybroker.broker.inspection.pages import in_slices
 from pybroker.broker.topic.backlog_quota import exceeded
 from pybroker.broker.topic.topic import Topic
 from pybroker.errors import AdminError, ServiceNotReady, StoreError, SubscriptionNotFound
@@ -39,9 +38,7 @@ if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
     from pybroker.broker.topic.backlog_quota import Exceeded
     from pybroker.broker.topic.topic_base import TopicBase
-    from pybroker.clock import Clock
 
-T = TypeVar("T")
 MAX_SUBSCRIPTIONS = 1000
 """How many subscriptions of a topic are listed."""
 
@@ -80,12 +77,12 @@ async def explain_one(call: Call) -> Response:
     clock = call.surroundings.clock
     if key is not None:
         at = place_of(subscription, key)
-        findings = await made(explain_key(topic, subscription, None if at is None else at.sticky_hash), clock)
+        findings = await in_slices(explain_key(topic, subscription, None if at is None else at.sticky_hash), clock)
         _require_served(topic, subscription)
         return answer(topic, name, key_subject(key, at), findings)
     assert consumer is not None
-    findings = await made(explain_consumer(topic, subscription, consumer), clock)
-    consumers = await made(consumers_named(subscription, consumer), clock)
+    findings = await in_slices(explain_consumer(topic, subscription, consumer), clock)
+    consumers = await in_slices(consumers_named(subscription, consumer), clock)
     _require_served(topic, subscription)
     return answer(topic, name, consumer_subject(subscription, consumer), findings, consumers=consumers)
 
@@ -101,7 +98,7 @@ async def _of_message(call: Call, topic: TopicBase, subscription: SubscriptionBa
         more = explain_subscription(persistent(topic), subscription)
     elif found.of_consumer is not None:
         more = of_silent(subscription, [consumer_of(found.of_consumer)], waits=False)
-    return ordered(findings if more is None else findings + await made(more, clock))
+    return ordered(findings if more is None else findings + await in_slices(more, clock))
 
 
 def _message_subject(message_id: str) -> dict[str, Any]:
@@ -172,21 +169,7 @@ async def explain_topic(call: Call) -> Response:
 async def _findings(topic: TopicBase, subscription: SubscriptionBase) -> list[Finding]:
     if not isinstance(topic, Topic) or not isinstance(subscription, Subscription):
         return explain_non_persistent(subscription)
-    return await made(explain_subscription(topic, subscription), topic.surroundings.clock)
-
-
-async def made(steps: Generator[None, None, T], clock: Clock) -> T:
-    """What they come to, in slices: the loop turns to others in between."""
-    ends_ms = clock.monotonic_ms() + SLICE_MS
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-        if clock.monotonic_ms() >= ends_ms:
-            await asyncio.sleep(0)
-            ends_ms = clock.monotonic_ms() + SLICE_MS
+    return await in_slices(explain_subscription(topic, subscription), topic.surroundings.clock)
 
 
 def _require_served(topic: TopicBase, subscription: SubscriptionBase) -> None:

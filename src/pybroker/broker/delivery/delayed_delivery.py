@@ -32,6 +32,7 @@ from pybroker.errors import StoreError, TooManyRequests
 from pybroker.model.position import Position
 from pybroker.storage.cursor_store import CursorOwner
 from pybroker.storage.ledger_store import EntryRun
+from pybroker.tasks import completion
 from pybroker.wire.entry_metadata import deliver_at_ms
 
 if TYPE_CHECKING:
@@ -265,16 +266,7 @@ class DelayedDelivery(CursorOwner, Stage):
         if not self._record_id or self._is_closed:
             raise StoreError(f"subscription {self._subscription_name} is closed")
         self._store_runs()  # Those of before there was a record.
-        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: StoreError | None) -> None:
-            if stored.done():
-                return  # Who waited is gone.
-            if error is None:
-                stored.set_result(None)
-            else:
-                stored.set_exception(error)
-
+        stored, done = completion()
         record = encode_more((), [(position, due_ms)])
         self._commons.ledgers.cursor_store.append_delta(self._record_id, record, done)
         await stored

@@ -7,15 +7,15 @@ or for room under a limit, goes on.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from pybroker.broker.delivery.acknowledgement import Acknowledged, PartOfBatch
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.dispatch.delayed import MAX_DUE_MS
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
-from pybroker.errors import AdminError, StoreError, TransactionConflict
+from pybroker.errors import AdminError, TransactionConflict
 from pybroker.model import ack_set
+from pybroker.tasks import completion
 from pybroker.wire.entry_metadata import is_batch
 
 if TYPE_CHECKING:
@@ -48,16 +48,7 @@ async def acknowledge(subscription: Subscription, position: Position, batch_inde
     else:
         left = ack_set.to_words(ack_set.full(message_count) & ~(1 << batch_index))
         what = Acknowledged(None, (), (PartOfBatch(position, left, message_count),))
-    stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def done(error: StoreError | None) -> None:
-        if stored.done():
-            return  # Who waited is gone.
-        if error is None:
-            stored.set_result(None)
-        else:
-            stored.set_exception(error)
-
+    stored, done = completion()
     subscription.settle(what, done)
     await stored
 

@@ -33,6 +33,7 @@ from pybroker.model import ack_set
 from pybroker.model.hashing import key_hash
 from pybroker.model.position import Position
 from pybroker.model.transactions import TxnAction, TxnId
+from pybroker.tasks import completion
 from pybroker.wire.entry_metadata import sticky_key
 
 if TYPE_CHECKING:
@@ -219,16 +220,7 @@ class SubscriptionTransactions(Stage):
                 # The record of an end that came before may be on its way.
                 await self._cursor.persist()
                 return
-            stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-            def done(error: StoreError | None) -> None:
-                if stored.done():
-                    return
-                if error is None:
-                    stored.set_result(None)
-                else:
-                    stored.set_exception(error)
-
+            stored, done = completion()
             if action is TxnAction.COMMIT:
                 # One record says both: that it ended, and what it acknowledged.
                 parts = [PartOfBatch(*part) for part in hold.left_parts]
