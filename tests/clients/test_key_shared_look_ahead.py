@@ -51,8 +51,9 @@ class Taker:
                 message = self.consumer.receive(100)
             except pulsar.Timeout:
                 continue
-            self.taken[message.partition_key()].append(int(message.data()))
-            self.count += 1
+            number = int(message.data())
+            self.count += number not in self.taken[message.partition_key()]  # what a restart brings again counts once
+            self.taken[message.partition_key()].append(number)
             self.consumer.acknowledge(message)
 
     def stop(self) -> None:

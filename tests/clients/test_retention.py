@@ -1,5 +1,6 @@
 """Retention, expiry, backlog quotas and termination, as connected clients meet them."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -162,11 +163,12 @@ def test_the_oldest_messages_are_evicted_and_producers_go_on(
     read = internal_stats(broker, topic)["cursors"]["s"]["messagesConsumedCounter"]
     producer.send(b"after")
     consumer = client.subscribe(topic, "s")
-    received = texts(receive_all(consumer, 11 - read))
-    assert received == ["x" * 100] * (10 - read) + ["after"]
-    assert 0 < len(received) <= 5
-    evictions = f'topic="{topic}",quota_type="size"}} 1'
-    assert evictions in broker.get("/metrics")
+    received = texts(receive_all(consumer, 1))
+    while received[-1] != "after":  # the quota may be looked at once more before it is read
+        received += texts(receive_all(consumer, 1))
+    assert received[:-1] == ["x" * 100] * (len(received) - 1)
+    assert len(received) <= min(5, 11 - read)
+    assert re.search(rf'topic="{topic}",quota_type="size"}} [1-9]', broker.get("/metrics"))
 
 
 def test_an_old_message_holds_producers_until_it_is_acknowledged(
