@@ -150,7 +150,7 @@ test-older-pyspark: $(OLDER_PYSPARK)/.installed
 
 .PHONY: fuzz
 fuzz: $(STAMP)
-	test ! -d tests/fuzz || $(BIN)/python -m pytest tests/fuzz --hypothesis-seed=$(SEED) $(ARGS) || test $$? -eq 5
+	test ! -d tests/fuzz || FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-2000} $(BIN)/python -m pytest tests/fuzz --hypothesis-seed=$(SEED) $(ARGS) || test $$? -eq 5
 
 .PHONY: bench
 bench: $(STAMP)

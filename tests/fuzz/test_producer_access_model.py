@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pybroker.broker.publishing.producer_access import AccessMode, Joined, Left, ProducerAccess, Standing
 from pybroker.errors import ProducerBusy, ProducerFenced
 
-FUZZ_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "2000"))
+FUZZ_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "1200"))
 QUICK = settings(max_examples=150, stateful_step_count=25, deadline=None, derandomize=True, database=None)
 WALKS, WALK_STEPS = 1000, 60
 LONG = settings(max_examples=FUZZ_EXAMPLES, stateful_step_count=80, deadline=None, database=None)
