@@ -107,6 +107,7 @@ def test_a_hash_that_drains_is_shown_and_an_acknowledgement_ends_it(run: Run, cl
     ids = [message for each in listed for message in each["messageIds"]]
     assert run("ack", "moved", "s", *ids).code == 0
     assert run("draining", "moved", "s").out == "No hash drains.\n"
+    assert new.receive(10_000).data() == b"y"  # keySharedUnblockingIntervalMs later
     assert run("waiting", "moved", "s").out == "Nothing fills the look-ahead.\n"
     for each in (old, new):
         each.close()
