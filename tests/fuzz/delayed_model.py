@@ -11,6 +11,7 @@ import random
 from pyroaring import BitMap
 
 from pybroker.dispatch import delayed
+from pybroker.dispatch.changed_delays import ChangedDelays
 from pybroker.dispatch.delayed import Delayed, DelayedIndex
 from pybroker.dispatch.delayed_record import encode_more, encode_whole, stored_changes, stored_runs
 from pybroker.model.position import Position
@@ -26,10 +27,10 @@ class DelayedModel:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.index = DelayedIndex()
+        self.changed = ChangedDelays()  # by somebody, until they are acknowledged
+        self.index = DelayedIndex(self.changed)
         self.waiting: dict[Position, int] = {}
         self.due_times: dict[Position, int] = {}  # of every entry there ever was: they do not change by themselves
-        self.changed: dict[Position, int] = {}  # since then by somebody
         self.records: list[bytes] = []
         self.stored_serial = 0
         self.now_ms = 0
@@ -91,31 +92,40 @@ class DelayedModel:
 
     def give_back(self, taken: list[Delayed]) -> None:
         for each in taken:
+            if self.random.random() < 0.2:
+                self.change(each.position)
             has_runs = self.index.add(each.ledger_id, [each.entry_id], [each.due_ms])
-            self.waiting[each.position] = each.due_ms
+            self.waiting[each.position] = self.due_times[each.position]
             if has_runs and self.records:
                 self.store()
 
     def discard(self) -> None:
         position = self._position()
-        self.index.discard(position.ledger_id, [position.entry_id, -1, 1 << 40])
+        entry_ids = [position.entry_id, -1, 1 << 40]
+        self.changed.discard(position.ledger_id, entry_ids)
+        self.index.discard(position.ledger_id, entry_ids)
         self.waiting.pop(position, None)
 
     def discard_up_to(self) -> None:
         if self.random.random() < 0.3:
             position = self._position()
+            self.changed.discard_up_to(position)
             self.index.discard_up_to(position)
             self.waiting = {each: due_ms for each, due_ms in self.waiting.items() if each > position}
 
     def move(self) -> None:
-        position = self.random.choice(sorted(self.waiting)) if self.waiting else self._position()
+        self.change(self.random.choice(sorted(self.waiting)) if self.waiting else self._position())
+
+    def change(self, position: Position) -> None:
         due_ms = self.random.choice((0, self.now_ms + self.random.randrange(300)))
-        assert self.index.move(position, due_ms) == (position in self.waiting), "moved and nobody waits, or not moved"
+        if not self.records:
+            self.store()
+        self.changed.set(position, due_ms)
+        assert self.index.move(position) == (position in self.waiting), "moved and nobody waits, or not moved"
+        self.due_times[position] = due_ms
         if position in self.waiting:
-            if not self.records:
-                self.store()
-            self.waiting[position] = self.due_times[position] = self.changed[position] = due_ms
-            self.records.append(encode_more((), [(position, due_ms)]))
+            self.waiting[position] = due_ms
+        self.records.append(encode_more((), [(position, due_ms)]))
 
     def seal(self) -> None:
         self.index.seal_newest()
@@ -125,19 +135,21 @@ class DelayedModel:
     def store(self) -> None:
         if not self.records or self.random.random() < 0.3:
             self.index.seal_newest()
-            self.records.append(encode_whole(self.index.runs_after(0), self.changed.items()))
+            self.records.append(encode_whole(self.index.runs_after(0), self.changed))
         else:
             self.records.append(encode_more(self.index.runs_after(self.stored_serial)))
         self.stored_serial = self.index.last_serial
 
     def restart(self) -> None:
         """What is not waiting is acknowledged; what was not stored is found by reading the topic."""
-        restored = DelayedIndex()
+        self.changed = ChangedDelays()
+        restored = DelayedIndex(self.changed)
         for run in stored_runs(self.records):
             gone = [each for each in self.due_times if each.ledger_id == run.ledger_id and each not in self.waiting]
             restored.add_run(run, BitMap([each.entry_id for each in gone]))
         for position, due_ms in stored_changes(self.records).items():
-            restored.move(position, due_ms)
+            self.changed.set(position, due_ms)
+            restored.move(position)
         missing = len(self.waiting) - len(restored)
         assert missing < delayed.RUN_ENTRIES or not self.records, "more than the newest entries must be read again"
         self.index = restored

@@ -13,6 +13,7 @@ from pyroaring import BitMap
 from tests.fuzz.delayed_model import walk
 
 from pybroker.dispatch import delayed
+from pybroker.dispatch.changed_delays import ChangedDelays
 from pybroker.dispatch.delayed import Delayed, DelayedIndex, DelayedRun
 from pybroker.model.position import Position
 
@@ -104,28 +105,22 @@ def a_changed_time_leaves_the_former_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_changed_time_does_not_count_before_the_next_run(patch: pytest.MonkeyPatch) -> None:
-    def only_noted(self: DelayedIndex, position: Position, due_ms: int) -> bool:
-        waits = position.entry_id in self._members.get(position.ledger_id, ())
-        if waits:
-            self._moved[position] = due_ms
-        return waits
-
-    patch.setattr(DelayedIndex, "move", only_noted)
+    patch.setattr(
+        DelayedIndex, "move", lambda self, position: position.entry_id in self._members.get(position.ledger_id, ())
+    )
 
 
 def a_changed_time_is_lost_in_a_restart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("tests.fuzz.delayed_model.stored_changes", lambda records: {})
 
 
-def an_acknowledged_entry_stays_noted(patch: pytest.MonkeyPatch) -> None:
-    remove = DelayedIndex._remove
+def what_is_given_back_has_its_former_time(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ChangedDelays, "applied", lambda self, ledger_id, entry_ids, due_times_ms: due_times_ms)
 
-    def remember(self: DelayedIndex, ledger_id: int, entries: BitMap) -> None:
-        moved = dict(self._moved)
-        remove(self, ledger_id, entries)
-        self._moved.update(moved)
 
-    patch.setattr(DelayedIndex, "_remove", remember)
+def times_that_count_leave_with_others(patch: pytest.MonkeyPatch) -> None:
+    counting = DelayedIndex._counting_newest
+    patch.setattr(DelayedIndex, "_counting_newest", lambda self: set(sorted(counting(self))[1:]))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +138,8 @@ def an_acknowledged_entry_stays_noted(patch: pytest.MonkeyPatch) -> None:
         a_changed_time_leaves_the_former_one,
         a_changed_time_does_not_count_before_the_next_run,
         a_changed_time_is_lost_in_a_restart,
-        an_acknowledged_entry_stays_noted,
+        what_is_given_back_has_its_former_time,
+        times_that_count_leave_with_others,
     ],
 )
 def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,22 +11,23 @@ heap; a full heap becomes one *run* for each ledger, an array of numbers in the 
 A heap of runs, by the due time that each is at, merges them. What is taken away before its time (acknowledged, expired)
 leaves the bitmap only, and its run when that comes to it.
 
-An entry whose time was changed stands there twice: `_moved` says which of the two counts.
+An entry whose time was changed stands there more than once: `ChangedDelays` says which of its times counts.
 
 Invariants: `members` has exactly the entries that wait, each of which is in the heap or in a run; so what a run holds beyond
-them was taken away, or stands there twice, and is passed over. What `_moved` names waits.
+them was taken away, or stands there twice, and is passed over.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import groupby
 from typing import NamedTuple
 
 from pyroaring import BitMap
 
+from pybroker.dispatch.changed_delays import MAX_CHANGED_DELAYS, ChangedDelays
 from pybroker.model.position import Position
 
 RUN_ENTRIES = 1024
@@ -77,6 +78,11 @@ class DelayedRun:
         """All that are not passed."""
         return BitMap([self.first_entry_id + (number & _SPAN_MASK) for number in self.packed[self.index :]])
 
+    def left(self) -> Iterator[Delayed]:
+        """The same with their times."""
+        for number in self.packed[self.index :]:
+            yield Delayed(number >> _SPAN_BITS, self.ledger_id, self.first_entry_id + (number & _SPAN_MASK))
+
 
 class DeliveryTimes:
     """How exactly a topic keeps delivery times."""
@@ -100,11 +106,12 @@ class DeliveryTimes:
 class DelayedIndex:
     """Owned by a subscription. Positions are unique; adding one that waits already changes nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: ChangedDelays | None = None) -> None:
+        """`changed` are the times that count for entries of which somebody changed it; whoever owns it tells `move`."""
+        self._changed = ChangedDelays() if changed is None else changed
         self._members: dict[int, BitMap] = {}  # none is empty
         self._count = 0
         self._newest: list[Delayed] = []  # a heap
-        self._moved: dict[Position, int] = {}  # the times of those that were changed
         self._runs: list[tuple[int, int, DelayedRun]] = []  # a heap: due time, serial, run
         self._serial = 0
 
@@ -131,6 +138,8 @@ class DelayedIndex:
         if members is None:
             members = self._members[ledger_id] = BitMap()
         before = len(members)
+        if self._changed:  # also since these were taken, if they could not be read
+            due_times_ms = self._changed.applied(ledger_id, entry_ids, due_times_ms)
         for entry_id, due_ms in zip(entry_ids, due_times_ms, strict=True):
             if entry_id not in members:
                 members.add(entry_id)
@@ -143,30 +152,34 @@ class DelayedIndex:
         self.seal_newest()
         return True
 
-    def move(self, position: Position, due_ms: int) -> bool:
-        """The entry is due at another time from now on; False when it does not wait."""
+    def move(self, position: Position) -> bool:
+        """The time of the entry was changed; False when it does not wait."""
+        due_ms = self._changed.get(position)
         members = self._members.get(position.ledger_id)
-        if members is None or position.entry_id not in members:
+        if due_ms is None or members is None or position.entry_id not in members:
             return False
-        due_ms = min(due_ms, MAX_DUE_MS)
-        self._moved[position] = due_ms
         heappush(self._newest, Delayed(due_ms, *position))
+        if len(self._newest) >= 2 * (RUN_ENTRIES + len(self._changed)):  # twice of what may count
+            self._newest = [*self._counting_newest()]
+            heapify(self._newest)
         return True
+
+    def _counting_newest(self) -> set[Delayed]:
+        return {each for each in self._newest if self._counts(each)}
 
     def seal_newest(self) -> None:
         """Make runs of the newest entries."""
-        by_position = sorted(self._newest, key=lambda delayed: delayed[1:])
+        by_position = sorted(self._counting_newest(), key=lambda delayed: delayed[1:])
         self._newest.clear()
         for ledger_id, group in groupby(by_position, lambda delayed: delayed.ledger_id):
-            members = self._members.get(ledger_id, BitMap())
-            waiting = [each for each in group if each.entry_id in members and self._counts(each)]
+            waiting = list(group)
             while waiting:
                 first = waiting[0].entry_id
                 part = [delayed for delayed in waiting if delayed.entry_id - first <= _SPAN_MASK]
                 packed = sorted(delayed.due_ms << _SPAN_BITS | delayed.entry_id - first for delayed in part)
                 self._push(DelayedRun(ledger_id, first, array("Q", packed)))
                 waiting = waiting[len(part) :]
-            members.run_optimize()
+            self._members[ledger_id].run_optimize()
 
     def add_run(self, run: DelayedRun, unwanted: BitMap) -> None:
         """A run that was stored: its entries wait again, but for `unwanted` ones."""
@@ -199,10 +212,9 @@ class DelayedIndex:
             delayed = self._pop(cutoff_ms)
             if delayed is None:
                 break
-            members = self._members.get(delayed.ledger_id)
-            if members is None or delayed.entry_id not in members or not self._counts(delayed):
+            if not self._counts(delayed):
                 continue
-            self._moved.pop(delayed.position, None)
+            members = self._members[delayed.ledger_id]
             members.remove(delayed.entry_id)
             self._count -= 1
             if not members:
@@ -213,8 +225,11 @@ class DelayedIndex:
         return taken
 
     def _counts(self, delayed: Delayed) -> bool:
-        """Whether that is the entry's time, and not one of before."""
-        return not self._moved or self._moved.get(delayed.position, delayed.due_ms) == delayed.due_ms
+        """Whether the entry waits, and that is its time and not one of before."""
+        members = self._members.get(delayed.ledger_id)
+        if members is None or delayed.entry_id not in members:
+            return False
+        return not self._changed or self._changed.get(delayed.position) in (None, delayed.due_ms)
 
     def _pop(self, cutoff_ms: int) -> Delayed | None:
         """The next one of all that are kept, if it is due, whether it still waits or not."""
@@ -255,9 +270,6 @@ class DelayedIndex:
     def _remove(self, ledger_id: int, entries: BitMap) -> None:
         members = self._members[ledger_id]
         self._count -= len(entries)
-        if self._moved:
-            for position in [each for each in self._moved if each.ledger_id == ledger_id and each.entry_id in entries]:
-                del self._moved[position]
         if len(entries) == len(members):
             del self._members[ledger_id]
         else:
@@ -270,7 +282,6 @@ class DelayedIndex:
         self._members.clear()
         self._count = 0
         self._newest.clear()
-        self._moved.clear()
         self._runs.clear()
 
     # --- to store ----------------------------------------------------------------------------------------------------
@@ -288,17 +299,17 @@ class DelayedIndex:
         """Assert what must hold between calls; slow, for tests."""
         assert self._count == sum(len(members) for members in self._members.values())
         assert all(self._members.values()), "an empty bitmap is kept"
-        kept = {delayed.position for delayed in self._newest}
+        kept = self._counting_newest()
         for due_ms, _, run in self._runs:
             assert due_ms == run.due_ms, "the heap of runs is not up to date"
             assert list(run.packed) == sorted(run.packed)
-            kept.update(Position(run.ledger_id, entry_id) for entry_id in run.entry_ids())
+            kept.update(filter(self._counts, run.left()))
+        positions = {each.position for each in kept}
         for ledger_id, members in self._members.items():
-            assert all(Position(ledger_id, entry_id) in kept for entry_id in members), (
+            assert all(Position(ledger_id, entry_id) in positions for entry_id in members), (
                 "an entry that nothing brings back"
             )
-        assert all(each.entry_id in self._members.get(each.ledger_id, ()) for each in self._moved), "moved and gone"
-        assert len(self._newest) < RUN_ENTRIES + len(self._moved)
+        assert len(self._newest) < 2 * (RUN_ENTRIES + MAX_CHANGED_DELAYS)
         assert self._count or not (self._newest or self._runs), "things are kept of which nothing waits"
 
 

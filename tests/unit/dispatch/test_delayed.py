@@ -148,3 +148,29 @@ def test_changed_times_are_forgotten_when_entries_are_acknowledged_and_bounded(m
     changed.discard_up_to(Position(6, 1))
     changed.check_invariants()
     assert not changed
+
+
+def test_times_that_are_changed_again_and_again_take_no_more_room() -> None:
+    changed = ChangedDelays()
+    index = DelayedIndex(changed)
+    index.add(1, [1, 2], [10**9, 10**9])
+    for due_ms in range(10_000, 0, -1):
+        changed.set(Position(1, 1), due_ms)
+        assert index.move(Position(1, 1))
+    assert index.size_bytes < 2 * (RUN_ENTRIES + 1) * 140
+    assert index.take_due(5_000, 9) == [Delayed(1, 1, 1)]
+    index.seal_newest()
+    assert [len(run.packed) for run in index.runs_after(0)] == [1]
+    index.check_invariants()
+
+
+def test_a_time_that_is_changed_while_the_entry_is_read_counts_when_it_could_not_be() -> None:
+    changed = ChangedDelays()
+    index = DelayedIndex(changed)
+    index.add(1, [1], [10])
+    [taken] = index.take_due(10, 9)
+    changed.set(taken.position, 50)
+    assert not index.move(taken.position)
+    index.add(taken.ledger_id, [taken.entry_id], [taken.due_ms])
+    assert index.take_due(49, 9) == []
+    assert index.take_due(50, 9) == [Delayed(50, 1, 1)]

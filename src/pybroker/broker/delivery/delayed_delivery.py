@@ -70,7 +70,8 @@ class DelayedDelivery(CursorOwner, Stage):
         self._commons = topic.commons
         self._surroundings = topic.surroundings
         self._cursor = cursor
-        self._index = DelayedIndex()
+        self._changed = ChangedDelays()
+        self._index = DelayedIndex(self._changed)
         self._times = _delivery_times(topic)
         self._alarm: Timer | None = None
         self._alarm_ms = 0
@@ -78,7 +79,6 @@ class DelayedDelivery(CursorOwner, Stage):
         records, self._cursor.stored_delayed = self._cursor.stored_delayed, []
         self._unread: Iterator[DelayedRun] | None = stored_runs(records) if records else None
         self._unread_records = records
-        self._changed = ChangedDelays()
         self._has_changed = False  # whether there are any: asked with every acknowledgement
         self._record_id = ""  # where the index is stored; none yet
         self._is_announcing = False
@@ -142,7 +142,9 @@ class DelayedDelivery(CursorOwner, Stage):
         times = self._times
         if times is None or not self.serves_several or (plan.scan is not None and not self._has_changed):
             return entries
-        due_times_ms = [0 if plan.scan is not None else deliver_at_ms(payload) for payload in entries.payloads]
+        due_times_ms: Sequence[int] = [
+            0 if plan.scan is not None else deliver_at_ms(payload) for payload in entries.payloads
+        ]
         if self._has_changed:
             due_times_ms = self._changed.applied(entries.ledger_id, entries.entry_ids, due_times_ms)
         if not any(due_times_ms):
@@ -250,7 +252,7 @@ class DelayedDelivery(CursorOwner, Stage):
             )
         self._changed.set(position, due_ms)
         self._has_changed = True
-        self._index.move(position, due_ms)
+        self._index.move(position)
         self._set_alarm()
         self._count()
         self.wake()
@@ -384,7 +386,7 @@ class DelayedDelivery(CursorOwner, Stage):
             if ledgers.has_entry(position) and not state.is_deleted(*position) and self._changed.has_room(position):
                 self._changed.set(position, due_ms)
                 self._has_changed = True
-                self._index.move(position, due_ms)
+                self._index.move(position)
 
     def _names(self) -> dict[str, Any]:
         return {"topic": self._topic.name, "subscription": self._subscription_name}
