@@ -133,13 +133,17 @@ def document_properties() -> list[str]:
     return sorted(names)
 
 
+READERS = {"query", "query_integer", "queries", "flag"}
+"""Methods of a Call that look into the query."""
+
+
 def query_parameters() -> list[str]:
     """Every query parameter that a handler asks for."""
     found = {"authoritative", "isGlobal"}
     for path in Path(admin.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args
-            if is_call and node.func.attr in {"query", "queries", "flag"} and isinstance(node.args[0], ast.Constant):
+            if is_call and node.func.attr in READERS and isinstance(node.args[0], ast.Constant):
                 found.add(str(node.args[0].value))
     return sorted(found)
 

@@ -237,6 +237,7 @@ PURE = (
     "admin.time_text",
     "admin.calls.message_id",
     "admin.calls.paths",
+    "admin.calls.queries",
     "admin.entries.message_view",
     "admin.entries.rest_message",
     "admin.stats.internal_info",

@@ -58,23 +58,35 @@ function operationView({ path, method, operation }, described) {
 }
 
 function inside(path, method, operation, described) {
-  const inputs = (operation.parameters || []).map((each) => [each, h("input", { name: each.name, required: true, autocomplete: "off", value: guess(each.name) })]);
-  const more = h("input", { name: "query", placeholder: "a=b&c=d", autocomplete: "off" });
+  const inputs = (operation.parameters || []).map((each) => [each, each.in === "query" ? queryInput(each) : h("input", { name: each.name, required: true, autocomplete: "off", value: guess(each.name) })]);
+  const queries = inputs.filter(([each]) => each.in === "query");
+  // Pulsar's own calls take what does nothing here: who wants to send that writes it himself.
+  const more = queries.length ? null : h("input", { name: "query", placeholder: "a=b&c=d", autocomplete: "off" });
   const schema = operation.requestBody && operation.requestBody.content["application/json"].schema;
   const takesBody = !SAFE.has(method);
   const body = h("textarea", { name: "body", rows: 4, spellcheck: "false", value: schema ? JSON.stringify(example(schema, described, 0), null, 2) : "" });
   const outcome = h("div", { "aria-live": "polite" });
   const form = h("form", { class: "try", onsubmit: async (event) => {
     event.preventDefault();
-    const filled = inputs.reduce((text, [each, input]) => text.replace(`{${each.name}}`, encodeURIComponent(input.value)), path) + (more.value ? `?${more.value}` : "");
+    const named = inputs.reduce((text, [each, input]) => text.replace(`{${each.name}}`, () => encodeURIComponent(input.value)), path);
+    const asked = more ? more.value : queries.filter(([, input]) => input.value).map(([each, input]) => `${each.name}=${encodeURIComponent(input.value)}`).join("&");
+    const filled = named + (asked ? `?${asked}` : "");
     if (!SAFE.has(method) && !confirm(`${method.toUpperCase()} ${filled}\n\nThis may change something. Send it?`)) return;
     await send(method.toUpperCase(), filled, takesBody && body.value.trim() ? body.value : undefined, outcome);
   } },
   inputs.map(([each, input]) => field(each.description ? `${each.name}: ${each.description}` : each.name, input)),
-  field("Query", more), takesBody && field("Body (JSON)", body),
+  more && field("Query", more), takesBody && field("Body (JSON)", body),
   h("button", { type: "submit" }, `Send ${method.toUpperCase()}`), outcome);
   const answers = Object.entries(operation.responses).map(([status, each]) => h("div", {}, h("dt", {}, status), h("dd", {}, each.description)));
   return [operation.description && h("p", { class: "description" }, operation.description), h("dl", { class: "evidence" }, answers), form].filter(Boolean);
+}
+
+/** What may be left empty is not sent: the broker's default holds, which is shown where it is known. */
+function queryInput({ name, required, schema }) {
+  const choices = schema.enum || (schema.type === "boolean" ? ["true", "false"] : null);
+  const fallback = schema.default === undefined ? "" : String(schema.default);
+  if (choices) return h("select", { name, required }, h("option", { value: "" }, fallback ? `(${fallback})` : ""), choices.map((each) => h("option", { value: each }, each)));
+  return h("input", { name, required, type: schema.type === "integer" ? "number" : "text", step: schema.type === "integer" ? "1" : null, placeholder: fallback, autocomplete: "off" });
 }
 
 function guess(name) {

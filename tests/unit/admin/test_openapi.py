@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import dis
+import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any
 
 import msgspec
 import pytest
 from starlette.routing import Route
+from tests.fuzz.admin_requests import READERS
 from tests.unit.admin.fake_broker import served
 
 from pybroker.admin.calls.call import Call, empty_ok
 from pybroker.admin.calls.openapi_document import document
-from pybroker.admin.calls.routing import route
+from pybroker.admin.calls.queries import Query
+from pybroker.admin.calls.routing import HandlerApp, route
+from pybroker.admin.policies.plain_policies import LevelCalls
 
 
 class Wish(msgspec.Struct):
@@ -35,9 +41,15 @@ async def count_wishes(_call: Call) -> Any:
     return empty_ok()
 
 
+HOW_MANY = (
+    Query("limit", "so many", int, 10),
+    Query("order", "the first or the last", values=("asc", "desc")),
+    Query("whose", "of whom", is_required=True),
+    Query("granted", "only those", bool),
+)
 WISHES = [
     route("POST", "/admin/v2/wishes/{tenant}/{rest:path}", make_wish, body=Wish, answers={204: "It is noted"}),
-    route("GET", "/admin/v2/wishes", count_wishes),
+    route("GET", "/admin/v2/wishes", count_wishes, queries=HOW_MANY),
     route("POST", "/admin/v2/wishes", make_wish, body=list[Wish]),
 ]
 
@@ -65,8 +77,13 @@ def require_valid(described: dict[str, Any]) -> None:
         assert len(named) == len(set(named)), path
         for method, operation in operations.items():
             assert method in {"get", "put", "post", "delete", "patch"}
-            assert [each["name"] for each in operation.get("parameters", [])] == named
-            assert all(each["in"] == "path" and each["required"] for each in operation.get("parameters", []))
+            parameters = operation.get("parameters", [])
+            in_path = [each for each in parameters if each["in"] == "path"]
+            assert [each["name"] for each in in_path] == named
+            assert all(each["required"] for each in in_path)
+            queried = [each["name"] for each in parameters if each["in"] == "query"]
+            assert len(in_path) + len(queried) == len(parameters)
+            assert len(set(queried)) == len(queried), path
             assert operation["responses"]
             assert operation["summary"]
             assert operation["operationId"] not in identities
@@ -87,6 +104,20 @@ def test_an_operation_is_described_by_its_route_and_the_docstring_of_its_handler
     assert described["components"]["schemas"]["Wish"]["required"] == ["name"]
     assert set(described["paths"]["/admin/v2/wishes"]) == {"get", "post"}
     assert described["paths"]["/admin/v2/wishes"]["get"]["summary"] == "Count wishes"
+
+
+def test_what_a_route_reads_of_the_query_is_described_with_types_and_defaults() -> None:
+    limit, order, whose, granted = document(WISHES, "1")["paths"]["/admin/v2/wishes"]["get"]["parameters"]
+    assert limit == {
+        "name": "limit",
+        "in": "query",
+        "required": False,
+        "schema": {"type": "integer", "format": "int64", "default": 10},
+        "description": "so many",
+    }
+    assert order["schema"] == {"type": "string", "enum": ["asc", "desc"]}
+    assert (whose["required"], whose["schema"]) == (True, {"type": "string"})
+    assert (granted["required"], granted["schema"]) == (False, {"type": "boolean"})
 
 
 def test_two_types_of_one_name_do_not_stand_for_each_other() -> None:
@@ -111,3 +142,79 @@ async def test_every_route_of_the_broker_is_in_the_document(all_described: Any) 
         path = re.sub(r":\w+\}", "}", each.path)
         for method in each.methods - {"HEAD"}:
             assert described["paths"][path][method.lower()]
+
+
+UNKNOWN = "*"
+"""The name of a parameter that the code does not say."""
+
+
+def names_read(handler: Callable[..., Any], seen: set[object]) -> Iterator[str]:
+    """The parameters that a handler reads, itself or by the functions of this interface that it calls."""
+    function = inspect.unwrap(getattr(handler, "__func__", handler))
+    if function in seen:
+        return
+    seen.add(function)
+    owner = getattr(handler, "__self__", None)
+    within = [each.cell_contents for each in function.__closure__ or ()]
+    for code in codes_of(function.__code__):
+        yield from names_in(code)
+        within += [getattr(owner, name, function.__globals__.get(name)) for name in code.co_names]
+    for called in within:
+        if inspect.isroutine(called) and (called.__module__ or "").startswith("pybroker.admin."):
+            yield from names_read(called, seen)
+
+
+def codes_of(code: CodeType) -> Iterator[CodeType]:
+    """The code, and that of the functions in it."""
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from codes_of(each)
+
+
+def names_in(code: CodeType) -> Iterator[str]:
+    instructions = list(dis.get_instructions(code))
+    for index, each in enumerate(instructions):
+        if each.opname in {"LOAD_METHOD", "LOAD_ATTR"} and each.argval in READERS:
+            name = next(found for found in instructions[index + 1 :] if found.opname not in {"CACHE", "PUSH_NULL"})
+            yield str(name.argval) if name.opname == "LOAD_CONST" else UNKNOWN
+
+
+async def test_a_route_reads_what_it_declares_of_the_query_and_nothing_else(all_described: Any) -> None:
+    _, routes = all_described
+    wrong = {}
+    for each in routes:
+        app = each.endpoint if isinstance(each.endpoint, HandlerApp) else None
+        handlers = [each.endpoint] if app is None else [app.handler, *(asks for _, asks in app._unserved_subjects)]
+        seen: set[object] = set()
+        read = {name for handler in handlers for name in names_read(handler, seen)}
+        declared = {query.name for query in app.queries} if app is not None else set()
+        owner = getattr(handlers[0], "__self__", None)
+        if isinstance(
+            owner, LevelCalls
+        ):  # One handler for many policies: which of them it reads what for, their rows say.
+            possible = {owner._level.path if name == UNKNOWN else name for name in read}
+            is_right = declared <= possible
+        else:
+            is_right = declared == read
+        if not is_right:
+            wrong[f"{min(each.methods)} {each.path}"] = (declared, read)
+    assert not wrong
+
+
+async def test_calls_that_look_into_a_subscription_say_what_they_take(all_described: Any) -> None:
+    paths = all_described[0]["paths"]
+    subscription = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/subscription/{subscription}"
+    queries = {
+        path.removeprefix(subscription): [
+            each["name"] for each in operations["get"]["parameters"] if each["in"] == "query"
+        ]
+        for path, operations in paths.items()
+        if path.startswith(f"{subscription}/") and "get" in operations
+    }
+    page, key = ["limit", "after"], ["key", "keyBase64"]
+    assert queries["/explain"] == [*key, "consumer", "messageId"]
+    assert queries["/hash"] == key
+    assert queries["/unacked"] == ["consumer", *key, "hash", "minAgeMs", "withProperties", *page]
+    assert queries["/drainingHashes"] == queries["/waiting"] == queries["/delayed"] == page
+    assert queries["/ackHoles"] == ["limit"]

@@ -11,6 +11,7 @@ from starlette.routing import Route
 from pybroker import __version__
 from pybroker.admin.calls.call import Call, empty_ok, json_response, no_content, text_response
 from pybroker.admin.calls.own_address import broker_id, web_url
+from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import route
 from pybroker.cluster.bundles import find_bundle
 from pybroker.config import dump
@@ -20,6 +21,7 @@ from pybroker.metadata.paths import MANAGED_LEDGERS
 
 BASE = "/admin/v2/brokers"
 CONFIGURATION = BASE + "/configuration"
+BROKER = Query("brokerId", "the id of a broker, which can only be this one")
 
 TOPICS_PER_TURN = 256
 
@@ -27,7 +29,7 @@ TOPICS_PER_TURN = 256
 def routes() -> list[Route]:
     return [
         route("GET", BASE, list_brokers),
-        route("GET", BASE + "/health", get_health),
+        route("GET", BASE + "/health", get_health, queries=(BROKER,)),
         route("GET", BASE + "/ready", get_ready),
         route("GET", BASE + "/version", get_version),
         route("GET", BASE + "/leaderBroker", get_leader),

@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call, empty_ok, json_response, no_content
 from pybroker.admin.calls.own_address import broker_id
+from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import route
 from pybroker.errors import AdminError
 from pybroker.model.clusters import (
@@ -24,6 +25,7 @@ from pybroker.model.clusters import (
 CLUSTER = "/admin/v2/clusters/{cluster}"
 DOMAINS = CLUSTER + "/failureDomains"
 ISOLATION = CLUSTER + "/namespaceIsolationPolicies"
+MIGRATED = Query("migrated", "whether the cluster has moved to those addresses", bool)
 
 
 def routes() -> list[Route]:
@@ -39,7 +41,7 @@ def routes() -> list[Route]:
         route("POST", ISOLATION + "/{policy}", set_isolation_policy, body=NamespaceIsolationData),
         route("DELETE", ISOLATION + "/{policy}", delete_isolation_policy),
         route("GET", CLUSTER + "/migrate", get_migration),
-        route("POST", CLUSTER + "/migrate", set_migration, body=ClusterUrl),
+        route("POST", CLUSTER + "/migrate", set_migration, body=ClusterUrl, queries=(MIGRATED,)),
     ]
 
 

@@ -6,17 +6,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call, json_response, text_response
+from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import route
 from pybroker.cluster.bundles import find_bundle
 from pybroker.model.policies import FIRST_BOUNDARY, LAST_BOUNDARY
 
 BASE = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
 LISTENER_NAME_HEADER = "x-pulsar-listenername"
+LISTENER = Query("listenerName", "the addresses of that advertised listener")
 
 
 def routes() -> list[Route]:
     return [
-        route("GET", BASE, lookup_topic),
+        route("GET", BASE, lookup_topic, queries=(LISTENER,)),
         route("GET", BASE + "/bundle", get_bundle),
     ]
 

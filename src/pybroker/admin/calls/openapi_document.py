@@ -1,4 +1,4 @@
-"""The OpenAPI document of the REST interface, made from the routes: methods, paths, docstrings and body types.
+"""The OpenAPI document of the REST interface, made from the routes: methods, paths, queries, docstrings and body types.
 
 What must always hold: every route is in it, once. A route needs nothing for that; `routing.route` takes what a docstring cannot
 say. Decides only: who serves it is `brokers/openapi_routes.py`.
@@ -9,17 +9,21 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from starlette.routing import BaseRoute, Route
 
 from pybroker.admin.calls.routing import HandlerApp
 
+if TYPE_CHECKING:
+    from pybroker.admin.calls.queries import Query
+
 Json = dict[str, Any]
 
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 _REASON = "#/components/schemas/Reason"
+_TYPES = {str: "string", int: "integer", bool: "boolean"}
 _REFERENCE = "#/components/schemas/{name}"
 
 PARAMETERS = {
@@ -91,6 +95,8 @@ def _describe(operation: _Operation, body_schema: Json | None) -> Json:
     if description:
         described["description"] = description
     parameters = [_parameter(name) for name in _PARAMETER.findall(operation.path)]
+    if operation.app is not None:
+        parameters += map(_query, operation.app.queries)
     if parameters:
         described["parameters"] = parameters
     if body_schema is not None:
@@ -121,6 +127,23 @@ def _parameter(name: str) -> Json:
     if name in PARAMETERS:
         described["description"] = PARAMETERS[name]
     return described
+
+
+def _query(query: Query) -> Json:
+    schema: Json = {"type": _TYPES[query.type]}
+    if query.type is int:
+        schema["format"] = "int64"
+    if query.values:
+        schema["enum"] = list(query.values)
+    if query.default is not None:
+        schema["default"] = query.default
+    return {
+        "name": query.name,
+        "in": "query",
+        "required": query.is_required,
+        "schema": schema,
+        "description": query.text,
+    }
 
 
 def _answers(known: Any) -> Json:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 from starlette.routing import Route
@@ -14,6 +14,9 @@ from pybroker.admin.calls import unserved
 from pybroker.admin.calls.call import Call
 from pybroker.admin.calls.unserved import Asks
 
+if TYPE_CHECKING:
+    from pybroker.admin.calls.queries import Query
+
 Handler = Callable[[Call], Awaitable[Response]]
 
 
@@ -21,10 +24,16 @@ class HandlerApp:
     """A handler as the ASGI application of its route, and what its documentation says besides its docstring."""
 
     def __init__(
-        self, handler: Handler, body: Any, answers: Mapping[int, str], unserved_subjects: tuple[tuple[str, Asks], ...]
+        self,
+        handler: Handler,
+        body: Any,
+        queries: Sequence[Query],
+        answers: Mapping[int, str],
+        unserved_subjects: tuple[tuple[str, Asks], ...],
     ) -> None:
         self.handler = handler
         self.body = body
+        self.queries = queries
         self.answers = answers
         self._unserved_subjects = unserved_subjects
 
@@ -46,10 +55,18 @@ class HandlerApp:
 
 
 def route(
-    method: str, path: str, handler: Handler, *, body: Any = None, answers: Mapping[int, str] | None = None
+    method: str,
+    path: str,
+    handler: Handler,
+    *,
+    body: Any = None,
+    queries: Sequence[Query] = (),
+    answers: Mapping[int, str] | None = None,
 ) -> Route:
     """A route of one method; handlers are `async def`, none may block the loop.
 
-    `body` (the type that the handler reads) and `answers` (what a status means) are for documentation only.
+    `body` (the type that the handler reads), `queries` (all that it reads of the query) and `answers` (what a status means) are
+    for documentation only.
     """
-    return Route(path, HandlerApp(handler, body, answers or {}, unserved.of(method, path)), methods=[method])
+    app = HandlerApp(handler, body, queries, answers or {}, unserved.of(method, path))
+    return Route(path, app, methods=[method])

@@ -14,6 +14,7 @@ from starlette.routing import Route
 from pybroker import __version__
 from pybroker.admin.calls.call import IDENTITY_KEY, Call, json_response
 from pybroker.admin.calls.own_address import broker_id
+from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import route
 from pybroker.admin.console.live import LiveSampler, LiveStream, Subject
 from pybroker.admin.console.pages import ConsolePages
@@ -30,8 +31,30 @@ BASE = "/admin/v3/console"
 LIVE = BASE + "/live"
 LIVE_TOPIC = LIVE + "/{domain}/{tenant}/{namespace}/{topic}"
 MAX_ROWS = 500
+DEFAULT_ROWS = 50
 MAX_SEARCH_CHARACTERS = 200
 EVENTS = "text/event-stream"
+
+
+def _member(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
+SORTS = {"name": "name", **{_member(name): name for name in FIGURES}}
+"""What rows may be sorted by, and the field of Row that it is."""
+LISTED = (
+    Query("search", "words that names contain"),
+    Query("sort", "what the rows are sorted by", str, "name", tuple(SORTS)),
+    Query("order", "`desc`: the largest first", str, values=("asc", "desc")),
+    Query("loaded", "only topics that are loaded", bool),
+    Query("offset", "how many rows come before", int, 0),
+    Query("limit", f"rows in the answer, at most {MAX_ROWS}", int, DEFAULT_ROWS),
+)
+ASKED_RIGHTS = (
+    Query("topic", "also what the caller may do with that topic; its whole name"),
+    Query("subscription", "and with that subscription of it"),
+)
 
 
 class ConsoleRoutes:
@@ -47,8 +70,8 @@ class ConsoleRoutes:
     def routes(self) -> list[Route]:
         return [
             *self._pages.routes(),
-            route("GET", BASE + "/topics", self.list_topics),
-            route("GET", BASE + "/rights", self.get_rights),
+            route("GET", BASE + "/topics", self.list_topics, queries=LISTED),
+            route("GET", BASE + "/rights", self.get_rights, queries=ASKED_RIGHTS),
             route("GET", BASE + "/broker", self.get_broker),
             route("GET", LIVE, self.watch_broker),
             route("GET", LIVE_TOPIC, self.watch_topic),
@@ -58,10 +81,7 @@ class ConsoleRoutes:
     # --- lists -------------------------------------------------------------------------------------------------------
 
     async def list_topics(self, call: Call) -> Response:
-        """The topics of all namespaces that the caller may list, with their figures, a page at a time.
-
-        Queries: `search` (words that names contain), `sort` (`name` or a figure), `order=desc`, `loaded=true`, `offset`, `limit`.
-        """
+        """The topics of all namespaces that the caller may list, with their figures, a page at a time."""
         asked = _asked(call)
         table = await self.table.current()
         found = await find(
@@ -212,20 +232,14 @@ def _asked(call: Call) -> Asked:
     if len(search) > MAX_SEARCH_CHARACTERS:
         raise AdminError(400, f"search is longer than {MAX_SEARCH_CHARACTERS} characters")
     order = call.query("sort") or "name"
-    fields = {"name": "name", **{_member(name): name for name in FIGURES}}
-    if order not in fields:
-        raise AdminError(400, f"sort is one of {', '.join(fields)}")
-    limit, offset = call.query_integer("limit", 50), call.query_integer("offset", 0)
+    if order not in SORTS:
+        raise AdminError(400, f"sort is one of {', '.join(SORTS)}")
+    limit, offset = call.query_integer("limit", DEFAULT_ROWS), call.query_integer("offset", 0)
     if not 1 <= limit <= MAX_ROWS or offset < 0:
         raise AdminError(400, f"limit is between 1 and {MAX_ROWS}, offset 0 or more")
     return Asked(
-        tuple(search.lower().split()), fields[order], call.query("order") == "desc", offset, limit, call.flag("loaded")
+        tuple(search.lower().split()), SORTS[order], call.query("order") == "desc", offset, limit, call.flag("loaded")
     )
-
-
-def _member(name: str) -> str:
-    head, *rest = name.split("_")
-    return head + "".join(word.capitalize() for word in rest)
 
 
 def _shown(row: Row) -> dict[str, Any]:

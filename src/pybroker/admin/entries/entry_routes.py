@@ -14,6 +14,7 @@ from starlette.routing import Route
 from pybroker.admin.calls.call import Call
 from pybroker.admin.calls.existing import existing_topic, while_served
 from pybroker.admin.calls.paths import ENTRIES
+from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import route
 from pybroker.admin.entries.entry_blocks import BlocksResponse, BulkReads
 from pybroker.admin.entries.entry_plan import AskedPlans, AskedTopic, PlanBudget, TopicShown, plan_of
@@ -45,7 +46,7 @@ class EntryRoutes:
     def routes(self) -> list[Route]:
         return [
             route("POST", ENTRIES + "/plan", self.plan, body=AskedPlans),
-            route("GET", TOPIC + "/ledger/{ledger_id}", self.read, answers=_READ_ANSWERS),
+            route("GET", TOPIC + "/ledger/{ledger_id}", self.read, queries=_READ_QUERIES, answers=_READ_ANSWERS),
         ]
 
     async def plan(self, call: Call) -> Response:
@@ -95,6 +96,10 @@ class EntryRoutes:
         return BlocksResponse(self.reads, topic, call.broker.ledgers.store, ledger_id, first, end)
 
 
+_READ_QUERIES = (
+    Query("first", "the first entry", int, 0),
+    Query("end", "the one behind the last; without it all that are durable", int),
+)
 _READ_ANSWERS = {
     410: "The topic has no such ledger any more",
     412: "The range is empty",

@@ -16,6 +16,7 @@ from pybroker.admin.calls.existing import existing_topic, require_persistent, wh
 from pybroker.admin.calls.message_id import message_id, message_id_in_batch
 from pybroker.admin.calls.partitions import require_not_partitioned
 from pybroker.admin.calls.paths import TOPIC
+from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import route
 from pybroker.admin.entries.message_view import is_slow_to_view, message_view
 from pybroker.broker.publishing.entry_metadata import first_with_index
@@ -25,15 +26,21 @@ from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, Position
 
+EXAMINED = (
+    Query("initialPosition", "where counting begins", str, "latest", ("earliest", "latest")),
+    Query("messagePosition", "which entry from there, from 1", int, 1),
+)
+INDEX = Query("index", "the index of a message", int, 0)
+
 
 def routes() -> list[Route]:
     return [
         route("GET", TOPIC + "/subscription/{subscription}/position/{number}", peek),
-        route("GET", TOPIC + "/examinemessage", examine),
+        route("GET", TOPIC + "/examinemessage", examine, queries=EXAMINED),
         route("GET", TOPIC + "/ledger/{ledger_id}/entry/{entry_id}", get_by_id),
         route("GET", TOPIC + "/lastMessageId", get_last_message_id),
         route("GET", TOPIC + "/messageid/{timestamp}", get_id_by_time),
-        route("GET", TOPIC + "/getMessageIdByIndex", get_id_by_index),
+        route("GET", TOPIC + "/getMessageIdByIndex", get_id_by_index, queries=(INDEX,)),
     ]
 
 

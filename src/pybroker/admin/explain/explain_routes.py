@@ -15,11 +15,12 @@ from starlette.routing import Route
 from pybroker.admin.calls.call import Call
 from pybroker.admin.calls.existing import any_subscription_of, persistent
 from pybroker.admin.calls.paths import SUBSCRIPTION, TOPIC
+from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import route
 from pybroker.admin.explain.message_subject import READ_TIMEOUT_S, message_reasons, parsed_message_id
 from pybroker.admin.explain.subjects import key_subject, place_of, subscription_subject
 from pybroker.admin.explain.topic_at_hand import topic_at_hand
-from pybroker.admin.inspection.asked import key_of
+from pybroker.admin.inspection.asked import CONSUMER, KEY, key_of
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.explain.consumers import consumer_of, of_silent
 from pybroker.broker.explain.non_persistent import explain_non_persistent
@@ -41,12 +42,14 @@ if TYPE_CHECKING:
 
 MAX_SUBSCRIPTIONS = 1000
 """How many subscriptions of a topic are listed."""
+MESSAGE_ID = Query("messageId", "one message: ledger:entry, or ledger:entry:batchIndex")
+PRODUCER = Query("producer", "one producer, by its name, whether it is connected or not")
 
 
 def routes() -> list[Route]:
     return [
-        route("GET", SUBSCRIPTION + "/explain", explain_one),
-        route("GET", TOPIC + "/explain", explain_topic),
+        route("GET", SUBSCRIPTION + "/explain", explain_one, queries=(*KEY, CONSUMER, MESSAGE_ID)),
+        route("GET", TOPIC + "/explain", explain_topic, queries=(PRODUCER,)),
     ]
 
 

@@ -19,6 +19,7 @@ from pybroker.admin.calls.existing import (
 )
 from pybroker.admin.calls.partitions import require_not_partitioned
 from pybroker.admin.calls.paths import SUBSCRIPTION, TOPIC
+from pybroker.admin.calls.queries import BATCH_INDEX, Query
 from pybroker.admin.calls.routing import route
 from pybroker.broker.delivery import single_messages
 from pybroker.broker.delivery.subscription import Subscription
@@ -29,13 +30,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 MESSAGE = SUBSCRIPTION + "/message/{ledger_id}/{entry_id}"
+CONSUMER_ID = Query("consumerId", "one of several consumers of that name", int)
 
 
 def routes() -> list[Route]:
     return [
-        route("POST", MESSAGE + "/acknowledge", acknowledge),
+        route("POST", MESSAGE + "/acknowledge", acknowledge, queries=(BATCH_INDEX,)),
         route("POST", MESSAGE + "/redeliver", redeliver),
-        route("POST", SUBSCRIPTION + "/consumer/{consumer}/disconnect", disconnect_consumer),
+        route("POST", SUBSCRIPTION + "/consumer/{consumer}/disconnect", disconnect_consumer, queries=(CONSUMER_ID,)),
         route("POST", TOPIC + "/producer/{producer}/disconnect", disconnect_producer),
     ]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pybroker.admin.calls.call import Call
 from pybroker.admin.calls.existing import existing_subscription, require_persistent_subscription
 from pybroker.admin.calls.partitions import require_not_partitioned
+from pybroker.admin.calls.queries import Query
 from pybroker.broker.inspection.pages import DEFAULT_LIMIT, MAX_LIMIT, BadCursor, cursor_values
 from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.errors import AdminError
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from pybroker.dispatch.consumer_state import ConsumerState
 
 MAX_KEY_BYTES = 64 * 1024
+
+KEY = (Query("key", "a key, as text"), Query("keyBase64", "a key that is no text, in Base64; instead of `key`"))
+CONSUMER = Query("consumer", "consumers of that name")
+LIMIT = Query("limit", f"rows in the answer, at most {MAX_LIMIT}", int, DEFAULT_LIMIT)
+PAGE = (LIMIT, Query("after", "`next` of the page before"))
 
 
 async def single_subscription(call: Call, what: str) -> Subscription:

@@ -14,7 +14,7 @@ from pybroker.admin.calls.existing import require_persistent_subscription, while
 from pybroker.admin.calls.paths import SUBSCRIPTION
 from pybroker.admin.calls.routing import route
 from pybroker.admin.inspection.acting_routes import MESSAGE, on_message
-from pybroker.admin.inspection.asked import after_of, key_json, page_limit, single_subscription
+from pybroker.admin.inspection.asked import PAGE, after_of, key_json, page_limit, single_subscription
 from pybroker.broker.delivery import single_messages
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.inspection.delayed_list import delayed_positions
@@ -37,7 +37,7 @@ class Delay(msgspec.Struct):
 
 def routes() -> list[Route]:
     return [
-        route("GET", SUBSCRIPTION + "/delayed", delayed),
+        route("GET", SUBSCRIPTION + "/delayed", delayed, queries=PAGE),
         route("PUT", MESSAGE + "/delay", deliver_at, body=Delay),
         route("DELETE", MESSAGE + "/delay", deliver_now),
     ]

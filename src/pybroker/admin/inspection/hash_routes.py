@@ -14,6 +14,8 @@ from pybroker.admin.calls.existing import while_served
 from pybroker.admin.calls.paths import SUBSCRIPTION
 from pybroker.admin.calls.routing import route
 from pybroker.admin.inspection.asked import (
+    KEY,
+    PAGE,
     after_of,
     consumer_json,
     key_json,
@@ -40,9 +42,9 @@ QUICK_BYTES = 64 * 1024
 
 def routes() -> list[Route]:
     return [
-        route("GET", SUBSCRIPTION + "/hash", hash_of),
-        route("GET", SUBSCRIPTION + "/drainingHashes", draining_hashes),
-        route("GET", SUBSCRIPTION + "/waiting", waiting),
+        route("GET", SUBSCRIPTION + "/hash", hash_of, queries=KEY),
+        route("GET", SUBSCRIPTION + "/drainingHashes", draining_hashes, queries=PAGE),
+        route("GET", SUBSCRIPTION + "/waiting", waiting, queries=PAGE),
     ]
 
 

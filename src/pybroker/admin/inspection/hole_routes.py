@@ -12,14 +12,14 @@ from pybroker.admin.calls.call import Call
 from pybroker.admin.calls.existing import existing_topic, while_served
 from pybroker.admin.calls.paths import SUBSCRIPTION
 from pybroker.admin.calls.routing import route
-from pybroker.admin.inspection.asked import page_limit, single_subscription
+from pybroker.admin.inspection.asked import LIMIT, page_limit, single_subscription
 from pybroker.broker.inspection.ack_holes import Kept, acknowledged_behind, held
 from pybroker.broker.inspection.pages import in_slices
 from pybroker.errors import DamagedEntries
 
 
 def routes() -> list[Route]:
-    return [route("GET", SUBSCRIPTION + "/ackHoles", ack_holes)]
+    return [route("GET", SUBSCRIPTION + "/ackHoles", ack_holes, queries=(LIMIT,))]
 
 
 async def ack_holes(call: Call) -> Response:

@@ -11,8 +11,18 @@ from starlette.routing import Route
 from pybroker.admin.calls.call import Call
 from pybroker.admin.calls.existing import while_served
 from pybroker.admin.calls.paths import SUBSCRIPTION
+from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import route
-from pybroker.admin.inspection.asked import after_of, key_json, key_of, page_limit, single_subscription
+from pybroker.admin.inspection.asked import (
+    CONSUMER,
+    KEY,
+    PAGE,
+    after_of,
+    key_json,
+    key_of,
+    page_limit,
+    single_subscription,
+)
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.inspection.hashes import hash_of_key
 from pybroker.broker.inspection.pages import Place, cursor_text
@@ -23,10 +33,14 @@ from pybroker.errors import AdminError
 from pybroker.model.position import Position
 
 _CURSOR = "unacked"
+HASH = Query("hash", "messages of that hash; Key_Shared only", int)
+MIN_AGE = Query("minAgeMs", "messages that were delivered so long ago; Shared and Key_Shared only", int, 0)
+WITH_PROPERTIES = Query("withProperties", "also the properties of each message", bool)
 
 
 def routes() -> list[Route]:
-    return [route("GET", SUBSCRIPTION + "/unacked", unacked)]
+    queries = (CONSUMER, *KEY, HASH, MIN_AGE, WITH_PROPERTIES, *PAGE)
+    return [route("GET", SUBSCRIPTION + "/unacked", unacked, queries=queries)]
 
 
 async def unacked(call: Call) -> Response:

@@ -15,6 +15,7 @@ from pybroker.admin.calls.call import Call, json_response, no_content
 from pybroker.admin.calls.existing_namespaces import administered_namespace, existing_namespace, listed_topics
 from pybroker.admin.calls.own_address import broker_id
 from pybroker.admin.calls.paths import NAMESPACE
+from pybroker.admin.calls.queries import FORCE, Query
 from pybroker.admin.calls.routing import route
 from pybroker.admin.slices import exhaust
 from pybroker.cluster.bundles import (
@@ -35,14 +36,21 @@ BUNDLE = NAMESPACE + "/{bundle}"
 LARGEST = "LARGEST"
 HOT = "HOT"
 
+DESTINATION = Query("destinationBroker", "the id of a broker, which can only be this one")
+SPLIT = (
+    Query("splitAlgorithmName", "how; without it as `defaultNamespaceBundleSplitAlgorithm` says"),
+    Query("unload", "unload the bundle afterwards", bool),
+)
+NAMED_TOPICS = Query("topics", "only these, separated by commas")
+
 
 def routes() -> list[Route]:
     return [
         route("PUT", NAMESPACE + "/unload", unload_namespace),
-        route("PUT", BUNDLE + "/unload", unload_bundle),
-        route("PUT", BUNDLE + "/split", split_bundle, body=list[int]),
-        route("GET", BUNDLE + "/topicHashPositions", get_hash_positions),
-        route("DELETE", BUNDLE, delete_bundle),
+        route("PUT", BUNDLE + "/unload", unload_bundle, queries=(DESTINATION,)),
+        route("PUT", BUNDLE + "/split", split_bundle, body=list[int], queries=SPLIT),
+        route("GET", BUNDLE + "/topicHashPositions", get_hash_positions, queries=(NAMED_TOPICS,)),
+        route("DELETE", BUNDLE, delete_bundle, queries=(FORCE,)),
     ]
 
 

@@ -12,6 +12,7 @@ from starlette.routing import Route
 from pybroker.admin.calls.call import BadBody, Call, empty_ok, json_response, no_content, text_response
 from pybroker.admin.calls.existing_namespaces import administered_namespace, existing_namespace, existing_tenant
 from pybroker.admin.calls.paths import NAMESPACE, NAMESPACES
+from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import route
 from pybroker.admin.policies.policy_values import check_clusters
 from pybroker.errors import AdminError
@@ -46,7 +47,12 @@ def routes() -> list[Route]:
         route("GET", ANTI_AFFINITY, get_anti_affinity),
         route("POST", ANTI_AFFINITY, set_anti_affinity, body=str),
         route("DELETE", ANTI_AFFINITY, remove_anti_affinity),
-        route("GET", NAMESPACES + "/{cluster}/antiAffinity/{group}", list_anti_affinity),
+        route(
+            "GET",
+            NAMESPACES + "/{cluster}/antiAffinity/{group}",
+            list_anti_affinity,
+            queries=(Query("tenant", "whose namespaces", is_required=True),),
+        ),
     ]
 
 

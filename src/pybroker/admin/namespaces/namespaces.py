@@ -13,6 +13,7 @@ from pybroker.admin.calls.existing_namespaces import (
     listed_topics,
 )
 from pybroker.admin.calls.paths import NAMESPACE, NAMESPACES
+from pybroker.admin.calls.queries import FORCE, WITH_SYSTEM_TOPICS, Query
 from pybroker.admin.calls.routing import route
 from pybroker.errors import AdminError
 from pybroker.model.names import NON_PERSISTENT, PERSISTENT
@@ -21,6 +22,7 @@ from pybroker.model.policies import AuthAction, NamespacePolicies, copy_of, orde
 PERMISSIONS = NAMESPACE + "/permissions"
 
 DOMAIN_OF_MODE = {"PERSISTENT": PERSISTENT, "NON_PERSISTENT": NON_PERSISTENT, "ALL": None}
+MODE = Query("mode", "of which kind", str, "PERSISTENT", tuple(DOMAIN_OF_MODE))
 
 
 def routes() -> list[Route]:
@@ -28,8 +30,8 @@ def routes() -> list[Route]:
         route("GET", NAMESPACES + "/{tenant}", list_namespaces),
         route("GET", NAMESPACE, get_policies),
         route("PUT", NAMESPACE, create_namespace),
-        route("DELETE", NAMESPACE, delete_namespace),
-        route("GET", NAMESPACE + "/topics", list_topics),
+        route("DELETE", NAMESPACE, delete_namespace, queries=(FORCE,)),
+        route("GET", NAMESPACE + "/topics", list_topics, queries=(MODE, WITH_SYSTEM_TOPICS)),
         route("GET", NAMESPACE + "/bundles", get_bundles),
         route("GET", PERMISSIONS, get_permissions),
         route("GET", PERMISSIONS + "/subscription", get_subscription_permissions),

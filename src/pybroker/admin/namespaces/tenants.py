@@ -8,6 +8,7 @@ from starlette.routing import Route
 from pybroker.admin.calls.call import Call, json_response, no_content
 from pybroker.admin.calls.existing_namespaces import existing_tenant
 from pybroker.admin.calls.paths import TENANTS
+from pybroker.admin.calls.queries import FORCE
 from pybroker.admin.calls.routing import route
 from pybroker.errors import AdminError
 from pybroker.model.policies import TenantInfo
@@ -19,7 +20,7 @@ def routes() -> list[Route]:
         route("GET", TENANTS + "/{tenant}", get_tenant),
         route("PUT", TENANTS + "/{tenant}", create_tenant),
         route("POST", TENANTS + "/{tenant}", update_tenant),
-        route("DELETE", TENANTS + "/{tenant}", delete_tenant),
+        route("DELETE", TENANTS + "/{tenant}", delete_tenant, queries=(FORCE,)),
     ]
 
 

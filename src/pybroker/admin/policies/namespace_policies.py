@@ -9,7 +9,7 @@ from pybroker.admin.calls.call import BadBody, Call, empty_ok, json_response, no
 from pybroker.admin.calls.existing_namespaces import administered_namespace, existing_namespace
 from pybroker.admin.calls.paths import NAMESPACE
 from pybroker.admin.calls.routing import route
-from pybroker.admin.policies.policy_values import checked_quota, checked_retention, quota_type
+from pybroker.admin.policies.policy_values import QUOTA_TYPE, checked_quota, checked_retention, quota_type
 from pybroker.broker.topic.backlog import is_quota_above_retention
 from pybroker.errors import AdminError
 from pybroker.model.policies import (
@@ -26,8 +26,8 @@ def routes() -> list[Route]:
         route("POST", NAMESPACE + "/retention", set_retention, body=RetentionPolicies),
         route("DELETE", NAMESPACE + "/retention", remove_retention),
         route("GET", NAMESPACE + "/backlogQuotaMap", get_backlog_quotas),
-        route("POST", NAMESPACE + "/backlogQuota", set_backlog_quota, body=BacklogQuota),
-        route("DELETE", NAMESPACE + "/backlogQuota", remove_backlog_quota),
+        route("POST", NAMESPACE + "/backlogQuota", set_backlog_quota, body=BacklogQuota, queries=(QUOTA_TYPE,)),
+        route("DELETE", NAMESPACE + "/backlogQuota", remove_backlog_quota, queries=(QUOTA_TYPE,)),
     ]
 
 

@@ -12,6 +12,7 @@ from starlette.routing import Route
 from pybroker.admin.calls.call import BadBody, Call, empty_ok, json_response, no_content
 from pybroker.admin.calls.existing_namespaces import administered_namespace, existing_namespace
 from pybroker.admin.calls.paths import NAMESPACE, TOPIC
+from pybroker.admin.calls.queries import APPLIED, Query
 from pybroker.admin.calls.routing import Handler, route
 from pybroker.admin.policies.policy_table import NO_CONTENT, REFUSED, TABLE, UNCHANGED, Level, PlainPolicy
 from pybroker.admin.policies.policy_values import MAX_SIGNED_32
@@ -38,11 +39,16 @@ class LevelCalls:
         self._policy = policy
         self._level = level
 
-    def _routes(self, base: str, get: Handler, put: Handler, unset: Handler) -> list[Route]:
+    def _routes(self, base: str, get: Handler, put: Handler, unset: Handler, *, shows_applied: bool) -> list[Route]:
         path = f"{base}/{self._level.path}"
         takes_body = not self._level.is_in_query and self._level.fixed_value is None
         body = self._policy.value_type if takes_body else None
-        found = [route("GET", path, get), route(self._level.set_method, path, put, body=body)]
+        given = [Query(self._level.path, "what is set; unset without it", int)] if self._level.is_in_query else []
+        shown = [APPLIED] if shows_applied else []
+        found = [
+            route("GET", path, get, queries=shown),
+            route(self._level.set_method, path, put, body=body, queries=given),
+        ]
         return [*found, route("DELETE", path, unset)] if self._level.can_be_unset else found
 
     def _shown(self, value: object) -> Response:
@@ -77,7 +83,7 @@ class NamespaceCalls(LevelCalls):
     """The calls of one policy on namespaces."""
 
     def routes(self) -> list[Route]:
-        return self._routes(NAMESPACE, self._get, self._set, self._unset)
+        return self._routes(NAMESPACE, self._get, self._set, self._unset, shows_applied=self._level.is_applied)
 
     async def _get(self, call: Call) -> Response:
         """What is set for the namespace."""
@@ -125,7 +131,7 @@ class TopicCalls(LevelCalls):
     """The calls of one policy on topics."""
 
     def routes(self) -> list[Route]:
-        return self._routes(TOPIC, self._get, self._set, self._unset)
+        return self._routes(TOPIC, self._get, self._set, self._unset, shows_applied=self._policy.applied is not None)
 
     async def _get(self, call: Call) -> Response:
         """What is set for the topic alone; with `applied=true` what is in force."""

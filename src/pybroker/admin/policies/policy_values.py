@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from msgspec import Meta
 
+from pybroker.admin.calls.queries import Query
 from pybroker.broker.topic.backlog import retention_refusal
 from pybroker.errors import AdminError
 from pybroker.model.effective_policies import split_names
@@ -151,6 +152,9 @@ def checked_quota(quota: BacklogQuota | None) -> BacklogQuota | None:
     if quota is not None and quota.policy not in set(BacklogQuotaPolicy):
         raise AdminError(400, f"The backlog quota's policy must be one of {', '.join(BacklogQuotaPolicy)}")
     return quota
+
+
+QUOTA_TYPE = Query("backlogQuotaType", "which of the quotas", str, BacklogQuotaType.SIZE, tuple(BacklogQuotaType))
 
 
 def quota_type(call: Call) -> BacklogQuotaType:

@@ -12,8 +12,15 @@ from pybroker.admin.calls.call import Call, empty_ok, json_response, no_content
 from pybroker.admin.calls.existing import topic_exists
 from pybroker.admin.calls.existing_namespaces import namespace_of_topics
 from pybroker.admin.calls.paths import TOPIC
+from pybroker.admin.calls.queries import APPLIED
 from pybroker.admin.calls.routing import route
-from pybroker.admin.policies.policy_values import check_clusters, checked_quota, checked_retention, quota_type
+from pybroker.admin.policies.policy_values import (
+    QUOTA_TYPE,
+    check_clusters,
+    checked_quota,
+    checked_retention,
+    quota_type,
+)
 from pybroker.broker.topic.backlog import is_quota_above_retention
 from pybroker.errors import AdminError, InvalidTopicName, TopicNotFound
 from pybroker.model.effective_policies import EffectivePolicies
@@ -32,19 +39,19 @@ SUBSCRIPTION_RATE = "/{subscription}/dispatchRate"
 
 def routes() -> list[Route]:
     return [
-        route("GET", TOPIC + "/retention", get_retention),
+        route("GET", TOPIC + "/retention", get_retention, queries=(APPLIED,)),
         route("POST", TOPIC + "/retention", set_retention, body=RetentionPolicies),
         route("DELETE", TOPIC + "/retention", remove_retention),
-        route("GET", TOPIC + "/backlogQuotaMap", get_backlog_quotas),
-        route("POST", TOPIC + "/backlogQuota", set_backlog_quota, body=BacklogQuota),
-        route("DELETE", TOPIC + "/backlogQuota", remove_backlog_quota),
-        route("GET", TOPIC + "/replication", get_replication),
+        route("GET", TOPIC + "/backlogQuotaMap", get_backlog_quotas, queries=(APPLIED,)),
+        route("POST", TOPIC + "/backlogQuota", set_backlog_quota, body=BacklogQuota, queries=(QUOTA_TYPE,)),
+        route("DELETE", TOPIC + "/backlogQuota", remove_backlog_quota, queries=(QUOTA_TYPE,)),
+        route("GET", TOPIC + "/replication", get_replication, queries=(APPLIED,)),
         route("POST", TOPIC + "/replication", set_replication, body=list[str]),
         route("DELETE", TOPIC + "/replication", remove_replication),
         route("GET", TOPIC + "/shadowTopics", get_shadow_topics),
         route("PUT", TOPIC + "/shadowTopics", set_shadow_topics, body=list[str]),
         route("DELETE", TOPIC + "/shadowTopics", remove_shadow_topics),
-        route("GET", TOPIC + SUBSCRIPTION_RATE, get_subscription_rate),
+        route("GET", TOPIC + SUBSCRIPTION_RATE, get_subscription_rate, queries=(APPLIED,)),
         route("POST", TOPIC + SUBSCRIPTION_RATE, set_subscription_rate, body=DispatchRate),
         route("DELETE", TOPIC + SUBSCRIPTION_RATE, remove_subscription_rate),
         route("DELETE", TOPIC + "/policies", remove_policies),

@@ -17,6 +17,7 @@ from pybroker.admin.calls.existing_namespaces import namespace_of_topics
 from pybroker.admin.calls.own_address import broker_id
 from pybroker.admin.calls.partitions import topics_of
 from pybroker.admin.calls.paths import TOPIC
+from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import route
 from pybroker.admin.stats.non_persistent_stats import NonPersistentRequest, any_internal_stats, non_persistent_stats
 from pybroker.admin.stats.partitioned_stats import partitioned_stats
@@ -35,6 +36,13 @@ if TYPE_CHECKING:
 
 NOT_ASKED_FOR = -1
 PARTITION_MARK = "-partition-"
+SHOWN = (
+    Query("subscriptionBacklogSize", "bytes of each backlog, exactly", bool, True),
+    Query("getEarliestTimeInBacklog", "when the oldest message of each backlog was published", bool),
+    Query("excludePublishers", "without producers", bool),
+    Query("excludeConsumers", "without consumers", bool),
+)
+PER_PARTITION = Query("perPartition", "also those of each partition", bool, True)
 
 
 class TopicStatsRoutes:
@@ -45,8 +53,8 @@ class TopicStatsRoutes:
 
     def routes(self) -> list[Route]:
         return [
-            route("GET", TOPIC + "/stats", self.get),
-            route("GET", TOPIC + "/partitioned-stats", self.get_partitioned),
+            route("GET", TOPIC + "/stats", self.get, queries=SHOWN),
+            route("GET", TOPIC + "/partitioned-stats", self.get_partitioned, queries=(*SHOWN, PER_PARTITION)),
             route("GET", TOPIC + "/partitioned-internalStats", self.get_partitioned_internal),
         ]
 

@@ -9,6 +9,7 @@ from starlette.routing import Route
 from pybroker.admin.calls.call import Call, json_response, no_content
 from pybroker.admin.calls.existing_namespaces import existing_namespace, namespace_of_topics
 from pybroker.admin.calls.paths import TOPIC, TOPICS
+from pybroker.admin.calls.queries import FORCE, WITH_SYSTEM_TOPICS, Query
 from pybroker.admin.calls.routing import route
 from pybroker.admin.topics.topics import creatable_topic
 from pybroker.errors import AdminError, NotAllowedError
@@ -18,6 +19,9 @@ from pybroker.model.system_topics import is_system_topic
 WITH_PROPERTIES = "application/vnd.partitioned-topic-metadata+json"
 MAX_PARTITIONS = 10_000
 """A sane end of what one request may ask for, besides `maxNumPartitionsPerPartitionedTopic`."""
+
+
+MAY_CREATE = Query("checkAllowAutoCreation", "make it where it is missing and may be made", bool)
 
 
 class PartitionedTopicRequest(msgspec.Struct):
@@ -30,11 +34,11 @@ class PartitionedTopicRequest(msgspec.Struct):
 
 def routes() -> list[Route]:
     return [
-        route("GET", TOPICS + "/partitioned", list_partitioned_topics),
-        route("GET", TOPIC + "/partitions", get_partitions),
+        route("GET", TOPICS + "/partitioned", list_partitioned_topics, queries=(WITH_SYSTEM_TOPICS,)),
+        route("GET", TOPIC + "/partitions", get_partitions, queries=(MAY_CREATE,)),
         route("PUT", TOPIC + "/partitions", create_partitioned_topic),
         route("POST", TOPIC + "/partitions", update_partitions),
-        route("DELETE", TOPIC + "/partitions", delete_partitioned_topic),
+        route("DELETE", TOPIC + "/partitions", delete_partitioned_topic, queries=(FORCE,)),
         route("POST", TOPIC + "/createMissedPartitions", create_missed_partitions),
     ]
 

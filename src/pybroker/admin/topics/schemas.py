@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call, empty_ok, json_response
 from pybroker.admin.calls.existing_namespaces import existing_namespace
+from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import route
 from pybroker.broker.topic.topic_schemas import schema_strategy
 from pybroker.errors import AdminError, InvalidTopicName
@@ -57,7 +58,7 @@ def routes() -> list[Route]:
     return [
         route("GET", TOPIC + "/schema", get_schema),
         route("POST", TOPIC + "/schema", post_schema, body=SchemaBody, answers=incompatible),
-        route("DELETE", TOPIC + "/schema", delete_schema),
+        route("DELETE", TOPIC + "/schema", delete_schema, queries=(Query("force", "versions begin anew", bool),)),
         route("GET", TOPIC + "/schema/{version}", get_version),
         route("GET", TOPIC + "/schemas", get_schemas),
         route("GET", TOPIC + "/metadata", get_metadata),

@@ -22,6 +22,7 @@ from pybroker.admin.calls.existing_namespaces import namespace_of_topics
 from pybroker.admin.calls.message_id import ResetCursorData
 from pybroker.admin.calls.partitions import require_not_partitioned, topics_of
 from pybroker.admin.calls.paths import SUBSCRIPTION, TOPIC
+from pybroker.admin.calls.queries import FORCE, Query
 from pybroker.admin.calls.routing import route
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.delivery.subscription_base import SubscriptionBase
@@ -34,12 +35,14 @@ from pybroker.errors import AdminError, NotAllowedError
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, LATEST, Position
 
+REPLICATED = Query("replicated", "mark it as replicated, which is kept and shown only", bool)
+
 
 def routes() -> list[Route]:
     return [
         route("GET", TOPIC + "/subscriptions", list_subscriptions),
-        route("PUT", SUBSCRIPTION, create_subscription),
-        route("DELETE", SUBSCRIPTION, delete_subscription),
+        route("PUT", SUBSCRIPTION, create_subscription, queries=(REPLICATED,)),
+        route("DELETE", SUBSCRIPTION, delete_subscription, queries=(FORCE,)),
         route("GET", SUBSCRIPTION + "/properties", get_properties),
         route("PUT", SUBSCRIPTION + "/properties", set_properties),
         route("POST", SUBSCRIPTION + "/analyzeBacklog", analyze),

@@ -20,6 +20,7 @@ from pybroker.admin.calls.existing_namespaces import namespace_of_topics
 from pybroker.admin.calls.message_id import MessageId, ResetCursorData, message_id
 from pybroker.admin.calls.partitions import require_not_partitioned, topics_of
 from pybroker.admin.calls.paths import TOPIC
+from pybroker.admin.calls.queries import WITH_METADATA
 from pybroker.admin.calls.routing import route
 from pybroker.admin.stats.internal_info import backlog_summary, internal_info
 from pybroker.admin.stats.non_persistent_stats import any_internal_stats
@@ -34,7 +35,7 @@ _NO_OFFLOADER = "No tiered storage is configured: there is nowhere to offload to
 def routes() -> list[Route]:
     return [
         route("PUT", TOPIC + "/unload", unload),
-        route("GET", TOPIC + "/internalStats", get_internal_stats),
+        route("GET", TOPIC + "/internalStats", get_internal_stats, queries=(WITH_METADATA,)),
         route("GET", TOPIC + "/internal-info", get_internal_info),
         route("GET", TOPIC + "/backlog", get_backlog),
         route("PUT", TOPIC + "/backlogSize", get_backlog_size),

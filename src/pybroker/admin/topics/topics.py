@@ -11,6 +11,7 @@ from starlette.routing import Route
 from pybroker.admin.calls.call import Call, json_response, no_content
 from pybroker.admin.calls.existing_namespaces import existing_namespace, listed_topics, namespace_of_topics
 from pybroker.admin.calls.paths import TOPIC, TOPICS
+from pybroker.admin.calls.queries import FORCE, WITH_SYSTEM_TOPICS, Query
 from pybroker.admin.calls.routing import route
 from pybroker.admin.namespaces.bundles import positions_in
 from pybroker.cluster.bundles import bundles_of, checked_bundle
@@ -19,16 +20,18 @@ from pybroker.metadata.partitioned_topics import PartitionedTopicMetadata
 from pybroker.model.names import TopicName
 from pybroker.model.system_topics import is_transaction_internal
 
+BUNDLE = Query("bundle", "only topics of that bundle")
+
 
 def routes() -> list[Route]:
     return [
-        route("GET", TOPICS, list_topics),
+        route("GET", TOPICS, list_topics, queries=(BUNDLE, WITH_SYSTEM_TOPICS)),
         route("GET", "/admin/v2/non-persistent/{tenant}/{namespace}/{bundle}", list_non_persistent_in_bundle),
         route("PUT", TOPIC, create_topic),
-        route("DELETE", TOPIC, delete_topic),
+        route("DELETE", TOPIC, delete_topic, queries=(FORCE,)),
         route("GET", TOPIC + "/properties", get_properties),
         route("PUT", TOPIC + "/properties", set_properties),
-        route("DELETE", TOPIC + "/properties", delete_property),
+        route("DELETE", TOPIC + "/properties", delete_property, queries=(Query("key", "the name of the property"),)),
     ]
 
 

@@ -7,6 +7,7 @@ from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call, json_response
 from pybroker.admin.calls.existing import existing_topic
+from pybroker.admin.calls.queries import WITH_LOW_WATER_MARKS
 from pybroker.admin.calls.routing import route
 from pybroker.admin.transactions.coordinator_routes import BASE, require_enabled, txn_id_of
 from pybroker.admin.transactions.views import buffer_stats, transaction_in_buffer
@@ -18,7 +19,7 @@ TOPIC = "/{tenant}/{namespace}/{topic}"
 
 def routes() -> list[Route]:
     return [
-        route("GET", BASE + "/transactionBufferStats" + TOPIC, get_buffer_stats),
+        route("GET", BASE + "/transactionBufferStats" + TOPIC, get_buffer_stats, queries=(WITH_LOW_WATER_MARKS,)),
         route("GET", BASE + "/transactionInBufferStats" + TOPIC + "/{most}/{least}", get_transaction_in_buffer),
         route("GET", BASE + "/transactionBufferInternalStats" + TOPIC, get_buffer_internal_stats),
     ]

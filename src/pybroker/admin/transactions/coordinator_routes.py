@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call, json_response, no_content
+from pybroker.admin.calls.queries import WITH_METADATA, Query
 from pybroker.admin.calls.routing import route
 from pybroker.admin.transactions.views import (
     coordinator_stats,
@@ -33,15 +34,21 @@ MAX_SLOW_PARTICIPANTS = 10_000
 """Of all of these together; the one that goes beyond is shown whole, and is the last."""
 LOOKED_AT_A_TURN = 256
 ABORT_WAIT_S = 25.0
+COORDINATOR = Query("coordinatorId", "only that coordinator", int)
 
 
 def routes() -> list[Route]:
     return [
         route("GET", BASE + "/coordinators", list_coordinators),
-        route("GET", BASE + "/coordinatorStats", get_coordinator_stats),
-        route("GET", BASE + "/coordinatorInternalStats/{coordinator}", get_coordinator_internal_stats),
+        route("GET", BASE + "/coordinatorStats", get_coordinator_stats, queries=(COORDINATOR,)),
+        route(
+            "GET",
+            BASE + "/coordinatorInternalStats/{coordinator}",
+            get_coordinator_internal_stats,
+            queries=(WITH_METADATA,),
+        ),
         route("GET", BASE + "/transactionMetadata/{most}/{least}", get_transaction_metadata),
-        route("GET", BASE + "/slowTransactions/{milliseconds}", list_slow_transactions),
+        route("GET", BASE + "/slowTransactions/{milliseconds}", list_slow_transactions, queries=(COORDINATOR,)),
         route("POST", BASE + "/transactionCoordinator/replicas", grow_coordinators, body=int),
         route(
             "POST",

@@ -7,6 +7,7 @@ from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call, json_response
 from pybroker.admin.calls.existing import existing_topic, subscription_of
+from pybroker.admin.calls.queries import BATCH_INDEX, WITH_LOW_WATER_MARKS
 from pybroker.admin.calls.routing import route
 from pybroker.admin.transactions.coordinator_routes import BASE, require_enabled, txn_id_of
 from pybroker.admin.transactions.views import pending_ack_stats, position_in_pending_ack, transaction_in_pending_ack
@@ -20,14 +21,17 @@ SUBSCRIPTION = "/{tenant}/{namespace}/{topic}/{subscription}"
 
 def routes() -> list[Route]:
     return [
-        route("GET", BASE + "/pendingAckStats" + SUBSCRIPTION, get_pending_ack_stats),
+        route("GET", BASE + "/pendingAckStats" + SUBSCRIPTION, get_pending_ack_stats, queries=(WITH_LOW_WATER_MARKS,)),
         route(
             "GET",
             BASE + "/transactionInPendingAckStats" + SUBSCRIPTION + "/{most}/{least}",
             get_transaction_in_pending_ack,
         ),
         route(
-            "GET", BASE + "/positionStatsInPendingAck" + SUBSCRIPTION + "/{ledger}/{entry}", get_position_in_pending_ack
+            "GET",
+            BASE + "/positionStatsInPendingAck" + SUBSCRIPTION + "/{ledger}/{entry}",
+            get_position_in_pending_ack,
+            queries=(BATCH_INDEX,),
         ),
         route("GET", BASE + "/pendingAckInternalStats" + SUBSCRIPTION, get_pending_ack_internal_stats),
     ]

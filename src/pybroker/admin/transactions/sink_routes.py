@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call, json_response, no_content
+from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import route
 from pybroker.admin.transactions.coordinator_routes import BASE, require_enabled
 from pybroker.errors import AdminError, AuthorizationError, TransactionCoordinatorNotFound
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pybroker.transactions.coordinator import Coordinator
 
 SINK = BASE + "/sinks/{sink}"
+AFTER = Query("after", "the last name of the answer before")
 MAX_SHOWN = 1000
 """Sinks in one answer; `after` brings the next ones."""
 SHOWN_TRANSACTIONS = 100
@@ -61,7 +63,7 @@ class AbortBody(msgspec.Struct):
 
 def routes() -> list[Route]:
     return [
-        route("GET", BASE + "/sinks", list_sinks),
+        route("GET", BASE + "/sinks", list_sinks, queries=(AFTER,)),
         route("GET", SINK, get_sink),
         route("DELETE", SINK, delete_sink, answers={404: "There is no such sink", 409: "It has open transactions"}),
         route(
