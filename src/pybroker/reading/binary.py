@@ -4,8 +4,8 @@ The protocol tells a topic's first and last entry but not its ledgers. Where the
 is put behind everything of a ledger is sent the first entry of the next one, and halving finds where a ledger ends. What was
 found of a ledger that is not the last one stays true, and is remembered.
 
-Brokers never send what they wrote for each other (markers): inside a ledger such entries are gaps. What else is not sent is gone:
-ledgers are trimmed as a whole, so a ledger whose last entries did not come is looked at again before that is believed.
+Brokers never send markers, nor messages of aborted transactions: inside a ledger such entries are gaps. What else is not sent is
+gone: ledgers are trimmed as a whole, so a ledger whose last entries did not come is looked at again before that is believed.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 RUN_BYTES = 4 * 1024 * 1024
+NO_ENTRY_ID = 1 << 32
+"""Behind every entry that a ledger can have."""
 QUIET_S = 2.0
 """So long without an entry, and the broker is asked where it stands."""
 
@@ -215,6 +217,7 @@ class _RangeReading:
         self._entries = entries
         self._topic = TopicName.parse(entries.topic)
         self._next = entries.first_entry_id
+        self._end = entries.end_entry_id  # of what readers get: what is behind it up to the range's end they never do
         self._consumer: Consumer | None = None
         self._waiting: list[ReceivedEntry] = []
         self._is_done = entries.first_entry_id >= entries.end_entry_id
@@ -240,7 +243,7 @@ class _RangeReading:
             try:
                 if self._consumer is None:
                     self._consumer = await self._attach()
-                received = await self._received(self._consumer)
+                received = [] if self._next >= self._end else await self._received(self._consumer)
                 break
             except ConnectionLost:
                 if time.monotonic() > give_up_at:
@@ -249,12 +252,12 @@ class _RangeReading:
         for entry in received:
             if (entry.ledger_id, entry.entry_id) < (self._entries.ledger_id, self._next):
                 continue  # what a broker that takes the start as read sends before it, or sends twice
-            if (entry.ledger_id, entry.entry_id) >= (self._entries.ledger_id, self._entries.end_entry_id):
+            if (entry.ledger_id, entry.entry_id) >= (self._entries.ledger_id, self._end):
                 await self._ended_before(entry)
                 return
             self._waiting.append(entry)
             self._next = entry.entry_id + 1
-        if self._next == self._entries.end_entry_id:
+        if self._next >= self._end:
             self._is_done = True
 
     async def _received(self, consumer: Consumer) -> list[ReceivedEntry]:
@@ -278,7 +281,7 @@ class _RangeReading:
         if self._next > 0:
             await consumer.acknowledge_up_to(Position(self._entries.ledger_id, self._next - 1))
         stands = (await consumer.ends()).mark_delete
-        return stands is not None and stands >= (self._entries.ledger_id, self._entries.end_entry_id - 1)
+        return stands is not None and stands >= (self._entries.ledger_id, self._end - 1)
 
     async def _attach(self) -> Consumer:
         consumer = await open_consumer(
@@ -286,6 +289,11 @@ class _RangeReading:
         )
         last = (await consumer.ends()).last
         if last is None or last < (self._entries.ledger_id, self._entries.end_entry_id - 1):
+            if await self._is_stored_to_its_end():
+                self._end = self._next
+                if last is not None and last.ledger_id == self._entries.ledger_id:
+                    self._end = max(self._end, last.entry_id + 1)
+                return consumer
             await consumer.close()
             found = "no entry" if last is None else f"its last entry is {last.ledger_id}:{last.entry_id}"
             raise DataLoss(
@@ -293,14 +301,36 @@ class _RangeReading:
             )
         return consumer
 
+    async def _is_stored_to_its_end(self) -> bool:
+        """Whether the broker shows that the topic has the last entry of the range, though the last one that readers get lies before
+        it: whoever planned the range counts markers and messages of aborted transactions too.
+
+        A cursor that is put behind all entries of a ledger stands at the last one of it. It asks for none, so it does not move.
+        """
+        ledger_id = self._entries.ledger_id
+        behind = Subscribing(_reader_name(), start=Position(ledger_id, NO_ENTRY_ID), is_from_earliest=False)
+        consumer = await open_consumer(self._client, self._topic, behind)
+        try:
+            stands = (await consumer.ends()).mark_delete
+        finally:
+            await consumer.close()
+        # Apache Pulsar looks for nothing there, unless it is behind the whole topic, and then repeats what it was told.
+        return (
+            stands is not None
+            and stands.ledger_id == ledger_id
+            and self._entries.end_entry_id <= stands.entry_id + 1 < NO_ENTRY_ID
+        )
+
     async def _ended_before(self, beyond: ReceivedEntry) -> None:
         """An entry behind the range came. What is missing at its end was never sent to readers, or is gone."""
         self._is_done = True
-        if self._next >= self._entries.end_entry_id:
+        if self._next >= self._end:
             return
         if beyond.ledger_id == self._entries.ledger_id:
             return  # The ledger is there, and this entry of it: between are markers.
         await self.close()
+        if await self._is_stored_to_its_end():
+            return
         start = Position(self._entries.ledger_id, 0)
         consumer = await open_consumer(self._client, self._topic, _reading(start))
         try:
@@ -341,7 +371,11 @@ def _check(entry: ReceivedEntry, topic: str) -> None:
 
 
 def _reading(start: Position) -> Subscribing:
-    return Subscribing(f"reader-{secrets.token_hex(8)}", start=start)
+    return Subscribing(_reader_name(), start=start)
+
+
+def _reader_name() -> str:
+    return f"reader-{secrets.token_hex(8)}"
 
 
 def _named(entries: EntryRange) -> str:
