@@ -23,7 +23,7 @@ import msgspec
 
 from pybroker.errors import InvalidTxnStatus, TransactionNotFound
 from pybroker.model.transactions import TxnAction, TxnId
-from pybroker.transactions.records import FORMAT_VERSION, Kind, Record
+from pybroker.transactions.records import FORMAT_VERSION, WITHOUT_SINKS, Kind, Record
 from pybroker.transactions.sinks import Asking, Label, Mark, Marks, OpenOfSinks
 
 TRANSACTION_BYTES = 700
@@ -149,7 +149,7 @@ class CoordinatorState:
     def new(self, opened_ms: int, timeout_ms: int, owner: str | None, label: Label | None = None) -> Record:
         """Open a transaction."""
         least = self.last_least + 1
-        record = Record(FORMAT_VERSION, Kind.NEW, least, least, opened_ms, timeout_ms, owner)
+        record = Record(WITHOUT_SINKS, Kind.NEW, least, least, opened_ms, timeout_ms, owner)
         return record if label is None else _labelled(record, label)
 
     def add(
@@ -167,7 +167,7 @@ class CoordinatorState:
         if not new_partitions and not new_subscriptions:
             return None
         return Record(
-            FORMAT_VERSION,
+            WITHOUT_SINKS,
             Kind.ADD,
             transaction.id.least,
             self.last_least,
@@ -191,11 +191,11 @@ class CoordinatorState:
             raise InvalidTxnStatus(
                 f"transaction {transaction.id} is {transaction.status}: it cannot become {_ENDING[action]} any more"
             )
-        return Record(FORMAT_VERSION, _ENDING_KINDS[action], transaction.id.least, self.last_least)
+        return Record(WITHOUT_SINKS, _ENDING_KINDS[action], transaction.id.least, self.last_least)
 
     def ended(self, transaction: Transaction) -> Record:
         """All that take part have been told: nothing of it is kept."""
-        return Record(FORMAT_VERSION, _ENDED_KINDS[transaction.status], transaction.id.least, self.last_least)
+        return Record(WITHOUT_SINKS, _ENDED_KINDS[transaction.status], transaction.id.least, self.last_least)
 
     def together(
         self, label: Label, leasts: Iterable[int], asking: Asking, now_ms: int, forgets: str, *, takes_over: bool
@@ -289,7 +289,7 @@ class CoordinatorState:
     def whole(self, transaction: Transaction) -> Record:
         """All that there is to say of it now, so that what was said before is not needed."""
         record = Record(
-            FORMAT_VERSION,
+            WITHOUT_SINKS,
             Kind.WHOLE,
             transaction.id.least,
             self.last_least,
@@ -379,4 +379,6 @@ def _batch(transaction: Transaction) -> int:
 
 
 def _labelled(record: Record, label: Label) -> Record:
-    return msgspec.structs.replace(record, sink=label.sink, batch=label.batch, writer=label.writer, run=label.run)
+    return msgspec.structs.replace(
+        record, v=FORMAT_VERSION, sink=label.sink, batch=label.batch, writer=label.writer, run=label.run
+    )

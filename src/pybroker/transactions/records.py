@@ -14,7 +14,11 @@ import msgspec
 
 from pybroker.errors import StoreError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""The highest that is read."""
+WITHOUT_SINKS = 1
+"""Of all records that say nothing of sinks: brokers that know of none read a log of these. At another one they refuse the log, instead
+of committing a part of a batch alone."""
 
 
 class Kind(enum.StrEnum):
@@ -67,8 +71,13 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of a mark: when its batch was committed, by the wall clock."""
 
 
+class _Version(msgspec.Struct):
+    v: int
+
+
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Record)
+_VERSION_DECODER = msgspec.json.Decoder(_Version)
 
 
 def encode(record: Record) -> bytes:
@@ -81,7 +90,24 @@ def decode(payload: bytes) -> Record:
     try:
         record = _DECODER.decode(payload)
     except msgspec.DecodeError as error:
+        _require_known(payload)
         raise StoreError(f"a record of a transaction log cannot be read: {error}") from error
-    if record.v != FORMAT_VERSION:
-        raise StoreError(f"a transaction log has records of version {record.v}, this broker reads {FORMAT_VERSION}")
+    _require_version(record.v)
     return record
+
+
+def _require_known(payload: bytes) -> None:
+    """What cannot be read may be of a later version, which is worth saying."""
+    try:
+        version = _VERSION_DECODER.decode(payload).v
+    except msgspec.DecodeError:
+        return
+    _require_version(version)
+
+
+def _require_version(version: int) -> None:
+    if not WITHOUT_SINKS <= version <= FORMAT_VERSION:
+        raise StoreError(
+            f"a transaction log has records of version {version}, this broker reads up to {FORMAT_VERSION}: it was written by a "
+            "newer one"
+        )

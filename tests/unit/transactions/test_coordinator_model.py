@@ -17,7 +17,7 @@ from pybroker.transactions.coordinator import Coordinator
 from pybroker.transactions.coordinator_state import CoordinatorState, Status, Transaction
 from pybroker.transactions.endings import Endings
 from pybroker.transactions.log_places import LogPlaces
-from pybroker.transactions.records import FORMAT_VERSION, Kind, Record
+from pybroker.transactions.records import WITHOUT_SINKS, Kind, Record
 from pybroker.transactions.transaction_log import TransactionLog
 
 TOPICS = ["a", "b", "c"]
@@ -188,7 +188,7 @@ def _changes_direction(patch: pytest.MonkeyPatch) -> None:
     def end(self: CoordinatorState, transaction: Transaction, action: TxnAction) -> Record | None:
         kind = Kind.COMMITTING if action is TxnAction.COMMIT else Kind.ABORTING
         if transaction.status is Status.OPEN or transaction.action is not action:
-            return Record(FORMAT_VERSION, kind, transaction.id.least, self.last_least)
+            return Record(WITHOUT_SINKS, kind, transaction.id.least, self.last_least)
         return None
 
     patch.setattr(CoordinatorState, "end", end)
