@@ -438,7 +438,7 @@ async def test_clients_cannot_say_that_a_transaction_has_ended(broker: MemoryBro
 
 
 async def test_the_first_transaction_waits_for_its_cursor_and_a_failure_to_make_it_is_answered(
-    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = await broker.topic(TOPIC)
 
@@ -447,8 +447,12 @@ async def test_the_first_transaction_waits_for_its_cursor_and_a_failure_to_make_
 
     with monkeypatch.context() as broken:
         broken.setattr(broker.service.commons.ledgers, "create_cursor", refuse)
-        with pytest.raises(BrokerError, match="no"):
-            await send(broker, topic, txn(1))
+        for _ in range(3):
+            with pytest.raises(BrokerError, match="no"):
+                await send(broker, topic, txn(1))
+    assert [record.levelname for record in caplog.records if "transactions.not_begun" in record.getMessage()] == [
+        "ERROR"
+    ]
     assert topic.publish_throttle is None, "nobody waits any more"
     assert await send(broker, topic, txn(1))
 

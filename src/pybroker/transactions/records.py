@@ -17,8 +17,8 @@ from pybroker.errors import StoreError
 FORMAT_VERSION = 2
 """The highest that is read."""
 WITHOUT_SINKS = 1
-"""Of all records that say nothing of sinks: brokers that know of none read a log of these. At another one they refuse the log, instead
-of committing a part of a batch alone."""
+"""Of all records that say nothing of sinks: brokers that know of none read a log of these. At another record they refuse the log,
+instead of committing a part of a batch alone."""
 
 
 class Kind(enum.StrEnum):

@@ -31,6 +31,7 @@ from pybroker.model.events import SendRun
 from pybroker.model.position import Position
 from pybroker.model.transactions import TxnAction, TxnId
 from pybroker.storage.cursor_store import CursorOwner
+from pybroker.tasks import completion
 from pybroker.wire.transaction_metadata import end_marker, is_end_marker, of_transaction, put_into
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class TopicTransactions(CursorOwner):
         self._record_id = ""
         self._waiting: list[tuple[Producer, SendRun]] = []  # for the cursor
         self._begun: asyncio.Event | None = None
+        self._has_said_why = False  # it could not be made
         self._endings: dict[TxnId, _Ending] = {}
         self._unsaved: set[TxnId] = set()  # that have ended in memory only: the snapshot that says so is not stored yet
         self._is_closed = False
@@ -156,7 +158,9 @@ class TopicTransactions(CursorOwner):
             self._show(buffer)
         except StoreError as failure:
             error = failure
-            logs.error("transactions.not_begun", topic=topic.name, error=str(failure))
+            if not self._has_said_why:  # clients send it again at once, for as long as it takes
+                self._has_said_why = True
+                logs.error("transactions.not_begun", topic=topic.name, error=str(failure))
         finally:
             waiting, self._waiting = self._waiting, []
             begun, self._begun = self._begun, None
@@ -324,11 +328,9 @@ class TopicTransactions(CursorOwner):
             before = self._changes, self._entries_since, self._ended_since
             self._changes = self._entries_since = self._ended_since = 0
             up_to = buffer.up_to
-            stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            stored, done = completion()
             try:
-                self._topic.commons.ledgers.cursor_store.append_delta(
-                    self._record_id, self.snapshot(), lambda error: _settle(stored, error)
-                )
+                self._topic.commons.ledgers.cursor_store.append_delta(self._record_id, self.snapshot(), done)
                 await stored
                 await cursor.expire_to(up_to)
             except BaseException:
@@ -402,12 +404,3 @@ def _fail(ending: _Ending, error: BrokerError) -> None:
     if not ending.done.done():
         ending.done.set_exception(error)
         ending.done.exception()  # retrieved: who waited may be gone
-
-
-def _settle(stored: asyncio.Future[None], error: StoreError | None) -> None:
-    if stored.done():
-        return
-    if error is None:
-        stored.set_result(None)
-    else:
-        stored.set_exception(error)
