@@ -9,10 +9,12 @@ import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
 
 from pybroker.broker.delivery.consumer import Consumer
+from pybroker.broker.delivery.look_ahead_share import STEP_BYTES
 from pybroker.broker.topic.topic import Topic
 from pybroker.dispatch.consumer_state import AUTO_SPLIT, KeySharedOptions
 from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.model.events import SendRun
+from pybroker.model.position import Position
 from pybroker.wire import pulsar_api_pb2 as pb
 
 NAME = "persistent://public/default/stats"
@@ -308,6 +310,23 @@ async def test_what_a_removed_subscription_delivered_stays_in_the_topics_totals(
         assert stats["bytesOutCounter"] == topic.ledger.size_bytes
 
 
+def parts_run(count: int) -> SendRun:
+    """The parts of one large message but the last one, then a message of its own."""
+    run = SendRun(1)
+    for index in range(count):
+        meta = pb.MessageMetadata(producer_name="p", sequence_id=index, publish_time=1)
+        if index < count - 1:
+            meta.uuid, meta.num_chunks_from_msg, meta.chunk_id = "u", count, index
+            run.chunk_count += 1
+        header = meta.SerializeToString()
+        run.sequence_ids.append(index)
+        run.highest_sequence_ids.append(0)
+        run.message_counts.append(1)
+        run.payloads.append(len(header).to_bytes(4, "big") + header + b"part")
+    run.size_bytes = sum(map(len, run.payloads))
+    return run
+
+
 async def test_chunks_are_counted_as_they_come_and_go() -> None:
     async with memory_broker() as broker:
         topic = await broker.topic(NAME)
@@ -315,19 +334,7 @@ async def test_chunks_are_counted_as_they_come_and_go() -> None:
         producer = broker.producer(topic, RecordingPeer())
         await broker.end_window(60)
         assert (await shown(broker))["msgChunkPublished"] is False
-        run = SendRun(1)
-        for index in range(5):
-            meta = pb.MessageMetadata(producer_name="p", sequence_id=index, publish_time=1)
-            if index < 4:
-                meta.uuid, meta.num_chunks_from_msg, meta.chunk_id = "u", 4, index
-                run.chunk_count += 1
-            header = meta.SerializeToString()
-            run.sequence_ids.append(index)
-            run.highest_sequence_ids.append(0)
-            run.message_counts.append(1)
-            run.payloads.append(len(header).to_bytes(4, "big") + header + b"part")
-        run.size_bytes = sum(map(len, run.payloads))
-        topic.publish(producer, run)
+        topic.publish(producer, parts_run(5))
         await broker.until(received(peer, count=5))
         await broker.end_window(10)
         stats = await shown(broker)
@@ -335,6 +342,33 @@ async def test_chunks_are_counted_as_they_come_and_go() -> None:
         assert stats["msgChunkPublished"] is True
         rows = (stats["publishers"][0], subscription, subscription["consumers"][0])
         assert [row["chunkedMessageRate"] for row in rows] == [0.4, 0.4, 0.4]
+
+
+@pytest.mark.parametrize("room_bytes", [0, 1, 2 << 20])
+async def test_chunks_that_wait_for_the_consumer_that_has_others_are_shown_and_counted(room_bytes: int) -> None:
+    async with memory_broker(key_shared_look_ahead_max_bytes_per_subscription=room_bytes) as broker:
+        budget = broker.service.surroundings.memory.look_ahead
+        topic = await broker.topic(NAME)
+        first, first_peer = await attached(topic, "first", "Shared", permits=1)
+        topic.publish(broker.producer(topic, RecordingPeer()), parts_run(400))
+        await broker.until(received(first_peer, count=1))
+        _, second_peer = await attached(topic, "second", "Shared")
+        await broker.until(lambda: received(second_peer, count=1)() and not first.subscription.is_queued)
+        waits = (await shown(broker))["subscriptions"]["s"]["lookAhead"]
+        (row,) = waits["consumers"]
+        assert (row["consumer"], row["entries"]) == ("first", waits["entries"])
+        assert row["since"].startswith("20")
+        if room_bytes == 1:  # room for one
+            assert (waits["entries"], waits["consumersSetAside"]) == (1, 1)
+            assert row["setAsideFrom"] == str(Position(first_peer.delivered[0].ledger_id, 2))
+        else:
+            assert (waits["entries"], waits["consumersSetAside"], row["setAsideFrom"]) == (398, 0, None)
+            assert abs(waits["sizeBytes"] - budget.used_bytes) < STEP_BYTES
+            assert STEP_BYTES < waits["sizeBytes"] <= waits["maxSizeBytes"]
+        first.flow(1000)
+        await broker.until(lambda: received(first_peer, count=399)() and not first.subscription.is_queued)
+        assert "lookAhead" not in (await shown(broker))["subscriptions"]["s"]
+        assert budget.used_bytes == 0
 
 
 async def test_hundreds_of_consumers_are_all_shown() -> None:

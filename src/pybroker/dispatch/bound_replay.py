@@ -3,7 +3,8 @@
 What is bound to a consumer is not taken out while that cannot take anything: nobody reads it again and again meanwhile.
 A position in a bitmap takes at most ENTRY_BYTES.
 
-Invariant: an entry that is bound is bound to one consumer, and is not among the free ones.
+Invariants: an entry that is bound is bound to one consumer, and is not among the free ones; of each consumer for which something
+waits it is known since when.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ CONSUMER_BYTES = 400
 class BoundReplay(Waiting):
     """Owned by a Shared dispatcher."""
 
-    __slots__ = ("_bound", "_free")
+    __slots__ = ("_bound", "_free", "_since_ms", "now_ms")
 
     def __init__(self) -> None:
         self._free = ReplaySet()
         self._bound: dict[ConsumerState, ReplaySet] = {}  # none is empty
+        self._since_ms: dict[ConsumerState, int] = {}
+        self.now_ms = 0
+        """The time when things are bound, as the owner tells it."""
 
     def __len__(self) -> int:
         return len(self._free) + sum(map(len, self._bound.values()))
@@ -42,6 +46,11 @@ class BoundReplay(Waiting):
         """Whether something waits for anybody."""
         return bool(self._free)
 
+    @property
+    def has_bound(self) -> bool:
+        """Whether something waits for one consumer."""
+        return bool(self._bound)
+
     def bound_to(self, position: Position) -> ConsumerState | None:
         """Who alone may get that entry; None for one that waits for anybody, or does not wait."""
         return next((consumer for consumer, bound in self._bound.items() if position in bound), None)
@@ -54,6 +63,10 @@ class BoundReplay(Waiting):
         """What of it waits for that consumer."""
         bound = self._bound.get(consumer)
         return 0 if bound is None else _size_bytes(bound)
+
+    def bound_since_ms(self, consumer: ConsumerState) -> int | None:
+        """Since when something waits for that consumer without a break; None when nothing does."""
+        return self._since_ms.get(consumer)
 
     def bound_counts(self) -> dict[ConsumerState, int]:
         """How many wait for each consumer, to look at."""
@@ -70,6 +83,7 @@ class BoundReplay(Waiting):
 
     def bind(self, consumer: ConsumerState, position: Position) -> None:
         """This one waits for `consumer`."""
+        self._since_ms.setdefault(consumer, self.now_ms)
         self._bound.setdefault(consumer, ReplaySet()).add(position.ledger_id, (position.entry_id,))
 
     def is_behind_bound(self, consumer: ConsumerState, position: Position) -> bool:
@@ -87,6 +101,7 @@ class BoundReplay(Waiting):
         """What waits for `consumer` waits for anybody."""
         bound = self._bound.pop(consumer, None)
         if bound is not None:
+            del self._since_ms[consumer]
             self._free.add_all(bound)
 
     def discard_bound_from(self, consumer: ConsumerState, position: Position) -> None:
@@ -99,24 +114,26 @@ class BoundReplay(Waiting):
         for consumer, bound in list(self._bound.items()):
             bound.discard(ledger_id, entry_ids)
             if not bound:
-                del self._bound[consumer]
+                del self._bound[consumer], self._since_ms[consumer]
 
     def discard_up_to(self, position: Position) -> None:
         self._free.discard_up_to(position)
         for consumer, bound in list(self._bound.items()):
             bound.discard_up_to(position)
             if not bound:
-                del self._bound[consumer]
+                del self._bound[consumer], self._since_ms[consumer]
 
     def clear(self) -> None:
         self._free.clear()
         self._bound.clear()
+        self._since_ms.clear()
 
     def check_invariants(self) -> None:
         """Assert that no entry waits in two places; slow, for tests."""
         for bound in self._bound.values():
             assert bound
             assert not any(position in self._free for position in bound)
+        assert self._since_ms.keys() == self._bound.keys()
         assert sum(map(len, self._bound.values())) == len({each for bound in self._bound.values() for each in bound})
 
 

@@ -35,6 +35,10 @@ class ChunksAside:
         """For whom something is set aside."""
         return iter(self._from)
 
+    def from_position(self, consumer: ConsumerState) -> Position | None:
+        """From where on things are set aside for that consumer; None when nothing is."""
+        return self._from.get(consumer)
+
     def covers(self, consumer: ConsumerState, position: Position) -> bool:
         """Whether a chunk of that consumer that stands there is set aside, and no scan has come by it."""
         first = self._from.get(consumer)

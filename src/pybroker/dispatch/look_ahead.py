@@ -1,4 +1,4 @@
-"""What a Key_Shared subscription has read and cannot deliver yet, for people to look at: how much, and because of whom."""
+"""What a subscription has read and cannot deliver yet, for people to look at: how much, and because of whom."""
 
 from __future__ import annotations
 
@@ -35,3 +35,25 @@ class LookAhead(NamedTuple):
     scan_position: Position | None
     is_full: bool
     most: list[WaitingOfHash]
+
+
+class ChunksOfConsumer(NamedTuple):
+    """Chunks that only this consumer of a Shared subscription may get, since it has others of their messages, to look at.
+
+    Since when: the time when the first of them was listed. With `set_aside_from`, more is not listed.
+    """
+
+    consumer: ConsumerState
+    entries: int
+    since_ms: int | None
+    set_aside_from: Position | None
+
+
+class ChunkLookAhead(NamedTuple):
+    """What waits in a Shared subscription for one consumer each, to look at."""
+
+    entries: int
+    size_bytes: int
+    max_size_bytes: int
+    scan_position: Position | None
+    consumers: list[ChunksOfConsumer]

@@ -21,6 +21,7 @@ from pybroker.dispatch.bound_replay import BoundReplay
 from pybroker.dispatch.chunks_aside import ChunksAside
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, ReadPlan, Redelivery
+from pybroker.dispatch.look_ahead import ChunkLookAhead, ChunksOfConsumer
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
 from pybroker.dispatch.priority_levels import PriorityLevels
 from pybroker.dispatch.replay import RedeliveryCounts
@@ -49,7 +50,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
         )
         self._max_round_robin_entries = max_round_robin_entries
         self._levels = PriorityLevels()
-        self._look_ahead_bytes = look_ahead_bytes
+        self._most_look_ahead_bytes = self._look_ahead_bytes = look_ahead_bytes
         self._aside = ChunksAside()
         self._is_scans_turn = False
 
@@ -67,9 +68,33 @@ class SharedDispatcher(MultiConsumerDispatcher):
         return self._replay.bound_counts()
 
     @property
+    def holds_chunks_back(self) -> bool:
+        """Whether something waits for one consumer."""
+        return bool(self._aside) or self._replay.has_bound
+
+    @property
     def look_ahead_size_bytes(self) -> int:
         """About how much memory takes what waits for one consumer each."""
         return self._replay.bound_bytes()
+
+    def limit_look_ahead(self, size_bytes: int) -> None:
+        """There is so much memory for that now; the setting stays the most. What is listed beyond it stays until it can go."""
+        self._look_ahead_bytes = min(self._most_look_ahead_bytes or size_bytes, size_bytes)
+
+    def look_ahead(self) -> ChunkLookAhead:
+        """What waits for one consumer each; for people to look at."""
+        replay, aside = self._replay, self._aside
+        counts = {**dict.fromkeys(aside, 0), **replay.bound_counts()}
+        return ChunkLookAhead(
+            sum(counts.values()),
+            self.look_ahead_size_bytes,
+            self._look_ahead_bytes,
+            aside.position,
+            [
+                ChunksOfConsumer(consumer, entries, replay.bound_since_ms(consumer), aside.from_position(consumer))
+                for consumer, entries in counts.items()
+            ],
+        )
 
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:
         assert consumer not in self.consumers, "consumer attached twice"
@@ -218,6 +243,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
             return  # Others of it stand in front of it, which a scan will find with it.
         if self.blocked or not consumer.can_take() or self._replay.is_behind_bound(consumer, position):
             if plan.replay is not None or self._has_room(consumer):
+                self._replay.now_ms = self.now_ms
                 self._replay.bind(consumer, position)
             elif is_scanned:
                 self._aside.leave_scan(consumer, position)

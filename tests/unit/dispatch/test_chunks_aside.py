@@ -1,6 +1,6 @@
 """Chunks that wait for one consumer of a Shared subscription take a bounded amount of memory and stop nobody."""
 
-from tests.unit.dispatch.support import Feed, consumer, shared
+from tests.unit.dispatch.support import LEDGER, Feed, consumer, shared
 
 from pybroker.dispatch.chunks_aside import ChunksAside
 from pybroker.dispatch.consumer_state import ConsumerState
@@ -82,6 +82,22 @@ def test_without_room_to_keep_to_everything_is_listed() -> None:
     dispatcher, _, _, _ = begun(room_bytes=0)
     assert not dispatcher.aside
     assert dispatcher.replay_entry_count == CHUNKS - 1
+
+
+def test_what_memory_allows_bounds_it_too_and_the_setting_stays_the_most() -> None:
+    dispatcher, feed, first, _ = begun(room_bytes=1 << 20)
+    listed_bytes = dispatcher.look_ahead_size_bytes
+    dispatcher.limit_look_ahead(listed_bytes // 2)
+    feed.entry_count += 2
+    feed.chunks = [*INTERWOVEN, Chunk(b"large", 0, CHUNKS), None]
+    assert entries_of("second", feed.pump()) == [2 * CHUNKS + 1]
+    assert dispatcher.look_ahead_size_bytes == listed_bytes
+    (row,) = dispatcher.look_ahead().consumers
+    assert (row.consumer, row.entries, row.set_aside_from) == (first, CHUNKS - 1, Position(LEDGER, 2 * CHUNKS))
+    dispatcher.limit_look_ahead(1 << 30)
+    assert dispatcher.look_ahead().max_size_bytes == 1 << 20
+    dispatcher.flow(first, 10 * CHUNKS)
+    assert entries_of("first", feed.pump()) == [*PARTS[1:], 2 * CHUNKS]
 
 
 def test_a_seek_forgets_what_is_set_aside() -> None:

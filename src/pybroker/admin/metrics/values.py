@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.topic.backlog_quota import estimated_backlog_bytes
 from pybroker.broker.topic.topic import Topic
+from pybroker.dispatch.dispatcher import Dispatcher
 from pybroker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.dispatch.shared import SharedDispatcher
 from pybroker.model.rates import BucketsWindow, DeliveryRates, ProducerRates, TopicRates
 
 if TYPE_CHECKING:
@@ -90,6 +92,10 @@ def any_subscription_values(subscription: SubscriptionBase, rates: DeliveryRates
     )
 
 
+def _look_ahead_bytes(dispatcher: Dispatcher | None) -> int:
+    return dispatcher.look_ahead_size_bytes if isinstance(dispatcher, KeySharedDispatcher | SharedDispatcher) else 0
+
+
 def _subscription_values(subscription: Subscription, rates: DeliveryRates) -> SubscriptionValues:
     counters, delayed, dispatcher = subscription.counters, subscription.delayed, subscription.dispatcher
     backlog_entries, delayed_entries = subscription.cursor.backlog_entries, delayed.entry_count
@@ -115,7 +121,7 @@ def _subscription_values(subscription: Subscription, rates: DeliveryRates) -> Su
         pulsar_subscription_last_consumed_flow_timestamp=counters.last_consumed_flow_ms,
         pulsar_subscription_last_consumed_timestamp=counters.last_consumed_ms,
         pulsar_subscription_last_mark_delete_advanced_timestamp=counters.last_mark_delete_advanced_ms,
-        pybroker_subscription_look_ahead_bytes=key_shared.look_ahead_size_bytes if key_shared else 0,
+        pybroker_subscription_look_ahead_bytes=_look_ahead_bytes(dispatcher),
         pybroker_subscription_hashes_set_aside=len(key_shared.set_aside) if key_shared else 0,
         pybroker_subscription_oldest_unacked_age_seconds=subscription.cursor.oldest.known_age_s(),
         pulsar_subscription_filter_processed_msg_count=counters.filter_processed,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
 from pybroker.admin.stats import transaction_stats
@@ -19,8 +20,9 @@ from pybroker.admin.time_text import iso_text
 from pybroker.dispatch.gates import Gate
 from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.dispatch.key_shared_classic import ClassicKeySharedDispatcher
-from pybroker.dispatch.look_ahead import LookAhead, WaitingOfHash
+from pybroker.dispatch.look_ahead import ChunkLookAhead, LookAhead, WaitingOfHash
 from pybroker.dispatch.selectors.hash_selector import HashRange
+from pybroker.dispatch.shared import SharedDispatcher
 from pybroker.model.system_topics import is_system_topic
 
 if TYPE_CHECKING:
@@ -276,6 +278,9 @@ def _draining(key_shared: KeySharedDispatcher | None, subscription: Subscription
     standstill = subscription.standstill
     if standstill is not None and standstill.gate is Gate.MEMORY:
         document |= _waits_for_memory(standstill.since_ms, subscription.surroundings.clock.monotonic_ms())
+    dispatcher = subscription.dispatcher
+    if isinstance(dispatcher, SharedDispatcher) and dispatcher.holds_chunks_back:
+        document["lookAhead"] = _chunk_look_ahead(dispatcher.look_ahead())
     if key_shared is None:
         return document
     document |= {
@@ -310,6 +315,27 @@ def _look_ahead(look_ahead: LookAhead) -> Document:
                 "setAsideFrom": None if each.set_aside_from is None else str(each.set_aside_from),
             }
             for each in look_ahead.most
+        ],
+    }
+
+
+def _chunk_look_ahead(look_ahead: ChunkLookAhead) -> Document:
+    """What Shared holds back of large messages, since one consumer each must put them together."""
+    most = nlargest(MAX_WAITING_HASHES, look_ahead.consumers, key=lambda each: each.entries)
+    return {
+        "entries": look_ahead.entries,
+        "consumersSetAside": sum(each.set_aside_from is not None for each in look_ahead.consumers),
+        "sizeBytes": look_ahead.size_bytes,
+        "maxSizeBytes": look_ahead.max_size_bytes,
+        "consumers": [
+            {
+                "consumer": each.consumer.name,
+                "reason": "consumer cannot take more of the message that it has begun",
+                "entries": each.entries,
+                "since": None if each.since_ms is None else iso_text(each.since_ms),
+                "setAsideFrom": None if each.set_aside_from is None else str(each.set_aside_from),
+            }
+            for each in most
         ],
     }
 

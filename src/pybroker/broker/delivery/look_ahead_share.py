@@ -1,10 +1,12 @@
-"""What one Key_Shared subscription may remember of messages that cannot go now: its key, and its share of the broker's memory."""
+"""What one subscription may remember of messages that cannot go now, for want of a consumer for their keys or for their chunks: its
+key, and its share of the broker's memory."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from pybroker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.dispatch.shared import SharedDispatcher
 
 if TYPE_CHECKING:
     from pybroker.dispatch.dispatcher import Dispatcher
@@ -23,7 +25,7 @@ class LookAheadShare:
 
     def update(self, dispatcher: Dispatcher | None) -> None:
         """Count what `dispatcher` remembers, and tell it what it may from now on."""
-        if isinstance(dispatcher, KeySharedDispatcher):
+        if isinstance(dispatcher, KeySharedDispatcher | SharedDispatcher):
             size_bytes = dispatcher.look_ahead_size_bytes
             if size_bytes or self._told_bytes:
                 self._tell(size_bytes)
