@@ -2,15 +2,15 @@
 
     from pybroker.client import connect
 
-    async with connect("pulsar://localhost:6650"):
+    async with connect("pulsar://localhost:6650") as client:
         producer = await client.producer("orders")
         consumer = await client.consumer("orders", "billing", kind="shared")
-        async with await client.transaction():
+        async with await client.transaction() as transaction:
             message = await consumer.receive()
             await producer.send(b"done", transaction=transaction)
             await consumer.ack(message, transaction=transaction)
 
-Whole entries,, sources and pipelines handle them, go through `producer.py` and `consumer.py`. What is imported from here
+Whole entries, which sources and pipelines handle, go through `producer.py` and `consumer.py`. What is imported from here
 comes when it is first asked for.
 """
 
