@@ -56,7 +56,7 @@ class ConnectionUser(ABC):
 
     @abstractmethod
     def received(self, event: pb.BaseCommand | ReceivedEntry) -> None:
-        """A command for it: a receipt or its error, CLOSE_*, an entry."""
+        """A command for it: a receipt or its error, CLOSE_*, after which nothing else comes, or an entry."""
 
     @abstractmethod
     def lost(self, error: ConnectionLost) -> None:
@@ -207,6 +207,18 @@ class Connection(asyncio.Protocol):
         _raise_refusal(answer)
         return answer
 
+    def detach_producer(self, producer_id: int) -> None:
+        """Hear nothing more of it, and have the broker close it, which may have attached it: nobody waits for that."""
+        if self.producers.pop(producer_id, None) is not None:
+            close = pb.CommandCloseProducer(producer_id=producer_id, request_id=next(self._request_ids))
+            self.write(frame(Command(type=Command.CLOSE_PRODUCER, close_producer=close)))
+
+    def detach_consumer(self, consumer_id: int) -> None:
+        """As `detach_producer`."""
+        if self.consumers.pop(consumer_id, None) is not None:
+            close = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=next(self._request_ids))
+            self.write(frame(Command(type=Command.CLOSE_CONSUMER, close_consumer=close)))
+
     def write(self, data: bytes) -> None:
         """Hand over bytes of whole frames; see `writable` for when to stop. Dropped when the connection has ended."""
         if self.failure is None and self._transport is not None:
@@ -271,9 +283,9 @@ class Connection(asyncio.Protocol):
         elif kind == Command.SEND_ERROR:
             self._tell(self.producers, command.send_error.producer_id, command)
         elif kind == Command.CLOSE_PRODUCER:
-            self._tell(self.producers, command.close_producer.producer_id, command)
+            self._tell(self.producers, command.close_producer.producer_id, command, is_last=True)
         elif kind == Command.CLOSE_CONSUMER:
-            self._tell(self.consumers, command.close_consumer.consumer_id, command)
+            self._tell(self.consumers, command.close_consumer.consumer_id, command, is_last=True)
         elif kind == Command.REACHED_END_OF_TOPIC:
             self._tell(self.consumers, command.reachedEndOfTopic.consumer_id, command)
         elif kind == Command.ACTIVE_CONSUMER_CHANGE:
@@ -286,8 +298,10 @@ class Connection(asyncio.Protocol):
         elif kind in _WITH_REQUEST_ID and kind not in _UNASKED:
             self._answered(command)
 
-    def _tell(self, users: dict[int, ConnectionUser], user_id: int, command: pb.BaseCommand) -> None:
-        user = users.get(user_id)
+    def _tell(
+        self, users: dict[int, ConnectionUser], user_id: int, command: pb.BaseCommand, *, is_last: bool = False
+    ) -> None:
+        user = users.pop(user_id, None) if is_last else users.get(user_id)
         if user is not None:
             user.received(command)
 

@@ -177,11 +177,7 @@ class Consumer(ConnectionUser):
         try:
             await self._connection.request(command)
         except BaseException:
-            if self._connection.consumers.pop(self._consumer_id, None) is not None:
-                close = Command(type=Command.CLOSE_CONSUMER)
-                close.close_consumer.consumer_id = self._consumer_id
-                close.close_consumer.request_id = 0
-                self._connection.write(frame(close))
+            self._connection.detach_consumer(self._consumer_id)
             raise
 
     async def close(self) -> None:
@@ -218,7 +214,6 @@ class Consumer(ConnectionUser):
                 self._connection.pause_reading()
             self._arrived.set()
         elif event.type == Command.CLOSE_CONSUMER:
-            self._connection.consumers.pop(self._consumer_id, None)
             self.lost(
                 ConnectionLost(
                     f"the broker closed the consumer of {self.topic}: the topic moves, or its cursor was moved"

@@ -114,20 +114,15 @@ class PartitionConsumer(ConnectionUser):
         connection.consumers[consumer_id] = self
         try:
             await connection.request(self._subscribe_command(consumer_id))
+            if self._is_closed:
+                raise ConnectionLost(f"the consumer of {self.topic} is closed")
+            if consumer_id not in connection.consumers:
+                raise connection.failure or ConnectionLost(
+                    f"the broker closed the new consumer of {self.topic} at once"
+                )
         except BaseException:
-            if connection.consumers.pop(consumer_id, None) is not None:
-                # It may have been attached after all.
-                close = Command(type=Command.CLOSE_CONSUMER)
-                close.close_consumer.consumer_id = consumer_id
-                close.close_consumer.request_id = 0
-                connection.write(frame(close))
+            connection.detach_consumer(consumer_id)  # it may have been attached after all, and would keep others out
             raise
-        failure = connection.failure
-        if failure is None and self._is_closed:
-            failure = ConnectionLost(f"the consumer of {self.topic} is closed")
-        if failure is not None:
-            connection.consumers.pop(consumer_id, None)
-            raise failure
         self._connection, self._consumer_id = connection, consumer_id
         self._used_permits = 0
         self._flow(self._settings.queue_messages)

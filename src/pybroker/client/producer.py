@@ -24,7 +24,6 @@ from pybroker.errors import BrokerError, ProducerBusy
 from pybroker.model.names import TopicName
 from pybroker.model.transactions import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.replies import frame
 
 MAX_PENDING_ENTRIES = 1000
 MAX_PENDING_BYTES = 32 * 1024 * 1024
@@ -171,7 +170,9 @@ class Producer(ConnectionUser, ClientPart):
         """Detach. What was not answered fails; call `flush` first."""
         if self._state in (ProducerState.CLOSED, ProducerState.FAILED):
             return
-        connection = self._connection
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.producers.pop(self._producer_id, None)
         self._fail(NotSent(f"the producer on {self.topic} is closed"), ProducerState.CLOSED)
         if connection is not None and connection.failure is None:
             command = Command(type=Command.CLOSE_PRODUCER)
@@ -234,7 +235,7 @@ class Producer(ConnectionUser, ClientPart):
         try:
             entry = self._pending.receipted(receipt.sequence_id)
         except ValueError as error:
-            self._attach_again(ConnectionLost(f"{self.topic}: {error}"))
+            self._attach_again(ClientError(f"{self.topic}: {error}"))
             return
         if entry is None:
             return
@@ -248,23 +249,19 @@ class Producer(ConnectionUser, ClientPart):
 
     async def attach(self) -> None:
         """Attach for the first time. Raises why not."""
-        settings = self._settings
-
-        async def attempt() -> None:
-            await self._attach_once()
-
-        busy_until = time.monotonic() + settings.busy_patience_s
-        while True:
-            try:
-                await self._client.retried(attempt)
-                break
-            except ProducerBusy:
-                if time.monotonic() > busy_until:
-                    raise
+        busy_until = time.monotonic() + self._settings.busy_patience_s
+        try:
+            while True:
+                try:
+                    await self._client.retried(self._attach_once)
+                    return
+                except ProducerBusy:
+                    if time.monotonic() > busy_until:
+                        raise
                 await asyncio.sleep(0.2)
-            except BaseException as failure:
-                self._fail(NotSent(f"not attached: {failure}"), ProducerState.CLOSED)
-                raise
+        except BaseException as failure:
+            self._fail(NotSent(f"not attached: {failure}"), ProducerState.CLOSED)
+            raise
 
     async def _attach_once(self) -> None:
         connection = await self._client.connection_for(self.topic)
@@ -283,21 +280,18 @@ class Producer(ConnectionUser, ClientPart):
             producer.topic_epoch = self._topic_epoch
         if settings.schema is not None:
             producer.schema.CopyFrom(settings.schema.to_wire())
-        self._epoch += 1
         connection.producers[producer_id] = self
         try:
             answer = (await connection.request(command)).producer_success
+            if self._failure is not None:
+                raise self._failure
+            if producer_id not in connection.producers:
+                raise connection.failure or ConnectionLost(
+                    f"the broker closed the new producer on {self.topic} at once"
+                )
         except BaseException:
-            if connection.producers.pop(producer_id, None) is not None and connection.failure is None:
-                # It may have been attached after all, and would hold the name.
-                close = Command(type=Command.CLOSE_PRODUCER)
-                close.close_producer.producer_id = producer_id
-                close.close_producer.request_id = 0
-                connection.write(frame(close))
+            connection.detach_producer(producer_id)  # it may have been attached after all, and would hold the name
             raise
-        if self._failure is not None or connection.failure is not None:
-            connection.producers.pop(producer_id, None)
-            raise self._failure or connection.failure or ClientError("closed")
         if not self._has_attached:
             self._has_attached = True
             self.last_sequence_id = answer.last_sequence_id
@@ -320,11 +314,12 @@ class Producer(ConnectionUser, ClientPart):
             self._fail(ConnectionLost(text), ProducerState.FAILED)
             return
         self._state = ProducerState.RECONNECTING
-        if self._connection is not None:
-            self._connection.producers.pop(self._producer_id, None)
-            if not isinstance(reason, ConnectionLost):
-                # Nothing of what was sent behind the refused entry may be stored before it.
-                self._connection.abort(f"an entry was refused: {reason}")
+        self._epoch += (
+            1  # not with each attempt: a higher one takes the place of whoever has the name on the same connection
+        )
+        if self._connection is not None and not isinstance(reason, ConnectionLost):
+            # Nothing of what was sent behind the refused entry may be stored before it.
+            self._connection.abort(f"an entry was refused: {reason}")
         self._connection = None
         logs.info("client.producer_lost", topic=self.topic, producer=self.name, reason=reason)
         self._client.tasks.start(self._keep_attaching(), f"producer {self.topic}")
@@ -369,7 +364,7 @@ class Producer(ConnectionUser, ClientPart):
         if self._timer is not None:
             self._timer.cancel()
         if self._connection is not None:
-            self._connection.producers.pop(self._producer_id, None)
+            self._connection.detach_producer(self._producer_id)  # else the broker would keep the name for it
             self._connection = None
         for entry in self._pending.clear():
             self._refused(entry, failure)

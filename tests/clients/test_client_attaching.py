@@ -1,0 +1,230 @@
+"""`pybroker.client` beside a broker that closes what it has just attached, and what a client leaves behind at a broker."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import count
+
+import pytest
+from tests.support.raw_client import encode, frame
+
+from pybroker.client import PulsarClient, RequestTimedOut, connect
+from pybroker.client.client import Client
+from pybroker.client.frames import FrameReader
+from pybroker.client.producer import ProducerSettings, open_producer
+from pybroker.embedding import embed
+from pybroker.embedding.broker import EmbeddedBroker
+from pybroker.errors import ProducerBusy
+from pybroker.model.names import TopicName
+from pybroker.wire import pulsar_api_pb2 as pb
+
+Type = pb.BaseCommand
+TOPIC = "persistent://public/default/t"
+TIMEOUT_S = 20.0
+
+
+class ScriptedBroker:
+    """Serves every topic itself, and lets a test say what SUBSCRIBE and PRODUCER are answered with."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.seen: Counter[str] = Counter()
+        self.closed_ids: list[int] = []
+        self.attach: Callable[[pb.BaseCommand], Awaitable[bytes]] = self.attached
+
+    async def attached(self, command: pb.BaseCommand) -> bytes:
+        if command.type == Type.SUBSCRIBE:
+            return frame(encode(Type.SUCCESS, request_id=command.subscribe.request_id))
+        request_id = command.producer.request_id
+        return frame(encode(Type.PRODUCER_SUCCESS, request_id=request_id, producer_name="p", producer_ready=True))
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames = FrameReader()
+        while data := await reader.read(1 << 16):
+            for command in frames.feed(data):
+                assert isinstance(command, pb.BaseCommand)
+                self.seen[Type.Type.Name(command.type)] += 1
+                writer.write(await self.answer(command))
+        writer.close()
+
+    async def answer(self, command: pb.BaseCommand) -> bytes:
+        if command.type == Type.CONNECT:
+            return frame(encode(Type.CONNECTED, server_version="scripted", protocol_version=21))
+        if command.type == Type.PARTITIONED_METADATA:
+            request_id = command.partitionMetadata.request_id
+            return frame(encode(Type.PARTITIONED_METADATA_RESPONSE, request_id=request_id, partitions=0, response=0))
+        if command.type == Type.LOOKUP:
+            request_id = command.lookupTopic.request_id
+            fields = {"brokerServiceUrl": self.url, "response": pb.CommandLookupTopicResponse.Connect}
+            return frame(encode(Type.LOOKUP_RESPONSE, request_id=request_id, authoritative=True, **fields))
+        if command.type in (Type.SUBSCRIBE, Type.PRODUCER):
+            return await self.attach(command)
+        if command.type == Type.CLOSE_CONSUMER:
+            self.closed_ids.append(command.close_consumer.consumer_id)
+            return frame(encode(Type.SUCCESS, request_id=command.close_consumer.request_id))
+        if command.type == Type.CLOSE_PRODUCER:
+            self.closed_ids.append(command.close_producer.producer_id)
+            return frame(encode(Type.SUCCESS, request_id=command.close_producer.request_id))
+        return b""
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def scripted() -> AsyncIterator[tuple[ScriptedBroker, PulsarClient]]:
+    broker = ScriptedBroker()
+    server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
+    broker.url = f"pulsar://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, connect(broker.url, operation_timeout_s=TIMEOUT_S) as client:
+        yield broker, client
+
+
+def closing_the_first(broker: ScriptedBroker) -> Callable[[pb.BaseCommand], Awaitable[bytes]]:
+    """Each first one is closed in the same breath: the topic moves at that moment."""
+    numbers = count()
+
+    async def attach(command: pb.BaseCommand) -> bytes:
+        answer = await broker.attached(command)
+        if next(numbers):
+            return answer
+        if command.type == Type.SUBSCRIBE:
+            return answer + frame(
+                encode(Type.CLOSE_CONSUMER, consumer_id=command.subscribe.consumer_id, request_id=(1 << 64) - 1)
+            )
+        return answer + frame(
+            encode(Type.CLOSE_PRODUCER, producer_id=command.producer.producer_id, request_id=(1 << 64) - 1)
+        )
+
+    return attach
+
+
+async def test_a_consumer_that_is_closed_as_it_is_attached_attaches_again() -> None:
+    async with scripted() as (broker, client):
+        broker.attach = closing_the_first(broker)
+        consumer = await client.consumer(TOPIC, "s")
+        await broker.until(lambda: broker.seen["FLOW"] == 1)
+        assert broker.seen["SUBSCRIBE"] == 2
+        await consumer.close()
+        assert broker.closed_ids == [1]  # the broker has forgotten the first one itself
+
+
+async def test_a_producer_that_is_closed_as_it_is_attached_attaches_again() -> None:
+    async with scripted() as (broker, client):
+        broker.attach = closing_the_first(broker)
+        producer = await open_producer(client, TopicName.parse(TOPIC))
+        assert broker.seen["PRODUCER"] == 2
+        await producer.send(b"entry", 0)
+        await broker.until(lambda: broker.seen["SEND"] == 1)
+        await producer.close()
+        assert broker.closed_ids == [1]
+
+
+async def test_a_consumer_that_is_closed_while_it_attaches_again_is_not_left_at_the_broker() -> None:
+    async with scripted() as (broker, client):
+        consumer = await client.consumer(TOPIC, "s")
+        await broker.until(lambda: broker.seen["FLOW"] == 1)
+        may_answer = asyncio.Event()
+
+        async def attach(command: pb.BaseCommand) -> bytes:
+            await may_answer.wait()
+            return await broker.attached(command)
+
+        broker.attach = attach
+        for connection in [*client._connections.values()]:
+            connection.abort("cut")
+        await broker.until(lambda: broker.seen["SUBSCRIBE"] == 2)
+        await consumer.close()
+        assert broker.closed_ids == []
+        may_answer.set()
+        await broker.until(lambda: len(broker.closed_ids) == 1)
+
+
+async def test_a_producer_that_failed_gives_its_name_back() -> None:
+    async with scripted() as (broker, client):
+        producer = await open_producer(client, TopicName.parse(TOPIC), ProducerSettings("name", send_timeout_s=0.05))
+        receipt = await producer.send(b"entry", 0)
+        with pytest.raises(RequestTimedOut, match="did not answer an entry"):
+            await receipt
+        await producer.close()
+        await broker.until(lambda: len(broker.closed_ids) == 1)
+        assert broker.seen["PRODUCER"] == 1
+
+
+async def test_a_receipt_out_of_turn_has_everything_sent_again_over_a_new_connection() -> None:
+    async with scripted() as (broker, client):
+        producer = await open_producer(client, TopicName.parse(TOPIC), ProducerSettings("name"))
+        receipts = [await producer.send(b"entry", number) for number in range(2)]
+        await broker.until(lambda: broker.seen["SEND"] == 2)
+        message_id = pb.MessageIdData(ledgerId=1, entryId=1)
+        receipt = pb.CommandSendReceipt(producer_id=0, sequence_id=1, message_id=message_id)
+        producer.received(pb.BaseCommand(type=Type.SEND_RECEIPT, send_receipt=receipt))
+        await broker.until(lambda: broker.seen["SEND"] == 4)
+        assert broker.seen["CONNECT"] == 2
+        assert not any(each.done() for each in receipts)
+        await producer.close()
+        with pytest.raises(Exception, match="closed"):
+            await receipts[0]
+
+
+@pytest.fixture
+async def embedded() -> AsyncIterator[tuple[EmbeddedBroker, PulsarClient]]:
+    async with (
+        embed(maxMessageSize=100_000) as broker,
+        connect(broker.service_url, operation_timeout_s=TIMEOUT_S) as client,
+    ):
+        yield broker, client
+
+
+async def test_nothing_is_left_of_a_producer_that_was_refused(embedded: tuple[EmbeddedBroker, PulsarClient]) -> None:
+    _, client = embedded
+    name = TopicName.parse(TOPIC)
+    holder = await open_producer(client, name, ProducerSettings("taken"))
+    parts = [*client.parts]
+    for patience_s in (0.0, 0.1):
+        with pytest.raises(ProducerBusy):
+            await open_producer(client, name, ProducerSettings("taken", busy_patience_s=patience_s))
+    assert [*client.parts] == parts == [holder]
+
+
+async def test_a_message_that_came_again_after_a_lost_connection_is_not_asked_for_a_third_time(
+    embedded: tuple[EmbeddedBroker, PulsarClient],
+) -> None:
+    _, client = embedded
+    producer = await client.producer(TOPIC)
+    await producer.send(b"m")
+    consumer = await client.consumer(TOPIC, "s", kind="shared", from_earliest=True)
+    consumer.nack(await consumer.receive(TIMEOUT_S), delay_s=0.3)
+    cut(client)
+    assert (await consumer.receive(TIMEOUT_S)).value == b"m"
+    with pytest.raises(RequestTimedOut):
+        await consumer.receive(0.6)
+
+
+def cut(client: Client) -> None:
+    for connection in [*client._connections.values()]:
+        connection.abort("cut")
+
+
+async def test_of_messages_in_parts_that_were_acknowledged_nothing_is_kept(
+    embedded: tuple[EmbeddedBroker, PulsarClient],
+) -> None:
+    broker, client = embedded
+    producer = await client.producer(TOPIC, chunking=True)
+    large = bytes(150_000)
+    for _ in range(2):
+        await producer.send(large)
+    consumer = await client.consumer(TOPIC, "s", from_earliest=True)
+    reader = await client.reader(TOPIC)
+    for _ in range(2):
+        last = await consumer.receive(TIMEOUT_S)
+        await reader.receive(TIMEOUT_S)
+    await consumer.ack_cumulative(last, wants_receipt=True)
+    assert broker.broker.service.loaded.persistent[TOPIC].subscriptions["s"].cursor.backlog_entries == 0
+    for each in (consumer, reader):
+        (partition,) = each._partitions.values()
+        await asyncio.sleep(0)
+        assert not len(partition._entries_of_parts)
