@@ -10,7 +10,8 @@ from collections import OrderedDict
 from pybroker.client.message import MessageId
 
 MAX_PARTLY = 100_000
-"""So many batches may be acknowledged in part; the one that began first is forgotten then, and comes again as a whole."""
+"""So many batches may be acknowledged in part; the one that began first is forgotten then, and comes again as a whole. And so many
+messages in parts may be unacknowledged."""
 _WORD_BITS = 64
 _WORD_MASK = (1 << _WORD_BITS) - 1
 
@@ -52,6 +53,35 @@ class PartlyAcknowledged:
 
     def clear(self) -> None:
         self._left.clear()
+
+
+class EntriesOfParts:
+    """All entries of the messages of one partition that came in parts, by the last entry, whose id the message has.
+
+    Invariant: at most `MAX_PARTLY` messages are kept; of one that is forgotten only the last entry is acknowledged.
+    """
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[tuple[int, int], list[tuple[int, int]]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def keep(self, entries: list[tuple[int, int]]) -> None:
+        """Of a message that is handed out, perhaps again."""
+        self._entries[entries[-1]] = entries
+        self._entries.move_to_end(entries[-1])
+        if len(self._entries) > MAX_PARTLY:
+            self._entries.popitem(last=False)
+
+    def take(self, at: tuple[int, int]) -> list[tuple[int, int]]:
+        """What is to be acknowledged, or delivered again, for the message with that id; it is not kept any more."""
+        return self._entries.pop(at, None) or [at]
+
+    def drop_up_to(self, at: tuple[int, int]) -> None:
+        """All in front of it, and it, are acknowledged."""
+        for each in [each for each in self._entries if each <= at]:
+            del self._entries[each]
 
 
 def ack_set(message_id: MessageId, *, is_cumulative: bool) -> list[int]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from pybroker import logs
-from pybroker.client.acknowledged import PartlyAcknowledged, ack_set
+from pybroker.client.acknowledged import EntriesOfParts, PartlyAcknowledged, ack_set
 from pybroker.client.backoff import Backoff
 from pybroker.client.client import Client, TopicSchema
 from pybroker.client.connection import Connection, ConnectionUser
@@ -96,7 +96,7 @@ class PartitionConsumer(ConnectionUser):
         self._epoch = 0  # of an ordered one: how often it has asked for everything again
         self._partly = PartlyAcknowledged()
         self._chunked = ChunkedMessages()
-        self._chunks: dict[tuple[int, int], list[tuple[int, int]]] = {}  # all entries of a message, by its last one
+        self._entries_of_parts = EntriesOfParts()
         self._used_permits = 0
         self._last_taken: MessageId | None = None
         self._nacks: list[tuple[float, tuple[int, int]]] = []
@@ -164,10 +164,9 @@ class PartitionConsumer(ConnectionUser):
     def _attach_again(self, reason: Exception) -> None:
         if self._connection is None or self._is_closed:
             return
-        self._connection.consumers.pop(self._consumer_id, None)
         self._connection = None
         self._chunked.clear()
-        self._chunks.clear()
+        self._nacks.clear()  # everything comes again anyway
         self._owner.dropped(self)
         logs.info("client.consumer_lost", topic=self.topic, subscription=self._settings.subscription, reason=reason)
         self._client.tasks.start(self._keep_attaching(), f"consumer {self.topic}")
@@ -223,7 +222,7 @@ class PartitionConsumer(ConnectionUser):
             return
         messages = [each for each in unpacked.messages if not self._is_seeking and not self._was_taken(each.id)]
         if unpacked.chunk_entries:
-            self._chunks[entry.ledger_id, entry.entry_id] = unpacked.chunk_entries
+            self._entries_of_parts.keep(unpacked.chunk_entries)
         self._use(unpacked.permits - len(messages))
         if messages:
             self._owner.came(self, messages)
@@ -286,15 +285,14 @@ class PartitionConsumer(ConnectionUser):
         command = Command(type=Command.ACK)
         ack = command.ack
         ack.ack_type = pb.CommandAck.Cumulative if is_cumulative else pb.CommandAck.Individual
+        if transaction is not None:
+            await transaction.subscription_takes_part(str(self.topic), self._settings.subscription)
+            ack.txnid_most_bits, ack.txnid_least_bits = transaction.id
         for message_id in message_ids:
             self._put(ack, message_id, is_cumulative=is_cumulative, in_transaction=transaction is not None)
         if not ack.message_id:
             return
         connection = self._connection
-        if transaction is not None:
-            await transaction.subscription_takes_part(str(self.topic), self._settings.subscription)
-            connection = self._connection
-            ack.txnid_most_bits, ack.txnid_least_bits = transaction.id
         if connection is None:
             if wants_receipt or transaction is not None:
                 raise ConnectionLost(f"{self.topic}: there is no connection now; what is not acknowledged comes again")
@@ -315,8 +313,9 @@ class PartitionConsumer(ConnectionUser):
             at = self._partly.up_to(message_id)
         elif not self._partly.is_whole(message_id):
             return
-        parts = self._chunks.pop(at, None)
-        for ledger_id, entry_id in [at] if parts is None or is_cumulative else parts:
+        if is_cumulative:
+            self._entries_of_parts.drop_up_to(at)
+        for ledger_id, entry_id in [at] if is_cumulative else self._entries_of_parts.take(at):
             data = ack.message_id.add(ledgerId=ledger_id, entryId=entry_id & _MASK_64)
             if bits:
                 data.ack_set.extend(bits)
@@ -329,7 +328,7 @@ class PartitionConsumer(ConnectionUser):
         loop = asyncio.get_running_loop()
         due = loop.time() + delay_s
         at = (message_id.ledger_id, message_id.entry_id)
-        for each in self._chunks.pop(at, None) or [at]:
+        for each in self._entries_of_parts.take(at):
             heapq.heappush(self._nacks, (due, each))
         if self._nack_timer is None or self._nack_timer.when() > due:
             if self._nack_timer is not None:

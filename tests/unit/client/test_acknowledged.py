@@ -1,9 +1,11 @@
 """Which entries a consumer acknowledges whole, against a set of messages."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pybroker.client.acknowledged import PartlyAcknowledged, ack_set
+from pybroker.client import acknowledged
+from pybroker.client.acknowledged import EntriesOfParts, PartlyAcknowledged, ack_set
 from pybroker.client.message import MessageId
 
 SIZES = {0: 1, 1: 3, 2: 1, 3: 70}
@@ -44,3 +46,24 @@ def test_bits_that_are_set_are_messages_that_are_left(place: tuple[int, int], is
     left = {number for number in range(64 * len(words)) if words[number >> 6] >> (number & 63) & 1}
     wanted = set(range(index + 1, size)) if is_cumulative else set(range(size)) - {index}
     assert left == wanted
+
+
+def test_all_entries_of_a_message_in_parts_go_with_its_last_one_and_once() -> None:
+    parts = EntriesOfParts()
+    for entry in (2, 4, 6):
+        parts.keep([(1, entry - 1), (1, entry)])
+    assert parts.take((1, 4)) == [(1, 3), (1, 4)]
+    assert parts.take((1, 4)) == [(1, 4)]
+    parts.drop_up_to((1, 5))
+    assert len(parts) == 1
+    assert parts.take((1, 6)) == [(1, 5), (1, 6)]
+
+
+def test_the_message_in_parts_that_was_handed_out_first_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acknowledged, "MAX_PARTLY", 2)
+    parts = EntriesOfParts()
+    for entry in (2, 4, 2, 6):
+        parts.keep([(1, entry - 1), (1, entry)])
+    assert len(parts) == 2
+    assert parts.take((1, 4)) == [(1, 4)]
+    assert parts.take((1, 2)) == [(1, 1), (1, 2)]
