@@ -146,18 +146,31 @@ async def test_with_one_active_consumer_the_list_is_what_was_read_for_it_and_is_
     broker: MemoryBroker, topic: Topic, kind: str
 ) -> None:
     consumer = await broker.consumer(topic, "s", RecordingPeer(), kind)
-    positions = await broker.publish(topic, 5, ["a"])
+    positions = await broker.publish(topic, 3, ["a"])
     subscription = topic.subscriptions["s"]
     await broker.until(lambda: subscription.cursor.read_position > positions[-1])
+    broker.clock.now_ms += 2000
+    positions += await broker.publish(topic, 2, ["a"])
+    await broker.until(lambda: subscription.cursor.read_position > positions[-1])
+    now_ms = broker.clock.now_ms
     acknowledge(consumer, [positions[0], positions[2]])
     rows = await all_pages(broker, "unacked", "messages", limit=2)
     assert [each["messageId"] for each in rows] == [str(positions[index]) for index in (1, 3, 4)]
-    assert {(each["consumer"], each["deliveredAt"], each["deliveryCount"]) for each in rows} == {("c", None, None)}
+    assert {(each["consumer"], each["deliveryCount"]) for each in rows} == {("c", None)}
+    assert [each["deliveredAt"] for each in rows] == [now_ms - 2000, now_ms, now_ms]
+    assert [each["ageMs"] for each in rows] == [2000, 0, 0]
     assert (await asked(broker, "unacked", limit=1))["total"] == 3
-    for query in ("minAgeMs=1", "hash=7"):
-        answer = await broker.rest("GET", f"{AT}/unacked?{query}")
-        assert answer.status == 412
-        assert kind in answer.json["reason"]
+    old = await asked(broker, "unacked", minAgeMs=1000)
+    assert (old["total"], [each["messageId"] for each in old["messages"]]) == (1, [str(positions[1])])
+    found = (await broker.rest("GET", f"{AT}/explain?consumer=c")).json
+    assert found["findings"][0]["since"] == now_ms - 2000
+    assert "which it has for 2.0 s" in found["findings"][0]["sentence"]
+    answer = await broker.rest("GET", f"{AT}/unacked?hash=7")
+    assert answer.status == 412
+    assert kind in answer.json["reason"]
+    consumer.subscription.redeliver(consumer, None, -1)
+    await broker.until(lambda: subscription.cursor.read_position > positions[-1])
+    assert (await asked(broker, "unacked", minAgeMs=1000))["messages"] == []
     consumer.detach()
     assert (await asked(broker, "unacked"))["messages"] == []
 

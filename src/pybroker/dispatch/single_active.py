@@ -14,6 +14,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from pybroker.dispatch.consumer_state import ConsumerState
+from pybroker.dispatch.delivery_log import DeliveryLog
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, Dispatcher, ReadPlan, Redelivery
 from pybroker.dispatch.gates import Gate
 from pybroker.dispatch.replay import RedeliveryCounts
@@ -42,6 +43,7 @@ class SingleActiveDispatcher(Dispatcher):
         self._max_read_batch_entries = max_read_batch_entries
         self._max_read_size_bytes = max_read_size_bytes
         self._active: ConsumerState | None = None
+        self._log = DeliveryLog()
 
     @property
     def replay_entry_count(self) -> int:
@@ -50,6 +52,14 @@ class SingleActiveDispatcher(Dispatcher):
     @property
     def active_consumer(self) -> ConsumerState | None:
         return self._active
+
+    def delivered_ms(self, position: Position) -> int | None:
+        """About when the active consumer got that entry, which the cursor has read, in milliseconds since 1970."""
+        return self._log.at(position)
+
+    def first_delivered_after(self, time_ms: int) -> Position | None:
+        """The first entry that the active consumer got later than that; None when there is none."""
+        return self._log.first_after(time_ms)
 
     @abstractmethod
     def _elect(self) -> ConsumerState | None:
@@ -95,6 +105,7 @@ class SingleActiveDispatcher(Dispatcher):
                 if words is not None:
                     messages -= message_count - ack_set.count(words)
         active.spend(messages, len(run.entry_ids))
+        self._log.delivered(run.ledger_id, run.entry_ids[0], self.now_ms)
         return [
             Delivery(
                 active, run.ledger_id, run.entry_ids, run.payloads, run.message_counts, messages, None, run.ack_sets
@@ -110,6 +121,7 @@ class SingleActiveDispatcher(Dispatcher):
         return False
 
     def acked_up_to(self, position: Position) -> bool:
+        self._log.forget_up_to(position)
         if self.redelivery_counts:
             self.redelivery_counts.forget_up_to(position)
         return False
@@ -135,6 +147,7 @@ class SingleActiveDispatcher(Dispatcher):
         assert self._active is None or self._active in self.consumers
         assert self.unacked_messages == 0
         assert not self.blocked
+        self._log.check_invariants()
         for consumer in self.consumers:
             assert consumer.unacked_messages == 0
             assert not consumer.blocked
@@ -151,6 +164,7 @@ class SingleActiveDispatcher(Dispatcher):
     def _void_reads(self) -> None:
         """The cursor goes back: what is being read now would come twice, and before what lies in front of it."""
         self._epoch = object()
+        self._log.clear()
 
     def _can_move(self) -> bool:
         return self._active is not None and self._active.can_take()

@@ -26,7 +26,7 @@ from pybroker.admin.inspection.asked import (
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.inspection.hashes import hash_of_key
 from pybroker.broker.inspection.pages import Place, cursor_text
-from pybroker.broker.inspection.unacked import Wanted, keeps_deliveries
+from pybroker.broker.inspection.unacked import Wanted
 from pybroker.broker.inspection.unacked_messages import UnackedMessage, unacked_page
 from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.errors import AdminError
@@ -48,8 +48,8 @@ async def unacked(call: Call) -> Response:
 
     `consumer`, `hash`, `key` (or `keyBase64`) and `minAgeMs` choose among them; `withProperties=true` shows properties. A page has
     `limit` (100, at most 1,000) rows or fewer; `after` is `next` of the page before. `total` counts what the filters take, but for
-    the key where only the entries tell it. Exclusive and Failover subscriptions keep no times and no counts of deliveries; there
-    `total` counts entries.
+    the key where only the entries tell it. Exclusive and Failover subscriptions keep no counts of deliveries, and times about
+    (docs/admin-rest.md); there `total` counts entries.
     """
     subscription = await single_subscription(call, "Listing unacknowledged messages")
     limit, key = page_limit(call), key_of(call)
@@ -80,8 +80,6 @@ def _wanted(call: Call, subscription: Subscription, key: bytes | None) -> Wanted
     delivered_by_ms: int | None = None
     min_age_ms = call.query_integer("minAgeMs", 0)
     if min_age_ms > 0:
-        if dispatcher is not None and not keeps_deliveries(subscription):
-            raise AdminError(412, f"The subscription is {dispatcher.kind}: when it delivered what is not kept")
         delivered_by_ms = call.surroundings.clock.wall_ms() - min_age_ms
     if key is not None and isinstance(dispatcher, KeySharedDispatcher) and sticky_hash is None:
         sticky_hash = hash_of_key(dispatcher, key)

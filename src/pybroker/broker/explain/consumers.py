@@ -9,6 +9,7 @@ from pybroker.broker.explain import actions
 from pybroker.broker.explain.steps import LISTED, PIECE, counted, duration, for_long, names, wall_ms
 from pybroker.dispatch.gates import Gate
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
+from pybroker.dispatch.single_active import SingleActiveDispatcher
 from pybroker.model.findings import Code, Finding
 from pybroker.model.position import Position
 
@@ -231,10 +232,12 @@ def of_silent(
 
 
 def held_since_ms(subscription: Subscription, consumer: Consumer) -> int | None:
-    """When the oldest delivery came to it of which it holds something; None when it holds nothing, or nobody tracks it."""
+    """When the oldest delivery came to it of which it holds something; None when it holds nothing."""
     dispatcher = subscription.dispatcher
     if isinstance(dispatcher, MultiConsumerDispatcher):
         return dispatcher.pending.oldest_delivered_ms(consumer.state)
+    if isinstance(dispatcher, SingleActiveDispatcher) and _holds_something(subscription, consumer):
+        return dispatcher.delivered_ms(subscription.cursor.first_unacked_position)
     return None
 
 
@@ -248,12 +251,15 @@ def of_held(subscription: Subscription, consumer: Consumer) -> Generator[None, N
         cursor = subscription.cursor
         first, last = cursor.first_unacked_position, cursor.read_position
         entries = cursor.ledger.ledgers.entries_between(first, last)
+        since_ms = held_since_ms(subscription, consumer)
+        how_long = "" if since_ms is None else f", which it has{for_long(since_ms, clock)}"
         return [
             Finding(
                 Code.HELD_BY_CONSUMER,
                 f"Consumer {consumer.name} was sent everything up to {cursor.ledger.ledgers.previous_position(last)}, and the"
-                f" first that it has not acknowledged is {first}.",
+                f" first that it has not acknowledged is {first}{how_long}.",
                 waits=False,
+                since_ms=since_ms,
                 evidence={"consumer": reference(consumer), "firstUnacked": str(first), "entries": entries},
             )
         ]

@@ -43,7 +43,7 @@ def held_by_consumer(asked: MessageQuestion) -> Reasons | Want | None:
         if active is None or position >= read_position:
             return None
         outside = _outside_ranges(asked, dispatcher, active)
-        return outside or _held(asked, active, None, None, None)
+        return outside or _held(asked, active, dispatcher.delivered_ms(position), None, None)
     return None
 
 

@@ -4,8 +4,8 @@ Rows rise by position, so a page goes on where the one before ended whatever was
 nothing is shown twice, and what stays unacknowledged all the time is shown once. First the entries are chosen by what is in memory
 (`candidates`), then those of the page are read, a few at a time, for what only they can say: keys, sizes, properties.
 
-Types with one active consumer keep no times and no hashes: of these the list is what stands between the mark-delete position and
-the read position and is not acknowledged.
+Types with one active consumer keep no hashes, and times about (`delivery_log.py`): of these the list is what stands between the
+mark-delete position and the read position and is not acknowledged.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.inspection.pages import ENTRIES_PER_STEP, START, Place, Steps
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
+from pybroker.dispatch.single_active import SingleActiveDispatcher
 from pybroker.model import ack_set
 from pybroker.model.position import EARLIEST, Position
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription import Subscription
-    from pybroker.dispatch.pending_acks import Hold, PendingAcks
+    from pybroker.dispatch.consumer_state import ConsumerState
+    from pybroker.dispatch.pending_acks import PendingAcks
     from pybroker.managed_ledger.managed_cursor import ManagedCursor
 
 
@@ -57,21 +59,19 @@ class Candidates:
     total: int = 0
 
 
-def keeps_deliveries(subscription: Subscription) -> bool:
-    """Whether its type knows of each entry who holds it since when."""
-    return isinstance(subscription.dispatcher, MultiConsumerDispatcher)
-
-
 def candidates(subscription: Subscription, wanted: Wanted, after: Place, max_entries: int) -> Steps[Candidates]:
     """What is unacknowledged behind `after`. Without a filter only the entries of the page are looked at."""
     dispatcher = subscription.dispatcher
     if isinstance(dispatcher, MultiConsumerDispatcher):
         return (yield from _of_several(dispatcher.pending, wanted, after, max_entries))
-    active = None if dispatcher is None else dispatcher.active_consumer
-    holder = None if active is None else active.peer
-    if not isinstance(holder, Consumer) or wanted.consumer not in (None, holder.name):
+    active = dispatcher.active_consumer if isinstance(dispatcher, SingleActiveDispatcher) else None
+    if active is None or wanted.consumer not in (None, active.name):
         return Candidates()
-    return (yield from _of_one(subscription.cursor, holder, after, max_entries))
+    assert isinstance(dispatcher, SingleActiveDispatcher)
+    end = subscription.cursor.read_position
+    if wanted.delivered_by_ms is not None:
+        end = min(end, dispatcher.first_delivered_after(wanted.delivered_by_ms) or end)
+    return (yield from _of_one(subscription.cursor, dispatcher, end, after, max_entries))
 
 
 def _of_several(pending: PendingAcks, wanted: Wanted, after: Place, max_entries: int) -> Steps[Candidates]:
@@ -120,32 +120,35 @@ def _first_of_several(pending: PendingAcks, after: Place, max_entries: int) -> S
     return found
 
 
-def _unacked(position: Position, hold: Hold) -> UnackedEntry:
+def _unacked(position: Position, hold: tuple[ConsumerState, int, int, int | None]) -> UnackedEntry:
     state, unacked_messages, sticky_hash, delivered_ms = hold
     consumer = state.peer
     assert isinstance(consumer, Consumer)
     return UnackedEntry(position, consumer, unacked_messages, sticky_hash, delivered_ms)
 
 
-def _of_one(cursor: ManagedCursor, holder: Consumer, after: Place, max_entries: int) -> Steps[Candidates]:
+def _of_one(
+    cursor: ManagedCursor, dispatcher: SingleActiveDispatcher, end: Position, after: Place, max_entries: int
+) -> Steps[Candidates]:
+    """What is not acknowledged in front of `end`, all of which the active consumer got."""
     state = cursor.state
     found = Candidates()
     for each in cursor.ledger.ledgers.rows():
-        if each.ledger_id > cursor.read_position.ledger_id:
+        if each.ledger_id > end.ledger_id:
             break
-        is_last = each.ledger_id == cursor.read_position.ledger_id
-        count = min(each.entry_count, cursor.read_position.entry_id) if is_last else each.entry_count
+        count = min(each.entry_count, end.entry_id) if each.ledger_id == end.ledger_id else each.entry_count
         if count > 0:
             undeleted = state.undeleted_in(each.ledger_id, 0, count)
             found.total += count if undeleted is None else len(undeleted)
             yield
     position = state.first_undeleted(max(after.position, EARLIEST))
-    while position < cursor.read_position and len(found.entries) < max_entries:
-        if not cursor.ledger.ledgers.has_entry(position):
+    while position < end and len(found.entries) < max_entries:
+        active = dispatcher.active_consumer
+        if active is None or not cursor.ledger.ledgers.has_entry(position):
             break
         if _is_behind(position, after):
-            left = state.remaining_messages(*position)
-            found.entries.append(UnackedEntry(position, holder, left, 0, None))
+            hold = (active, state.remaining_messages(*position), 0, dispatcher.delivered_ms(position))
+            found.entries.append(_unacked(position, hold))
         yield
         position = state.first_undeleted(Position(position.ledger_id, position.entry_id + 1))
     return found
