@@ -5,7 +5,7 @@ Decides only: no clock, no IO.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pybroker.client.message import OutgoingMessage
@@ -47,36 +47,29 @@ def pack_batch(
     packing: Packing, messages: Sequence[OutgoingMessage], sequence_ids: Sequence[int], now_ms: int, txn: TxnId | None
 ) -> PackedEntry:
     """An entry of several messages."""
-    parts: list[bytes] = []
+    singles: list[tuple[pb.SingleMessageMetadata, bytes]] = []
     for message, sequence_id in zip(messages, sequence_ids, strict=True):
-        value = message.value or b""
-        single = pb.SingleMessageMetadata(payload_size=len(value), sequence_id=sequence_id)
-        if message.key is not None:
-            single.partition_key = message.key
-            single.partition_key_b64_encoded = message.is_key_encoded
-        if message.ordering_key is not None:
-            single.ordering_key = message.ordering_key
-        for name, text in message.properties.items():
-            single.properties.add(key=name, value=text)
-        if message.event_time_ms:
-            single.event_time = message.event_time_ms
-        if message.value is None:
-            single.null_value = True
-        header = single.SerializeToString()
-        parts += (len(header).to_bytes(4, "big"), header, value)
-    payload = b"".join(parts)
+        single = pb.SingleMessageMetadata(sequence_id=sequence_id)
+        _describe(single, message)
+        singles.append((single, message.value or b""))
+    payload = batch_payload(singles)
     metadata = _metadata(packing, sequence_ids[0], now_ms, txn)
     metadata.num_messages_in_batch = len(messages)
     metadata.highest_sequence_id = sequence_ids[-1]
     # Key_Shared looks at the entry: all of its messages have one key there, or the batch goes by its first.
-    first = messages[0]
-    if first.key is not None:
-        metadata.partition_key = first.key
-        metadata.partition_key_b64_encoded = first.is_key_encoded
-    if first.ordering_key is not None:
-        metadata.ordering_key = first.ordering_key
+    _describe_keys(metadata, messages[0])
     compressed = _compressed(packing, metadata, payload)
     return PackedEntry(framed(metadata, compressed), sequence_ids[0], sequence_ids[-1], len(messages))
+
+
+def batch_payload(messages: Iterable[tuple[pb.SingleMessageMetadata, bytes]]) -> bytes:
+    """What a batch of these is before compression; says in each metadata how large its message is."""
+    parts: list[bytes] = []
+    for single, value in messages:
+        single.payload_size = len(value)
+        header = single.SerializeToString()
+        parts += (len(header).to_bytes(4, "big"), header, value)
+    return b"".join(parts)
 
 
 def pack_chunks(
@@ -103,20 +96,28 @@ def _single(
     packing: Packing, message: OutgoingMessage, sequence_id: int, now_ms: int, txn: TxnId | None
 ) -> tuple[pb.MessageMetadata, bytes]:
     metadata = _metadata(packing, sequence_id, now_ms, txn)
+    _describe(metadata, message)
+    if message.deliver_at_ms:
+        metadata.deliver_at_time = message.deliver_at_ms
+    return metadata, _compressed(packing, metadata, message.value or b"")
+
+
+def _describe(metadata: pb.MessageMetadata | pb.SingleMessageMetadata, message: OutgoingMessage) -> None:
+    _describe_keys(metadata, message)
+    for name, text in message.properties.items():
+        metadata.properties.add(key=name, value=text)
+    if message.event_time_ms:
+        metadata.event_time = message.event_time_ms
+    if message.value is None:
+        metadata.null_value = True
+
+
+def _describe_keys(metadata: pb.MessageMetadata | pb.SingleMessageMetadata, message: OutgoingMessage) -> None:
     if message.key is not None:
         metadata.partition_key = message.key
         metadata.partition_key_b64_encoded = message.is_key_encoded
     if message.ordering_key is not None:
         metadata.ordering_key = message.ordering_key
-    for name, text in message.properties.items():
-        metadata.properties.add(key=name, value=text)
-    if message.event_time_ms:
-        metadata.event_time = message.event_time_ms
-    if message.deliver_at_ms:
-        metadata.deliver_at_time = message.deliver_at_ms
-    if message.value is None:
-        metadata.null_value = True
-    return metadata, _compressed(packing, metadata, message.value or b"")
 
 
 def _metadata(packing: Packing, sequence_id: int, now_ms: int, txn: TxnId | None) -> pb.MessageMetadata:
