@@ -11,7 +11,7 @@ from tests.support.raw_client import encode, frame
 
 from pybroker.client import PulsarClient, RequestTimedOut, connect
 from pybroker.client.client import Client
-from pybroker.client.frames import FrameReader
+from pybroker.client.frames import FrameReader, read_event
 from pybroker.client.producer import ProducerSettings, open_producer
 from pybroker.embedding import embed
 from pybroker.embedding.broker import EmbeddedBroker
@@ -40,7 +40,7 @@ class ScriptedBroker:
         return frame(encode(Type.PRODUCER_SUCCESS, request_id=request_id, producer_name="p", producer_ready=True))
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        frames = FrameReader()
+        frames = FrameReader(read_event)
         while data := await reader.read(1 << 16):
             for command in frames.feed(data):
                 assert isinstance(command, pb.BaseCommand)

@@ -13,7 +13,7 @@ from tests.clients.conftest import new_client
 from tests.support import credentials
 from tests.support.broker_process import BrokerProcess
 from tests.support.credentials import CertificateAuthority
-from tests.support.raw_client import CLOSED, DeadClient, RawClient, Type, encode, frame, to_dict
+from tests.support.raw_client import CLOSED, DeadClient, RawClient, Type, all_frames, encode, frame, to_dict
 from tests.support.rest import Answer, call, client_tls
 from tests.support.secured import HTTP, HTTPS, PACKAGE, PLAIN, PORTS, PROVIDERS, TLS, Secured, tls_settings
 
@@ -239,13 +239,7 @@ def connect_by_tls(secured: Secured, context: ssl.SSLContext, **fields: Any) -> 
         received = b""
         while data := connection.recv(65536):
             received += data
-    replies = []
-    while received:
-        end = 4 + int.from_bytes(received[:4], "big")
-        size = int.from_bytes(received[4:8], "big")
-        replies.append(to_dict(pb.BaseCommand.FromString(received[8 : 8 + size]), received[8 + size : end]))
-        received = received[end:]
-    return replies
+    return [to_dict(command, rest) for command, rest in all_frames().feed(received)]
 
 
 @pytest.mark.parametrize("kind", ["token", "no common name", "no certificate"])

@@ -14,6 +14,7 @@ from tests.fuzz.test_admin_routes import INTENDED
 from tests.fuzz_server.frames import FIELDS, FrameMaker, frame
 from tests.fuzz_server.http_requests import HttpRequest, RequestMaker
 from tests.fuzz_server.tally import Tally
+from tests.support.raw_client import all_frames
 
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -85,19 +86,21 @@ class _Connection:
         self._heard = asyncio.Event()
 
     async def read(self) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, OSError):
-            while True:
-                size = int.from_bytes(await self._reader.readexactly(4), "big")
-                body = await self._reader.readexactly(size)
-                command = pb.BaseCommand.FromString(body[4 : 4 + int.from_bytes(body[:4], "big")])
-                name = pb.BaseCommand.Type.Name(command.type)
-                message: Any = getattr(command, FIELDS[command.type])
-                error = getattr(message, "error", None)
-                has_error = error is not None and message.HasField("error")
-                self.tally.answers[f"{name} {pb.ServerError.Name(error)}" if has_error else name] += 1
-                if command.type == pb.BaseCommand.PONG:
-                    self._heard.set()
+        frames = all_frames()
+        with contextlib.suppress(OSError):
+            while data := await self._reader.read(1 << 16):
+                for command, _ in frames.feed(data):
+                    self._take(command)
         self._writer.close()
+
+    def _take(self, command: pb.BaseCommand) -> None:
+        name = pb.BaseCommand.Type.Name(command.type)
+        message: Any = getattr(command, FIELDS[command.type])
+        error = getattr(message, "error", None)
+        has_error = error is not None and message.HasField("error")
+        self.tally.answers[f"{name} {pb.ServerError.Name(error)}" if has_error else name] += 1
+        if command.type == pb.BaseCommand.PONG:
+            self._heard.set()
         self._heard.set()
 
     async def write(self, data: bytes) -> bool:

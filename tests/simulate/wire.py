@@ -8,15 +8,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, Protocol, cast
 
-from google.protobuf.message import DecodeError
 from tests.simulate.network import SimulatedNetwork, WeatherTransport
+from tests.support.raw_client import all_frames
 
+from pybroker.client.frames import FrameReader, command_and_rest
+from pybroker.errors import ProtocolViolation
 from pybroker.wire import pulsar_api_pb2 as pb
-
-_PONG = pb.BaseCommand(type=pb.BaseCommand.PONG, pong=pb.CommandPong()).SerializeToString()
-PONG = (len(_PONG) + 4).to_bytes(4, "big") + len(_PONG).to_bytes(4, "big") + _PONG
+from pybroker.wire.replies import PONG
 
 
 class WireClosed(ConnectionError):
@@ -48,7 +49,7 @@ class Wire(asyncio.Protocol):
         self.is_open = False
         self._network = network
         self._listener = listener
-        self._buffer = bytearray()
+        self._reader = all_frames()
         self._frames: deque[Frame] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._transport: WeatherTransport
@@ -57,8 +58,8 @@ class Wire(asyncio.Protocol):
         """Whole frames, or anything else; nothing once the connection has ended."""
         if not self.is_open or self._transport.is_closing():
             return
-        for frame in _split(frames):
-            self._listener.command_sent(self, frame.command)
+        for command in _commands(frames):
+            self._listener.command_sent(self, command)
         self._transport.write(frames)
 
     async def receive(self) -> Frame:
@@ -118,18 +119,14 @@ class Wire(asyncio.Protocol):
         self._wake()
 
     def data_received(self, data: bytes) -> None:
-        buffer = self._buffer
-        buffer += data
-        while len(buffer) >= 4 and len(buffer) >= (end := 4 + int.from_bytes(buffer[:4], "big")):
-            (frame,) = _split(bytes(buffer[:end]))
-            del buffer[:end]
+        for command, payload in self._reader.feed(data):
             if not self.is_open:
                 return
-            if frame.command.type == pb.BaseCommand.PING:
+            if command.type == pb.BaseCommand.PING:
                 self._transport.write(PONG)
                 continue
-            self._listener.command_received(self, frame.command)
-            self._frames.append(frame)
+            self._listener.command_received(self, command)
+            self._frames.append(Frame(command, payload))
         if self._frames:
             self._wake()
 
@@ -144,21 +141,12 @@ class Wire(asyncio.Protocol):
             self._waiter.set_result(None)
 
 
-def _split(data: bytes) -> list[Frame]:
-    """The frames that `data` begins with, as far as they can be read."""
-    found = []
-    position = 0
-    while len(data) - position >= 8:
-        end = position + 4 + int.from_bytes(data[position : position + 4], "big")
-        command_end = position + 8 + int.from_bytes(data[position + 4 : position + 8], "big")
-        if not command_end <= end <= len(data):
-            break
-        try:
-            command = pb.BaseCommand.FromString(data[position + 8 : command_end])
-        except DecodeError:
-            break
-        found.append(Frame(command, data[command_end:end]))
-        position = end
+def _commands(data: bytes) -> list[pb.BaseCommand]:
+    """Those that `data` begins with, as far as they can be read."""
+    found: list[pb.BaseCommand] = []
+    reader = FrameReader(lambda frames, start, end: found.append(command_and_rest(frames, start, end)[0]))
+    with suppress(ProtocolViolation):
+        reader.feed(data)
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.support.memory_broker import MemoryBroker
-from tests.support.raw_client import encode, frame, to_dict
+from tests.support.raw_client import all_frames, encode, frame, to_dict
 
 from pybroker.broker.topic.topic import Topic
 from pybroker.managed_ledger.stored_document import StoredDocument
@@ -37,15 +37,14 @@ class AsyncClient:
 
     async def _read(self) -> None:
         """Until the connection ends."""
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                body = await self._reader.readexactly(int.from_bytes(await self._reader.readexactly(4), "big"))
-                size = int.from_bytes(body[:4], "big")
-                command = pb.BaseCommand.FromString(body[4 : 4 + size])
-                if command.type == Type.PING:
-                    self.send(Type.PONG)
-                else:
-                    self._replies.put_nowait(to_dict(command, body[4 + size :]))
+        frames = all_frames()
+        with suppress(ConnectionError):
+            while data := await self._reader.read(1 << 16):
+                for command, rest in frames.feed(data):
+                    if command.type == Type.PING:
+                        self.send(Type.PONG)
+                    else:
+                        self._replies.put_nowait(to_dict(command, rest))
 
     def send(self, command_type: pb.BaseCommand.Type, **fields: Any) -> None:
         self._writer.write(frame(encode(command_type, **fields)))

@@ -1,5 +1,9 @@
 """A small blocking client that can say anything: well-formed commands, malformed frames, commands at the wrong time.
 
+Frames are cut, and entries packed, by `pybroker.client`. What stays here is what that never does: fields as a test names them,
+wrong checksums, silence. Commands and messages are read with protobuf alone and shown whole, as a second opinion beside the
+client's own reading of MESSAGE by hand.
+
 A thread reads, so that a session the scenario is not looking at still answers the broker's PING: a broker pings the
 owner of a taken name to see whether it lives. Invariant: replies are handed out in the order in which they came; only
 PINGs that were answered are left out.
@@ -19,7 +23,11 @@ import crc32c
 from google.protobuf.json_format import MessageToDict
 from tests.support.broker_process import BrokerProcess
 
+from pybroker.client.frames import FrameReader, command_and_rest
+from pybroker.client.packing import batch_payload
 from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.entry_builder import framed
+from pybroker.wire.entry_metadata import message_start, metadata_span
 
 Type = pb.BaseCommand
 TIMEOUT_S = 10.0
@@ -83,13 +91,14 @@ class RawClient:
         if batch is not None:
             meta["num_messages_in_batch"] = len(batch)
             fields["num_messages"] = len(batch)
-            payload = b"".join(_single(each) for each in batch)
-        header = pb.MessageMetadata(**{**meta, **(metadata or {})}).SerializeToString()
-        tail = struct.pack(">I", len(header)) + header + payload
-        if checksum != "none":
-            value = crc32c.crc32c(tail) ^ (0 if checksum == "good" else 1)
-            tail = struct.pack(">HI", 0x0E01, value) + tail
-        self.send_bytes(frame(encode(Type.SEND, producer_id=producer_id, sequence_id=sequence_id, **fields), tail))
+            payload = batch_payload((pb.SingleMessageMetadata(), each) for each in batch)
+        entry = bytearray(
+            framed(pb.MessageMetadata(**{**meta, **(metadata or {})}), payload, has_checksum=checksum != "none")
+        )
+        if checksum == "bad":
+            entry[5] ^= 1
+        command = encode(Type.SEND, producer_id=producer_id, sequence_id=sequence_id, **fields)
+        self.send_bytes(frame(command, bytes(entry)))
 
     def connect(self, **fields: Any) -> dict[str, Any]:
         """CONNECT and the reply to it."""
@@ -163,24 +172,16 @@ class RawClient:
 
     def _read(self) -> None:
         """The reading thread, until the connection ends from either side."""
-        received = bytearray()
+        frames = all_frames()
         with contextlib.suppress(OSError):
             while data := self.socket.recv(1 << 18):
                 self._may_read.wait()
-                received += data
-                while len(received) >= 4 and len(received) >= 4 + int.from_bytes(received[:4], "big"):
-                    end = 4 + int.from_bytes(received[:4], "big")
-                    self._take(bytes(received[4:end]))
-                    del received[:end]
+                for command, rest in frames.feed(data):
+                    if command.type == Type.PING and self.answers_pings:
+                        self.send(Type.PONG)
+                    else:
+                        self._replies.put(to_dict(command, rest))
         self._replies.put(dict(CLOSED))
-
-    def _take(self, body: bytes) -> None:
-        size = int.from_bytes(body[:4], "big")
-        command = pb.BaseCommand.FromString(body[4 : 4 + size])
-        if command.type == Type.PING and self.answers_pings:
-            self.send(Type.PONG)
-        else:
-            self._replies.put(to_dict(command, body[4 + size :]))
 
 
 class DeadClient(RawClient):
@@ -226,9 +227,11 @@ def frame(command: bytes, tail: bytes = b"") -> bytes:
     return struct.pack(">II", 4 + len(command) + len(tail), len(command)) + command + tail
 
 
-def _single(payload: bytes) -> bytes:
-    header = pb.SingleMessageMetadata(payload_size=len(payload)).SerializeToString()
-    return struct.pack(">I", len(header)) + header + payload
+def all_frames() -> FrameReader[tuple[pb.BaseCommand, bytes]]:
+    """Cuts frames of any size, each a command and what follows it."""
+    reader = FrameReader(command_and_rest)
+    reader.max_frame_bytes = 1 << 31
+    return reader
 
 
 def to_dict(command: pb.BaseCommand, tail: bytes) -> dict[str, Any]:
@@ -247,18 +250,19 @@ def to_dict(command: pb.BaseCommand, tail: bytes) -> dict[str, Any]:
 
 def _tail_to_dict(tail: bytes) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    if tail[:2] == b"\x0e\x02":
-        end = 6 + int.from_bytes(tail[2:6], "big")
-        added = pb.BrokerEntryMetadata.FromString(tail[6:end])
+    start = message_start(tail)
+    if start:
+        added = pb.BrokerEntryMetadata.FromString(tail[6:start])
         found["entry_metadata"] = MessageToDict(added, preserving_proto_field_name=True)
-        tail = tail[end:]
+    metadata_at, payload_at = metadata_span(tail)
     checksum = "none"
-    if tail[:2] == b"\x0e\x01":
-        checksum = "good" if crc32c.crc32c(tail[6:]) == int.from_bytes(tail[2:6], "big") else "bad"
-        tail = tail[6:]
-    size = int.from_bytes(tail[:4], "big")
-    metadata = MessageToDict(pb.MessageMetadata.FromString(tail[4 : 4 + size]), preserving_proto_field_name=True)
-    payload = tail[4 + size :]
+    if metadata_at - 4 > start:
+        is_good = crc32c.crc32c(tail[start + 6 :]) == int.from_bytes(tail[start + 2 : start + 6], "big")
+        checksum = "good" if is_good else "bad"
+    metadata = MessageToDict(
+        pb.MessageMetadata.FromString(tail[metadata_at:payload_at]), preserving_proto_field_name=True
+    )
+    payload = tail[payload_at:]
     shown = payload.decode() if payload.isascii() and len(payload) < 200 else f"{len(payload)} bytes"
     if "num_messages_in_batch" in metadata:
         shown = f"{len(payload)} bytes"

@@ -16,7 +16,7 @@ from pybroker import logs
 from pybroker.client.access import Access
 from pybroker.client.addresses import Address
 from pybroker.client.failures import ConnectionLost, NotTrusted, RequestTimedOut, refusal
-from pybroker.client.frames import DEFAULT_MAX_MESSAGE_BYTES, FrameReader, ReceivedEntry
+from pybroker.client.frames import DEFAULT_MAX_MESSAGE_BYTES, FrameReader, ReceivedEntry, read_event
 from pybroker.client.tls import tls_context
 from pybroker.errors import AuthenticationError, ProtocolViolation
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -76,7 +76,7 @@ class Connection(asyncio.Protocol):
         """Of producers and consumers on this connection; none is given twice."""
         self.failure: ConnectionLost | None = None
         self._access = access
-        self._reader = FrameReader()
+        self._reader = FrameReader(read_event)
         self._requests: dict[int, asyncio.Future[pb.BaseCommand]] = {}
         self._request_ids = itertools.count()
         self._transport: asyncio.Transport | None = None

@@ -9,8 +9,9 @@ events or a ProtocolViolation. MESSAGE is read by hand, since a reader sees one 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -44,22 +45,25 @@ class ReceivedEntry(NamedTuple):
 
 
 Event = pb.BaseCommand | ReceivedEntry
+Read = TypeVar("Read")
 
 
-class FrameReader:
-    """Turns the bytes of one connection into events.
+class FrameReader(Generic[Read]):
+    """Turns the bytes of one connection into what `read` makes of each frame: `read_event`, or `command_and_rest`.
 
     Invariant: `_parts` together hold less than one whole frame, whose length is at most `max_frame_bytes`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, read: Callable[[bytes, int, int], Read]) -> None:
+        """`read` gets bytes, where in them the command's size stands, and where the frame ends; raises ProtocolViolation."""
+        self._read = read
         self._parts: list[bytes] = []
         self._held_bytes = 0
         self._wanted_bytes = 4
         """So many bytes must be there before it makes sense to look again: a large frame is joined once."""
         self.max_frame_bytes = DEFAULT_MAX_MESSAGE_BYTES + FRAME_PADDING_BYTES
 
-    def feed(self, data: bytes) -> list[Event]:
+    def feed(self, data: bytes) -> list[Read]:
         """Decode `data`, which follows everything fed before. Raises ProtocolViolation."""
         self._held_bytes += len(data)
         self._parts.append(data)
@@ -67,7 +71,7 @@ class FrameReader:
             return []
         if len(self._parts) > 1:
             data = b"".join(self._parts)
-        events: list[Event] = []
+        events: list[Read] = []
         position = 0
         end = len(data)
         wanted = 4
@@ -78,7 +82,7 @@ class FrameReader:
             if end - position < 4 + total:
                 wanted = 4 + total
                 break
-            events.append(_event(data, position + 4, position + 4 + total))
+            events.append(self._read(data, position + 4, position + 4 + total))
             position += 4 + total
         self._parts = [data[position:]] if position < end else []
         self._held_bytes = end - position
@@ -86,19 +90,12 @@ class FrameReader:
         return events
 
 
-def _event(data: bytes, start: int, end: int) -> Event:
+def read_event(data: bytes, start: int, end: int) -> Event:
     """The frame whose command's size stands at `start`."""
-    size = int.from_bytes(data[start : start + 4], "big")
-    command_start = start + 4
-    command_end = command_start + size
-    if command_end > end:
-        raise ProtocolViolation(f"a command of {size} bytes in a frame of {end - start}")
-    if data[command_start : command_start + 3] == _MESSAGE_KIND:
-        return _message(data, command_start + 3, command_end, end)
-    try:
-        command = pb.BaseCommand.FromString(data[command_start:command_end])
-    except DecodeError as error:
-        raise ProtocolViolation(f"a command that does not parse: {error}") from error
+    command_end = _command_end(data, start, end)
+    if data[start + 4 : start + 7] == _MESSAGE_KIND:
+        return _message(data, start + 7, command_end, end)
+    command = _parsed(data, start + 4, command_end)
     if command.type == pb.BaseCommand.MESSAGE:
         id_data = command.message.message_id
         return ReceivedEntry(
@@ -111,6 +108,26 @@ def _event(data: bytes, start: int, end: int) -> Event:
             command.message.consumer_epoch if command.message.HasField("consumer_epoch") else -1,
         )
     return command
+
+
+def command_and_rest(data: bytes, start: int, end: int) -> tuple[pb.BaseCommand, bytes]:
+    """Any frame of either side, a MESSAGE or SEND as well, and what follows the command in it."""
+    command_end = _command_end(data, start, end)
+    return _parsed(data, start + 4, command_end), data[command_end:end]
+
+
+def _command_end(data: bytes, start: int, end: int) -> int:
+    size = int.from_bytes(data[start : start + 4], "big")
+    if start + 4 + size > end:
+        raise ProtocolViolation(f"a command of {size} bytes in a frame of {end - start}")
+    return start + 4 + size
+
+
+def _parsed(data: bytes, start: int, end: int) -> pb.BaseCommand:
+    try:
+        return pb.BaseCommand.FromString(data[start:end])
+    except DecodeError as error:
+        raise ProtocolViolation(f"a command that does not parse: {error}") from error
 
 
 def _message(data: bytes, position: int, command_end: int, frame_end: int) -> ReceivedEntry:

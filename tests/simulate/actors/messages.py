@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
+from pybroker.client.packing import batch_payload
 from pybroker.model.position import Position
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.entry_builder import framed
@@ -45,12 +46,7 @@ def entry_of(
     if not is_batch:
         return framed(metadata, values[0].encode())
     metadata.num_messages_in_batch = len(values)
-    payload = b""
-    for value in values:
-        data = value.encode()
-        single = pb.SingleMessageMetadata(payload_size=len(data)).SerializeToString()
-        payload += len(single).to_bytes(4, "big") + single + data
-    return framed(metadata, payload)
+    return framed(metadata, batch_payload((pb.SingleMessageMetadata(), value.encode()) for value in values))
 
 
 def _say_txn(metadata: pb.MessageMetadata, txn: tuple[int, int] | None) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pybroker.client.frames import FrameReader, ReceivedEntry, send_head
+from pybroker.client.frames import FrameReader, ReceivedEntry, read_event, send_head
 from pybroker.errors import ProtocolViolation
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
@@ -36,7 +36,7 @@ entries = st.builds(
 @given(st.lists(st.one_of(entries, st.just("ping")), max_size=8), st.lists(st.integers(1, 40), max_size=200))
 def test_how_frames_are_cut_does_not_matter(sent: list[ReceivedEntry | str], cuts: list[int]) -> None:
     data = b"".join(replies.PING if each == "ping" else message_frame(*each) for each in sent)  # type: ignore[misc]
-    reader = FrameReader()
+    reader = FrameReader(read_event)
     found = []
     position = 0
     for size in [*cuts, len(data)]:
@@ -47,7 +47,7 @@ def test_how_frames_are_cut_does_not_matter(sent: list[ReceivedEntry | str], cut
 
 @given(st.binary(max_size=200))
 def test_any_bytes_give_events_or_a_refusal(data: bytes) -> None:
-    reader = FrameReader()
+    reader = FrameReader(read_event)
     try:
         reader.feed(data)
         reader.feed(len(data).to_bytes(4, "big") + data)
@@ -66,14 +66,14 @@ def test_a_damaged_message_is_read_as_protobuf_reads_it_or_refused(tail: bytes, 
     body = b"\x08\x09\x4a" + bytes([len(own)]) + own
     data = (4 + len(body)).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body
     try:
-        (found,) = FrameReader().feed(data)
+        (found,) = FrameReader(read_event).feed(data)
     except ProtocolViolation:
         return
     assert isinstance(found, ReceivedEntry)
 
 
 def test_a_frame_over_the_limit_is_refused_before_it_is_kept() -> None:
-    reader = FrameReader()
+    reader = FrameReader(read_event)
     with pytest.raises(ProtocolViolation, match="limit"):
         reader.feed((reader.max_frame_bytes + 1).to_bytes(4, "big"))
 
