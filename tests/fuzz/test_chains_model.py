@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzz.chains_model import ChainsWalk
+from tests.support.planting import Plant, found_by_walk
 
 from pybroker.model.memory_budget import MemoryBudget, Part, Settled
 
@@ -60,7 +60,7 @@ def floors_are_shared(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryBudget, "add_part", without_floor)
 
 
-BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
+BUGS: list[Plant] = [
     all_of_it_is_waited_for,
     twice_the_floor_is_waited_for,
     what_was_counted_is_not_given_back,
@@ -70,9 +70,8 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
 
 
 @pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__)
-def test_a_planted_bug_is_found(plant: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch)
-    with pytest.raises(AssertionError):
+def test_a_planted_bug_is_found(plant: Plant) -> None:
+    with found_by_walk(plant):
         walk_many()
 
 

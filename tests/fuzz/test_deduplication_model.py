@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzz.deduplication_model import walk
+from tests.support.planting import Plant, found_by_walk
 
 from pybroker.broker.publishing import deduplication
 from pybroker.broker.publishing.deduplication import Accepted, Deduplication
@@ -94,7 +94,6 @@ BUGS = (
 
 
 @pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__)
-def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch)
-    with pytest.raises(AssertionError):
+def test_a_planted_bug_is_found(plant: Plant) -> None:
+    with found_by_walk(plant):
         walk_many()

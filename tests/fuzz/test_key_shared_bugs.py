@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 from tests.fuzz.dispatch_walks import walk_many
 from tests.fuzz.test_key_shared_model import STEPS, begin
+from tests.support.planting import Plant, found_by_walk
 
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.draining_hashes import DrainingHashes
@@ -239,8 +240,6 @@ BUGS = [
 
 
 @pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__)
-def test_the_walks_find_a_planted_bug(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        plant(patch)
-        with pytest.raises((AssertionError, StopIteration, KeyError, ValueError)):
-            walk_many(begin, STEPS, 1, 600, 200)
+def test_the_walks_find_a_planted_bug(plant: Plant) -> None:
+    with found_by_walk(plant, KeyError, StopIteration):
+        walk_many(begin, STEPS, 1, 600, 200)

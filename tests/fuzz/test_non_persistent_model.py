@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzz.non_persistent_model import KINDS, walk
+from tests.support.planting import Plant, found_by_walk
 
 from pybroker.dispatch import non_persistent
 from pybroker.dispatch.consumer_state import ConsumerState
@@ -122,7 +123,7 @@ def the_rest_of_a_run_is_not_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(NonPersistentDispatcher, "_up_to_permits", forget)
 
 
-BUGS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
+BUGS: tuple[Plant, ...] = (
     permits_of_a_batch_are_one,
     who_has_no_permits_gets_messages,
     a_full_connection_gets_messages,
@@ -136,7 +137,6 @@ BUGS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
-def test_a_planted_bug_is_found(bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    bug(monkeypatch)
-    with pytest.raises(AssertionError):
+def test_a_planted_bug_is_found(bug: Plant) -> None:
+    with found_by_walk(bug):
         walk_all(20)

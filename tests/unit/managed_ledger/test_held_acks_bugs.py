@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 from pyroaring import BitMap
+from tests.support.planting import Plant, found_by_walk
 from tests.unit.managed_ledger.held_walk import random_steps, walk
 
 from pybroker.managed_ledger.cursor_state import CursorState
@@ -28,7 +29,7 @@ def test_the_walks_that_find_planted_bugs_pass_without_any() -> None:
     _walk_all()
 
 
-def _conflict(drop: str) -> Callable[[pytest.MonkeyPatch], None]:
+def _conflict(drop: str) -> Plant:
     """Of what is asked for, that part is not looked at."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
@@ -118,7 +119,7 @@ def _ends_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(HeldAcks, "has_ended", HeldAcks._is_below_mark)
 
 
-def _record_without(kind: int) -> Callable[[pytest.MonkeyPatch], None]:
+def _record_without(kind: int) -> Plant:
     def plant(patch: pytest.MonkeyPatch) -> None:
         take = HeldAcks.take_changes
 
@@ -131,7 +132,7 @@ def _record_without(kind: int) -> Callable[[pytest.MonkeyPatch], None]:
     return plant
 
 
-def _whole_without(kind: int) -> Callable[[pytest.MonkeyPatch], None]:
+def _whole_without(kind: int) -> Plant:
     def plant(patch: pytest.MonkeyPatch) -> None:
         whole = HeldAcks.whole
 
@@ -144,7 +145,7 @@ def _whole_without(kind: int) -> Callable[[pytest.MonkeyPatch], None]:
     return plant
 
 
-def _record_loses(index: int, empty: object) -> Callable[[pytest.MonkeyPatch], None]:
+def _record_loses(index: int, empty: object) -> Plant:
     """Entries, messages of batches, or the cumulative one of a stored hold."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
@@ -222,7 +223,7 @@ def _reads_see_no_batches(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(HeldAcks, "parts_of", parts_of)
 
 
-BUGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+BUGS: dict[str, Plant] = {
     plant.__name__.strip("_"): plant
     for plant in (
         _its_own_is_no_conflict,
@@ -258,8 +259,6 @@ BUGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 
 
 @pytest.mark.parametrize("plant", BUGS.values(), ids=list(BUGS))
-def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        plant(patch)
-        with pytest.raises((AssertionError, KeyError)):
-            _walk_all()
+def test_a_planted_bug_is_found(plant: Plant) -> None:
+    with found_by_walk(plant, KeyError):
+        _walk_all()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.planting import Plant, found_by_walk
 from tests.unit.managed_ledger.stack import MemoryStack, entry, settled
 from tests.unit.managed_ledger.stored_document_model import FAULTS, STEPS, Step, draw_script, run_script
 
@@ -131,9 +131,8 @@ def a_version_that_was_not_met_is_taken_for_anothers(patch: pytest.MonkeyPatch) 
         a_version_that_was_not_met_is_taken_for_anothers,
     ],
 )
-def test_a_planted_bug_is_noticed(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch)
-    with pytest.raises(AssertionError):
+def test_a_planted_bug_is_noticed(plant: Plant) -> None:
+    with found_by_walk(plant):
         run_many(SCRIPTS_FOR_A_BUG)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.planting import Plant, found_by_walk
 from tests.unit.transactions.coordinator_world import World
 
 from pybroker.managed_ledger.retention import RetentionLimits
@@ -209,9 +210,9 @@ def _gives_up_on_a_topic(patch: pytest.MonkeyPatch) -> None:
 def _recovers_only_open_ones(patch: pytest.MonkeyPatch) -> None:
     go_on = Coordinator._go_on
 
-    def partly(self: Coordinator) -> None:
+    async def partly(self: Coordinator, state: CoordinatorState) -> None:
         self._tell = lambda _transaction: None  # type: ignore[method-assign]
-        go_on(self)
+        await go_on(self, state)
         del self._tell
 
     patch.setattr(Coordinator, "_go_on", partly)
@@ -220,11 +221,10 @@ def _recovers_only_open_ones(patch: pytest.MonkeyPatch) -> None:
 def _forgets_time_outs_of_an_earlier_run(patch: pytest.MonkeyPatch) -> None:
     go_on = Coordinator._go_on
 
-    def without(self: Coordinator) -> None:
-        time_out_at = self._time_out_at
+    async def without(self: Coordinator, state: CoordinatorState) -> None:
         self._time_out_at = lambda _transaction, _due_ms: None  # type: ignore[method-assign]
-        go_on(self)
-        self._time_out_at = time_out_at  # type: ignore[method-assign]
+        await go_on(self, state)
+        del self._time_out_at
 
     patch.setattr(Coordinator, "_go_on", without)
 
@@ -294,11 +294,9 @@ BUGS = [
 
 
 @pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__.strip("_"))
-def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        plant(patch)
-        with pytest.raises((AssertionError, KeyError, TimeoutError)):
-            asyncio.run(asyncio.wait_for(walk(LONG), 20))
+def test_a_planted_bug_is_found(plant: Plant) -> None:
+    with found_by_walk(plant):
+        asyncio.run(asyncio.wait_for(walk(LONG), 20))
 
 
 def test_ids_are_those_of_the_coordinator() -> None:

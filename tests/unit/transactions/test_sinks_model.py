@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.planting import Plant, found_by_walk
 from tests.unit.transactions.sink_world import ANYBODY, SinkWorld
 
-from pybroker.errors import AuthorizationError, BrokerError, InvalidTxnStatus, TooManyRequests, TransactionNotFound
+from pybroker.errors import AuthorizationError, InvalidTxnStatus, TooManyRequests, TransactionNotFound
 from pybroker.model.transactions import TxnAction
 from pybroker.transactions import log_places
 from pybroker.transactions.coordinator import Coordinator
@@ -254,11 +255,9 @@ BUGS = [
 
 
 @pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__.strip("_"))
-def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        plant(patch)
-        with pytest.raises((AssertionError, KeyError, TimeoutError, BrokerError)):
-            asyncio.run(asyncio.wait_for(walk(LONG), 20))
+def test_a_planted_bug_is_found(plant: Plant) -> None:
+    with found_by_walk(plant):
+        asyncio.run(asyncio.wait_for(walk(LONG), 20))
 
 
 # --- rules ------------------------------------------------------------------------------------------------------------------

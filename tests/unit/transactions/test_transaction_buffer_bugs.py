@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from pyroaring import BitMap
+from tests.support.planting import Plant, found_by_walk
 from tests.unit.transactions.buffer_world import finish, random_steps, walk
 
 from pybroker.broker.transactions.transaction_buffer import OpenTransaction, TransactionBuffer
@@ -148,7 +149,7 @@ def _the_mark_goes_down(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionBuffer, "raise_low_water_mark", lower)
 
 
-def _restored(change: Callable[[TransactionBuffer], None]) -> Callable[[pytest.MonkeyPatch], None]:
+def _restored(change: Callable[[TransactionBuffer], None]) -> Plant:
     def plant(patch: pytest.MonkeyPatch) -> None:
         restore = TransactionBuffer.restore
 
@@ -244,11 +245,9 @@ BUGS = {
 
 
 @pytest.mark.parametrize("plant", BUGS.values(), ids=list(BUGS))
-def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        plant(patch)
-        with pytest.raises((AssertionError, KeyError)):
-            _walk_all()
+def test_a_planted_bug_is_found(plant: Plant) -> None:
+    with found_by_walk(plant):
+        _walk_all()
 
 
 def _walk_all() -> None:

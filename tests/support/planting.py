@@ -1,0 +1,170 @@
+"""Planted bugs: put in, looked for, and told from a plant that is broken itself.
+
+    with found_by_walk(plant):
+        walk_many()
+
+A plant patches names of the broker. Where these have changed meanwhile the plant's own code fails, and so does every walk: that
+would count as found, for ever. So a walk has found a bug only if it ends with the assertion of a model or a judge (or another error
+that is named), nothing went wrong in the plant's own code, and every function of it was called.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+PROGRAM_ERRORS = (AttributeError, TypeError, NameError, ImportError)
+"""They tell of code that does not fit together, and never of a broker in a state that it should not be in."""
+_NAMED = re.compile("|".join(rf"\b{each.__name__}\b" for each in PROGRAM_ERRORS))
+_OF_A_PLANT = (*PROGRAM_ERRORS, LookupError, ValueError)
+"""What says so where it is raised by a line of the plant."""
+
+
+class BrokenPlant(Exception):
+    """The plant no longer fits the code that it is put into."""
+
+
+class Planting(pytest.MonkeyPatch):
+    """A patch that hears what its functions do: `require_whole` says whether they still fit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._errors: list[BaseException] = []
+        self._uncalled: set[str] = set()
+        self._is_planted = False
+
+    def setattr(self, target: Any, name: Any, value: Any = ..., raising: bool = True) -> None:
+        """As its parent's, which takes a dotted name for target and name as well."""
+        if self._is_planted:  # by the plant's own functions, for a moment
+            super().setattr(target, name, value, raising)
+            return
+        label = name if isinstance(name, str) else target
+        try:
+            if value is ...:
+                super().setattr(target, self._heard(label, name), raising=raising)
+            else:
+                super().setattr(target, name, self._heard(label, value), raising)
+        except (AttributeError, ImportError) as error:
+            raise BrokenPlant(f"there is no {label} any more: {error}") from error
+
+    def planted(self) -> None:
+        """Nothing is put in any more."""
+        self._is_planted = True
+
+    def require_whole(self) -> None:
+        """Raise BrokenPlant when an error came of the plant's own code, or a part of it was never called."""
+        for error in self._errors:
+            raise BrokenPlant(f"the plant itself failed: {error!r}") from error
+        if self._uncalled:
+            raise BrokenPlant(f"never called: {', '.join(sorted(self._uncalled))}")
+
+    def _heard(self, label: str, value: Any) -> Any:
+        if isinstance(value, property):
+            return value.getter(self._heard(label, value.fget))
+        if isinstance(value, staticmethod):
+            return staticmethod(self._heard(label, value.__func__))
+        if not isinstance(value, FunctionType):
+            return value
+        self._uncalled.add(label)
+        return self._wrapped(label, value)
+
+    def _wrapped(self, label: str, function: FunctionType) -> Callable[..., Any]:
+        is_brokers = function.__module__.startswith("pybroker.")  # one of its functions in the place of another
+        own_files = {__file__} if is_brokers else {__file__, function.__code__.co_filename}
+
+        @contextmanager
+        def hearing() -> Iterator[None]:
+            self._uncalled.discard(label)
+            try:
+                yield
+            except _OF_A_PLANT as error:
+                if _is_raised_in(error, own_files):
+                    self._errors.append(error)
+                raise
+
+        @functools.wraps(function)
+        async def in_a_task(*args: Any, **more: Any) -> Any:
+            with hearing():
+                return await function(*args, **more)
+
+        @functools.wraps(function)
+        def in_steps(*args: Any, **more: Any) -> Iterator[Any]:
+            with hearing():
+                return (yield from function(*args, **more))
+
+        @functools.wraps(function)
+        async def as_they_come(*args: Any, **more: Any) -> AsyncIterator[Any]:
+            with hearing():
+                async for each in function(*args, **more):
+                    yield each
+
+        @functools.wraps(function)
+        def at_once(*args: Any, **more: Any) -> Any:
+            with hearing():
+                return function(*args, **more)
+
+        if inspect.iscoroutinefunction(function):
+            return in_a_task
+        if inspect.isasyncgenfunction(function):
+            return as_they_come
+        return in_steps if inspect.isgeneratorfunction(function) else at_once
+
+
+@contextmanager
+def planted(plant: Plant) -> Iterator[Planting]:
+    """With that bug in the code, and without it afterwards."""
+    with Planting.context() as patch:
+        plant(patch)
+        patch.planted()
+        yield patch
+
+
+@contextmanager
+def found_by_walk(plant: Plant, *others: type[BaseException], says: str = "") -> Iterator[None]:
+    """What is done inside has to end with an AssertionError, or one of `others`, because of the bug that `plant` puts in.
+
+    `says` is searched for in its message.
+    """
+    with planted(plant) as patch:
+        try:
+            yield
+        except (AssertionError, *others) as error:
+            patch.require_whole()
+            require_no_program_error(error)
+            if not re.search(says, str(error)):
+                pytest.fail(f"{error!r} does not say {says!r}")
+            return
+        except PROGRAM_ERRORS as error:
+            raise BrokenPlant(f"the walk ends with {error!r}") from error
+        patch.require_whole()
+    pytest.fail(f"the planted bug {getattr(plant, '__name__', plant)} is not found")
+
+
+def require_no_program_error(error: BaseException | str | None) -> None:
+    """Raise BrokenPlant where `error`, what it came of, or what it says names an error of code that does not fit together."""
+    if isinstance(error, str):
+        if names := _NAMED.findall(error):
+            raise BrokenPlant(f"the walk ends because of a {names[0]}: {error}")
+        return
+    while error is not None:
+        if isinstance(error, PROGRAM_ERRORS):
+            raise BrokenPlant(f"the walk ends because of {error!r}") from error
+        for each in getattr(error, "exceptions", ()):
+            require_no_program_error(each)
+        error = error.__cause__ or error.__context__
+
+
+def _is_raised_in(error: BaseException, files: set[str]) -> bool:
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    return place is not None and place.tb_frame.f_code.co_filename in files
