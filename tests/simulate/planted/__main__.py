@@ -12,19 +12,22 @@ import random
 import sys
 import time
 
-import pytest
 from tests.simulate.outcome import play_seed
 from tests.simulate.planted.table import PLANTED, Planted
+from tests.support.planting import BrokenPlant, planted, require_no_program_error
 
 
 def seeds_to_find(bug: Planted) -> tuple[int, str]:
-    """How many seeds it took, and what was said then; 0 when the bug was not found."""
-    with pytest.MonkeyPatch.context() as patch:
-        bug.plant(patch)
+    """How many seeds it took, and what was said then; 0 when the bug was not found. Raises BrokenPlant where the plant is none."""
+    with planted(bug.plant) as patch:
         for seed in range(bug.seeds):
             findings = play_seed(seed).findings
             if findings:
+                patch.require_whole()
+                for finding in findings:
+                    require_no_program_error(": ".join(finding))
                 return seed + 1, ": ".join(findings[0])
+        patch.require_whole()
     return 0, "NOT FOUND"
 
 
@@ -48,7 +51,10 @@ def main() -> int:
     missed = 0
     for bug in bugs:
         began_s = time.process_time()
-        seeds, said = seeds_to_find(bug)
+        try:
+            seeds, said = seeds_to_find(bug)
+        except BrokenPlant as error:
+            seeds, said = 0, f"BROKEN PLANT: {error}"
         missed += not seeds
         kind = "race " if bug.is_race else "plain"
         print(f"{seeds:4d} seeds {time.process_time() - began_s:6.1f} s {kind} {bug.name}: {said[:150]}", flush=True)

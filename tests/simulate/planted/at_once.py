@@ -121,9 +121,6 @@ def a_seek_keeps_what_is_unacknowledged(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_key_goes_on_elsewhere_while_it_is_held(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DrainingHashes, "blocks", lambda self, consumer, sticky_hash: False)
-    patch.setattr(DrainingHashes, "is_held_by_other", lambda self, consumer, sticky_hash: False)
-    patch.setattr(DrainingHashes, "released", lambda self, consumer, sticky_hash, message_count=1: None)
     patch.setattr(DrainingHashes, "drain", lambda self, consumer, sticky_hash, entries, messages, now_ms: None)
 
 
@@ -140,7 +137,6 @@ def dead_consumers_are_not_asked_whether_they_live(patch: pytest.MonkeyPatch) ->
         return False
 
     patch.setattr(SubscriptionBase, "is_blocked_by_the_dead", nobody_is_dead)
-    _no_keep_alive(patch)
 
 
 def dead_producers_are_not_asked_whether_they_live(patch: pytest.MonkeyPatch) -> None:
@@ -148,10 +144,9 @@ def dead_producers_are_not_asked_whether_they_live(patch: pytest.MonkeyPatch) ->
         return False
 
     patch.setattr(ProducerPlaces, "_outlives_holder", nobody_is_dead)
-    _no_keep_alive(patch)
 
 
-def _no_keep_alive(patch: pytest.MonkeyPatch) -> None:
+def who_says_nothing_lives_for_ever(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Connection, "keep_alive_tick", lambda self: None)
 
 
@@ -163,7 +158,7 @@ def who_waits_for_exclusive_access_is_forgotten(patch: pytest.MonkeyPatch) -> No
 
 
 def exclusive_access_is_given_twice(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ProducerPlaces, "_fence_out", lambda self, producer: None)
+    patch.setattr(ProducerPlaces, "_fence_out", lambda self, producer, successor: None)
 
 
 def who_is_gone_while_it_attaches_stays(patch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def an_abort_acknowledges(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_abort_gives_nothing_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SubscriptionTransactions, "_let_go", lambda self, hold, *, is_acknowledged: None)
+    patch.setattr(SubscriptionTransactions, "_let_go", lambda self, hold: None)
 
 
 def what_is_held_is_delivered(patch: pytest.MonkeyPatch) -> None:

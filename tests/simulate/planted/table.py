@@ -5,15 +5,12 @@ Many are planted for the models of parts as well (`tests/fuzz`): the simulator h
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
-import pytest
 from tests.fuzz import test_dispatch_bugs as dispatch
 from tests.fuzz import test_managed_ledger_bugs as ledgers
 from tests.simulate.planted import at_once, of_operation, of_transactions, plain
-
-Plant = Callable[[pytest.MonkeyPatch], None]
+from tests.support.planting import Plant
 
 
 class Planted(NamedTuple):
@@ -51,6 +48,7 @@ PLANTED = (
     _race(at_once.who_leaves_takes_its_keys_along),
     _race(at_once.dead_consumers_are_not_asked_whether_they_live),
     _race(at_once.dead_producers_are_not_asked_whether_they_live),
+    _race(at_once.who_says_nothing_lives_for_ever),
     _race(at_once.who_waits_for_exclusive_access_is_forgotten),
     _race(at_once.exclusive_access_is_given_twice),
     _race(at_once.who_is_gone_while_it_attaches_stays),
