@@ -1,6 +1,6 @@
 // What the page's decoders make of bytes: a list of {what, is, should}. Run in the page by test_pages.py.
 async () => {
-  const { decodePayload, decodeKeyValue, prettyJson } = await import("/console/decode.js");
+  const { decodePayload, decodeKeyValue, messagesOfBatch, prettyJson } = await import("/console/decode.js");
   const { decodeAvro } = await import("/console/avro.js");
   const found = [];
   const bytes = (...values) => Uint8Array.from(values);
@@ -20,8 +20,9 @@ async () => {
   check("LOCAL_TIME", decoded("LOCAL_TIME", bytes(0, 0, 0, 0, 59, 154, 202, 0)), "00:00:01.000");
   check("INSTANT", decoded("INSTANT", bytes(0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0)), "1970-01-01T00:00:01.000Z");
   check("INT32 of five bytes", decodePayload(bytes(1, 2, 3, 4, 5), { type: "INT32" }).problem, "It does not fit its schema (INT32): it has 5 bytes and not 4");
-  check("PROTOBUF_NATIVE", decodePayload(bytes(8, 1), { type: "PROTOBUF_NATIVE" }).problem, "A PROTOBUF_NATIVE schema is not decoded here: the bytes are shown.");
+  check("PROTOBUF", decodePayload(bytes(8, 1), { type: "PROTOBUF" }).problem, "A PROTOBUF schema is not decoded here: the bytes are shown.");
   check("large numbers of JSON", prettyJson('{"n":9007199254740993,"e":[],"s":"a{\\"b"}'), '{\n  "n": 9007199254740993,\n  "e": [],\n  "s": "a{\\"b"\n}');
+  check("texts of JSON", prettyJson('{"s":"{ }","e":[ ],"o":{\n}}'), '{\n  "s": "{ }",\n  "e": [],\n  "o": {}\n}');
   check("no JSON", prettyJson("{no"), "{no");
   check("text", decodePayload(text("hello"), null).text, "hello");
   check("bytes", decodePayload(bytes(0, 65), null).how, "bytes");
@@ -47,6 +48,9 @@ async () => {
   check("a record in itself", failure({ type: "record", name: "R", fields: [{ name: "r", type: "R" }] }, bytes()), "it is nested too deeply");
   check("a length beyond the end", failure("bytes", bytes(254, 255, 255, 255, 15)), "a length is none");
   check("what is left over", failure("int", bytes(2, 2)), "1 bytes are left over");
+  check("an enum without that symbol", failure({ type: "enum", name: "E", symbols: ["A"] }, bytes(2)), "an enum has no such symbol");
+  check("a type by the name of what every object has", failure("constructor", bytes(2)), "the schema names a type that it does not have: constructor");
+  check("properties of a batch", messagesOfBatch(bytes(0, 0, 0, 17, 10, 13, 10, 9, ...text("__proto__"), 18, 0, 24, 0), 1)[0].properties.join(), "__proto__,");
   check("a type that is none", failure("unknown", bytes(2)), "the schema names a type that it does not have: unknown");
   return found;
 }

@@ -1,47 +1,29 @@
 // Avro's binary form, as far as a look at a message needs it. Bytes may be anybody's: the values that one message may make are bounded.
 
+import { Binary, counter, utf8, zigzag } from "/console/binary.js";
+
 const MAX_VALUES = 20000;
 const MAX_DEPTH = 64;
 const NAMED = new Set(["record", "error", "enum", "fixed"]);
 
-class Reader {
+class Reader extends Binary {
   constructor(bytes) {
-    this.view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-    this.bytes = bytes;
-    this.at = 0;
-    this.values = 0;
+    super(bytes);
+    this.count = counter(MAX_VALUES, "it");
   }
 
-  count() {
-    this.values += 1;
-    if (this.values > MAX_VALUES) throw new Error(`it has more than ${MAX_VALUES} values`);
-  }
-
-  take(length) {
-    if (length < 0 || this.at + length > this.bytes.length) throw new Error("it ends too early");
-    this.at += length;
-    return this.bytes.subarray(this.at - length, this.at);
-  }
-
-  /** A number of up to 64 bits, exact. */
   long() {
-    let value = 0n;
-    for (let shift = 0n; shift < 70n; shift += 7n) {
-      const [byte] = this.take(1);
-      value |= BigInt(byte & 0x7f) << shift;
-      if (byte < 0x80) return (value >> 1n) ^ -(value & 1n);
-    }
-    throw new Error("a number is too long");
+    return zigzag(this.varint());
   }
 
   length() {
     const value = this.long();
-    if (value < 0n || value > BigInt(this.bytes.length - this.at)) throw new Error("a length is none");
+    if (value < 0n || value > BigInt(this.left)) throw new Error("a length is none");
     return Number(value);
   }
 
   text() {
-    return new TextDecoder("utf-8", { fatal: true }).decode(this.take(this.length()));
+    return utf8(this.take(this.length()));
   }
 }
 
@@ -51,7 +33,7 @@ export function decodeAvro(schema, bytes) {
   collect(schema, "", names, 0);
   const reader = new Reader(bytes);
   const value = read(schema, reader, names, "", 0);
-  if (reader.at !== bytes.length) throw new Error(`${bytes.length - reader.at} bytes are left over`);
+  if (reader.left) throw new Error(`${reader.left} bytes are left over`);
   return value;
 }
 
@@ -87,16 +69,14 @@ function read(schema, reader, names, space, depth) {
     return read(branch, reader, names, space, depth + 1);
   }
   if (typeof schema === "string") {
-    const primitive = PRIMITIVES[schema];
-    if (primitive) return primitive(reader);
+    if (Object.hasOwn(PRIMITIVES, schema)) return PRIMITIVES[schema](reader);
     const name = names.has(schema) ? schema : `${space}.${schema}`;
     if (!names.has(name)) throw new Error(`the schema names a type that it does not have: ${schema}`);
     return read(names.get(name), reader, names, spaceOf(name), depth + 1);
   }
   if (typeof schema.type === "object") return read(schema.type, reader, names, space, depth + 1);
-  const logical = schema.logicalType && LOGICAL[schema.logicalType];
   const value = readType(schema, reader, names, space, depth);
-  return logical ? logical(value, schema) : value;
+  return Object.hasOwn(LOGICAL, schema.logicalType) ? LOGICAL[schema.logicalType](value, schema) : value;
 }
 
 function readType(schema, reader, names, space, depth) {
@@ -104,7 +84,11 @@ function readType(schema, reader, names, space, depth) {
     const inner = spaceOf(fullName(schema, space));
     return Object.fromEntries(schema.fields.map((each) => [each.name, read(each.type, reader, names, inner, depth + 1)]));
   }
-  if (schema.type === "enum") return schema.symbols[Number(reader.long())];
+  if (schema.type === "enum") {
+    const symbol = schema.symbols[Number(reader.long())];
+    if (symbol === undefined) throw new Error("an enum has no such symbol");
+    return symbol;
+  }
   if (schema.type === "fixed") return reader.take(schema.size);
   if (schema.type === "array") return blocks(reader, () => read(schema.items, reader, names, space, depth + 1));
   if (schema.type === "map") return Object.fromEntries(blocks(reader, () => [reader.text(), read(schema.values, reader, names, space, depth + 1)]));

@@ -1,8 +1,11 @@
 // What a payload says by its topic's schema, decoded in the browser: it costs the broker nothing, and hostile bytes meet only this page.
 
 import { decodeAvro } from "/console/avro.js";
+import { utf8 } from "/console/binary.js";
+import { decodeProtobuf, fields } from "/console/protobuf.js";
 
 const SHOWN_BYTES = 4096;
+const SHOWN_OF_BYTES = 256;
 const MAX_TEXT = 200000;
 const MAX_MESSAGES = 1000;
 const INTEGERS = { INT8: 1, INT16: 2, INT32: 4, INT64: 8 };
@@ -22,6 +25,7 @@ function decodeBySchema(payload, schema) {
   const { type } = schema;
   if (type === "JSON") return { text: prettyJson(utf8(payload)), how: "JSON" };
   if (type === "AVRO") return { text: written(decodeAvro(JSON.parse(schema.data), payload)), how: "Avro" };
+  if (type === "PROTOBUF_NATIVE") return { text: written(decodeProtobuf(schema.data, payload)), how: "Protobuf" };
   if (type === "STRING") return { text: utf8(payload), how: "text" };
   if (type === "KEY_VALUE") return { text: "", how: "key and value" };
   const primitive = primitiveText(type, payload);
@@ -95,18 +99,19 @@ function asItLooks(payload) {
   return { text: hex(payload), how: "bytes" };
 }
 
-function utf8(payload) {
-  return new TextDecoder("utf-8", { fatal: true }).decode(payload);
-}
-
 function hex(payload) {
   const lines = [];
   for (let at = 0; at < Math.min(payload.length, SHOWN_BYTES); at += 16) {
     const row = [...payload.subarray(at, at + 16)];
-    lines.push(`${at.toString(16).padStart(6, "0")}  ${row.map((each) => each.toString(16).padStart(2, "0")).join(" ").padEnd(47)}  ${row.map((each) => (each > 31 && each < 127 ? String.fromCharCode(each) : ".")).join("")}`);
+    const letters = row.map((each) => (each > 31 && each < 127 ? String.fromCharCode(each) : ".")).join("");
+    lines.push(`${at.toString(16).padStart(6, "0")}  ${hexOf(row, " ").padEnd(47)}  ${letters}`);
   }
   if (payload.length > SHOWN_BYTES) lines.push(`… ${payload.length - SHOWN_BYTES} bytes more`);
   return lines.join("\n");
+}
+
+function hexOf(bytes, between) {
+  return [...bytes].map((each) => each.toString(16).padStart(2, "0")).join(between);
 }
 
 /** JSON with lines, its texts and numbers as they were written: a parser would round what has over 53 bits. */
@@ -115,20 +120,21 @@ export function prettyJson(text) {
   try { JSON.parse(text); } catch { return text; }
   let depth = 0;
   const line = () => `\n${"  ".repeat(Math.min(depth, 40))}`;
-  return text.trim().replace(/"(?:[^"\\]|\\.)*"|[^\s"{}[\],:]+|[{}[\],:]|\s+/g, (part) => {
+  return text.trim().replace(/"(?:[^"\\]|\\.)*"|\{\s*\}|\[\s*\]|[^\s"{}[\],:]+|[{}[\],:]|\s+/g, (part) => {
+    if (/^[{[]\s*[}\]]$/.test(part)) return part[0] + part[part.length - 1];
     if (part === "{" || part === "[") { depth += 1; return part + line(); }
     if (part === "}" || part === "]") { depth -= 1; return line() + part; }
     if (part === ",") return part + line();
     if (part === ":") return ": ";
     return /^\s+$/.test(part) ? "" : part;
-  }).replace(/([{[])\s+([}\]])/g, "$1$2");
+  });
 }
 
 /** A decoded value as JSON; numbers of 64 bits and bytes as they are. */
 function written(value) {
   const text = JSON.stringify(value, (_, each) => {
     if (typeof each === "bigint") return Number.isSafeInteger(Number(each)) ? Number(each) : `${each}`;
-    if (each instanceof Uint8Array) return `0x${[...each.subarray(0, 256)].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
+    if (each instanceof Uint8Array) return `0x${hexOf(each.subarray(0, SHOWN_OF_BYTES), "")}${each.length > SHOWN_OF_BYTES ? "…" : ""}`;
     return typeof each === "number" && !Number.isFinite(each) ? String(each) : each;
   }, 2);
   return text === undefined ? "null" : text;
@@ -152,12 +158,12 @@ export function messagesOfBatch(payload, count) {
 
 /** SingleMessageMetadata, the fields that are shown. */
 function single(bytes) {
-  const head = { size: 0, key: null, keyIsBase64: false, properties: {}, isNull: false };
-  each(bytes, (field, value) => {
+  const head = { size: 0, key: null, keyIsBase64: false, properties: [], isNull: false };
+  fields(bytes, (field, value) => {
     if (field === 1) {
       const pair = {};
-      each(value, (part, text) => { pair[part] = loose(text); });
-      head.properties[pair[1]] = pair[2];
+      fields(value, (part, text) => { pair[part] = loose(text); });
+      head.properties.push([pair[1], pair[2]]);
     } else if (field === 2) head.key = loose(value);
     else if (field === 3) head.size = Number(BigInt.asIntN(32, value));
     else if (field === 6) head.keyIsBase64 = value !== 0n;
@@ -168,34 +174,4 @@ function single(bytes) {
 
 function loose(bytes) {
   return bytes instanceof Uint8Array ? new TextDecoder().decode(bytes) : String(bytes);
-}
-
-/** The fields of a protobuf message: numbers as BigInt, all with a length as bytes. */
-function each(bytes, field) {
-  let at = 0;
-  const varint = () => {
-    let value = 0n;
-    for (let shift = 0n; shift < 70n; shift += 7n) {
-      const byte = bytes[at];
-      if (byte === undefined) throw new Error("a message's head ends too early");
-      at += 1;
-      value |= BigInt(byte & 0x7f) << shift;
-      if (byte < 0x80) return value;
-    }
-    throw new Error("a number is too long");
-  };
-  while (at < bytes.length) {
-    const tag = varint();
-    const kind = Number(tag & 7n);
-    let value;
-    if (kind === 0) value = varint();
-    else if (kind === 2) {
-      const length = Number(varint());
-      if (at + length > bytes.length) throw new Error("a message's head ends too early");
-      value = bytes.subarray(at, at + length);
-      at += length;
-    } else if (kind === 1 || kind === 5) at += kind === 1 ? 8 : 4;
-    else throw new Error("a message's head is none");
-    if (value !== undefined) field(Number(tag >> 3n), value);
-  }
 }

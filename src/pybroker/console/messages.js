@@ -1,7 +1,7 @@
 // A look at messages: those of a topic from its beginning or its end, those that a subscription has not acknowledged, or one by its id.
 // Looking moves no cursor. Each entry is asked for by itself, so that no page costs the broker more than one at a time.
 
-import { ApiError, call, getOrNull, query, subscriptionPath, topicParts, topicPath } from "/console/api.js";
+import { ApiError, accepted, getOrNull, query, subscriptionPath, topicParts, topicPath } from "/console/api.js";
 import { decodeKeyValue, decodePayload, messagesOfBatch } from "/console/decode.js";
 import { lookButton } from "/console/findings.js";
 import { badge, bytes, facts, field, h, number, plural, replace, say, trouble } from "/console/dom.js";
@@ -13,10 +13,12 @@ const MAX_CHARACTERS = 20000;
 
 export async function messagesPage(main, { names: [topic], query: asked, signal, rights }) {
   const subscriptions = await getOrNull(`${topicPath(topic)}/subscriptions`, signal, [401, 403, 404]) || [];
+  const wanted = asked.get("subscription");
+  if (wanted && !subscriptions.includes(wanted)) subscriptions.push(wanted);
   const from = h("select", { name: "from" },
     h("option", { value: "latest" }, "the newest"), h("option", { value: "earliest" }, "the oldest"),
     subscriptions.map((name) => h("option", { value: `s:${name}` }, `not acknowledged by ${name}`)));
-  from.value = asked.get("subscription") ? `s:${asked.get("subscription")}` : "latest";
+  from.value = wanted ? `s:${wanted}` : "latest";
   const id = h("input", { name: "id", placeholder: "ledger:entry", value: asked.get("id") || "", autocomplete: "off", pattern: "\\d+:\\d+(:-?\\d+)*" });
   const found = h("div", { "aria-live": "off" });
   const more = h("button", { type: "button", hidden: true }, "More");
@@ -29,6 +31,7 @@ export async function messagesPage(main, { names: [topic], query: asked, signal,
   const schemas = schemasOf(topic, signal);
   let place = 0;
   let moved = 0;
+  let turn = 0;
   const seen = new Set();
   more.addEventListener("click", () => load());
 
@@ -47,6 +50,7 @@ export async function messagesPage(main, { names: [topic], query: asked, signal,
 
   function start() {
     place = moved = 0;
+    turn += 1;
     seen.clear();
     replace(found);
     return load();
@@ -56,11 +60,12 @@ export async function messagesPage(main, { names: [topic], query: asked, signal,
     more.hidden = true;
     replace(why, "At work …");
     const end = place + AT_ONCE;
+    const mine = turn;  // Whoever asks for others meanwhile gets those alone.
     try {
       while (place < end) {
         const where = path();
         const entry = where && await look(where, signal);
-        if (signal.aborted) return;
+        if (signal.aborted || mine !== turn) return;
         if (entry && seen.has(entry.id) && !id.value && from.value === "latest" && moved < MAX_MOVED) {
           moved += 1;  // One more was published meanwhile: all places counted from the end are others now.
           continue;
@@ -69,13 +74,15 @@ export async function messagesPage(main, { names: [topic], query: asked, signal,
         if (!entry || seen.has(entry.id)) { replace(why, place ? "There are no more." : "There is no message."); return; }
         seen.add(entry.id);
         place += 1;
-        found.append(await entryView(entry, schemas, explained(entry)));
+        const view = await entryView(entry, schemas, explained(entry));
+        if (signal.aborted || mine !== turn) return;
+        found.append(view);
       }
       replace(why, plural(place, "entry", "entries"));
       say(`${place} entries are shown`);
       more.hidden = false;
     } catch (error) {
-      if (error.name === "AbortError") return;
+      if (error.name === "AbortError" || mine !== turn) return;
       if (error instanceof ApiError && [404, 412].includes(error.status)) { replace(why, place ? "There are no more." : error.reason); return; }
       replace(why, trouble(error));
     }
@@ -85,13 +92,7 @@ export async function messagesPage(main, { names: [topic], query: asked, signal,
 
 /** An entry as REST shows it: its id, its headers by their own names, its payload. */
 async function look(path, signal) {
-  const response = await call("GET", path, { signal });
-  if (!response.ok) {
-    const text = await response.text();
-    let reason = text;
-    try { reason = JSON.parse(text).reason; } catch { /* it is the text */ }
-    throw new ApiError(response.status, reason || String(response.status));
-  }
+  const response = await accepted("GET", path, { signal });
   const head = {};
   for (const [name, value] of response.headers) if (name.startsWith("x-pulsar-")) head[name.slice(9)] = value;
   return { id: head["message-id"], head, payload: new Uint8Array(await response.arrayBuffer()) };
@@ -140,7 +141,7 @@ function messageViews({ head, payload }, count, schema) {
   if (head["num-chunks-from-msg"]) return valueView(decodePayload(payload, null));
   if (!count) {
     const key = head["partition-key"] === undefined ? null : { text: head["partition-key"], isBase64: head["partition-key-b64-encoded"] === "true" };
-    return oneView(payload, schema, key, properties(head.property), head["null-value"] === "true");
+    return oneView(payload, schema, key, Object.entries(properties(head.property)), head["null-value"] === "true");
   }
   try {
     return messagesOfBatch(payload, count).map((each, index) => h("div", { class: "message" }, h("span", { class: "note" }, `message ${index}`),
@@ -156,9 +157,8 @@ function properties(text) {
 
 function oneView(payload, schema, key, pairs, isNull) {
   const shown = [];
-  const named = Object.entries(pairs);
   if (key) shown.push(h("p", {}, h("span", { class: "note" }, key.isBase64 ? "key (Base64) " : "key "), h("code", {}, key.text)));
-  if (named.length) shown.push(h("p", {}, h("span", { class: "note" }, "properties "), named.map(([name, value]) => h("code", { class: "property" }, `${name}=${value} `))));
+  if (pairs.length) shown.push(h("p", {}, h("span", { class: "note" }, "properties "), pairs.map(([name, value]) => h("code", { class: "property" }, `${name}=${value} `))));
   if (isNull) return [...shown, h("p", { class: "note" }, "It has no value.")];
   if (schema && schema.type === "KEY_VALUE") {
     const raw = key ? keyBytes(key) : null;
@@ -175,6 +175,6 @@ function keyBytes({ text, isBase64 }) {
 function valueView({ text, how, problem }, what) {
   const cut = text.length > MAX_CHARACTERS ? `${text.slice(0, MAX_CHARACTERS)}\n… ${number(text.length - MAX_CHARACTERS)} characters more` : text;
   return h("div", {}, h("p", { class: "note" }, what ? `${what}, as ${how}` : `as ${how}`), problem && h("p", { class: "notice" }, problem),
-    h("pre", { class: "code", tabindex: 0 }, cut));
+    text ? h("pre", { class: how === "bytes" ? "code bytes" : "code", tabindex: 0 }, cut) : h("p", { class: "note" }, "It is empty."));
 }
 
