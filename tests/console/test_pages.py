@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String
 from tests.clients.conftest import admin, path_of, until
 from tests.console.conftest import address, opened
+from tests.console.protobuf_cases import cases, hostile
 from tests.support.broker_process import BrokerProcess
 from tests.support.rest import call
 
@@ -85,6 +87,36 @@ def test_hostile_names_keys_and_payloads_are_shown_as_the_texts_that_they_are(
             page.get_by_text(text).locator("visible=true").first.wait_for()
             assert page.locator("main img, main script").count() == 0
             assert page.evaluate("document.querySelectorAll('[onerror]').length") == 0
+    with opened(browser, address(broker, "subscription", topic, HOSTILE_TEXT)) as page:
+        page.get_by_role("link", name="Look at its messages").click()
+        page.get_by_role("button", name="What became of it").click()
+        page.get_by_role("dialog").locator(".findings [data-code]").first.wait_for()
+        page.go_back()
+        page.wait_for_selector("dialog", state="detached")  # it goes with its page
+
+
+def test_what_somebody_has_opened_and_where_the_focus_is_outlive_a_refresh(
+    browser: Browser, broker: BrokerProcess
+) -> None:
+    with opened(browser, f"{broker.http_url}/console/") as page:
+        found = page.evaluate(
+            """async () => {
+                const { h, renew } = await import("/console/dom.js");
+                const part = h("div", {});
+                const row = (name) => h("tr", {}, h("th", {}, name), h("td", {}, h("button", {}, "Explain")));
+                const item = (code) => h("li", { "data-keep": code },
+                    h("details", {}, h("summary", {}, `evidence ${Math.random()}`)));
+                const draw = (codes, names) => renew(part, h("ol", {}, codes.map(item)), h("table", {}, names.map(row)));
+                document.body.append(part);
+                draw(["a", "b"], ["one", "two"]);
+                part.querySelector("[data-keep=b] details").open = true;
+                part.querySelectorAll("button")[1].focus();
+                draw(["c", "b", "a"], ["none", "one", "two"]);
+                const open = [...part.querySelectorAll("details")].map((each) => each.open);
+                return [open, [...part.querySelectorAll("button")].indexOf(document.activeElement)];
+            }"""
+        )
+    assert found == [[False, True, False], 2]
 
 
 def test_an_address_that_makes_no_sense_is_answered_in_words(browser: Browser, broker: BrokerProcess) -> None:
@@ -95,7 +127,8 @@ def test_an_address_that_makes_no_sense_is_answered_in_words(browser: Browser, b
         ("subscription", "x"),
         ("topic", "persistent://a/b/%"),
     ]
-    with opened(browser, address(broker, "nowhere")) as page:
+    with opened(browser, address(broker, "constructor")) as page:
+        page.wait_for_selector("h1:text-is('Topics')")
         for names in wrong:
             page.goto("about:blank")
             page.goto(address(broker, *names))
@@ -174,7 +207,7 @@ def test_a_key_is_followed_to_its_consumer_on_the_ring(
         form.get_by_label("Key", exact=True).fill("k")
         form.get_by_role("button", name="Look it up").click()
         at = admin(broker, "GET", f"{path_of(topic)}/subscription/s/hash?key=k").json
-        form.locator(".facts", has_text=f"{at['hash']:,}").wait_for()
+        form.locator(".facts", has_text=str(at["hash"])).wait_for()
         assert at["consumer"]["name"] in form.inner_text()
     for consumer in consumers:
         consumer.close()
@@ -221,6 +254,24 @@ def test_decoders_of_the_page_take_any_bytes_and_end(browser: Browser, broker: B
     wrong = [each for each in found if each["is"] != each["should"]]
     assert not wrong
     assert len(found) > 20
+
+
+def test_protobuf_is_decoded_by_its_descriptor_as_its_own_library_reads_it(
+    browser: Browser, broker: BrokerProcess
+) -> None:
+    told, refused = list(cases()), list(hostile())
+    decode = """async (all) => {
+        const { decodePayload } = await import("/console/decode.js");
+        const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+        return all.map(([data, payload]) => decodePayload(bytes(payload), { type: "PROTOBUF_NATIVE", data }));
+    }"""
+    with opened(browser, f"{broker.http_url}/console/") as page:
+        found = page.evaluate(decode, [each[:2] for each in (*told, *refused)])
+    for case, shown in zip(told, found, strict=False):
+        assert "problem" not in shown, shown
+        assert json.loads(shown["text"]) == case.expected
+    for bad, shown in zip(refused, found[len(told) :], strict=True):
+        assert bad.reason in shown["problem"], (bad.reason, shown)
 
 
 @contextlib.contextmanager

@@ -55,11 +55,11 @@ async function refused(response) {
   return new ApiError(response.status, reason || `${response.status} ${response.statusText}`);
 }
 
-/** The answer as it is: `fetch` with the credentials. Throws ApiError when nobody answers. */
-export async function call(method, path, { body, signal, type = "application/json" } = {}) {
+/** The answer as it is, a refusal, too: `fetch` with the credentials. Throws ApiError when nobody answers. */
+export async function call(method, path, { body, signal, accept = "*/*" } = {}) {
   try {
     return await fetch(path, {
-      method, body, signal, headers: headers(body === undefined ? {} : { "Content-Type": type }),
+      method, body, signal, headers: headers({ Accept: accept, ...(body === undefined ? {} : { "Content-Type": "application/json" }) }),
       credentials: "same-origin", cache: "no-store", redirect: "error", referrerPolicy: "no-referrer",
     });
   } catch (error) {
@@ -68,11 +68,16 @@ export async function call(method, path, { body, signal, type = "application/jso
   }
 }
 
-/** What a GET answers, as JSON; throws ApiError with the broker's reason. */
-export async function get(path, signal) {
-  const response = await call("GET", path, { signal });
+/** The same, but a refusal is thrown as an ApiError with the broker's reason. */
+export async function accepted(method, path, options) {
+  const response = await call(method, path, options);
   if (!response.ok) throw await refused(response);
-  const text = await response.text();
+  return response;
+}
+
+/** What a GET answers, as JSON; throws ApiError. */
+export async function get(path, signal) {
+  const text = await (await accepted("GET", path, { signal })).text();
   return text ? JSON.parse(text) : null;
 }
 
@@ -86,18 +91,18 @@ export async function getOrNull(path, signal, statuses = [404]) {
   }
 }
 
-/** A call that changes something; throws ApiError with the broker's reason. */
+/** A call that changes something; throws ApiError. */
 export async function act(method, path, body) {
-  const response = await call(method, path, { body: body === undefined ? undefined : JSON.stringify(body) });
-  if (!response.ok) throw await refused(response);
-  return response.text();
+  return (await accepted(method, path, { body: body === undefined ? undefined : JSON.stringify(body) })).text();
 }
 
 /** Wait; ends early, without an error, with `signal`. */
 export function pause(milliseconds, signal) {
   return new Promise((resolve) => {
-    const timer = setTimeout(resolve, milliseconds);
-    signal.addEventListener("abort", () => { clearTimeout(timer); resolve(); }, { once: true });
+    // A page that stays open pauses for days: nothing of a pause that is over is kept.
+    const end = () => { clearTimeout(timer); signal.removeEventListener("abort", end); resolve(); };
+    const timer = setTimeout(end, milliseconds);
+    signal.addEventListener("abort", end);
   });
 }
 
@@ -110,14 +115,12 @@ export async function watch(path, on, signal) {
   while (!signal.aborted) {
     if (document.hidden) { await seen(signal); continue; }
     const stop = new AbortController();
+    const left = () => stop.abort();
     const hide = () => { if (document.hidden) stop.abort(); };
     document.addEventListener("visibilitychange", hide);
-    signal.addEventListener("abort", () => stop.abort(), { once: true });
+    signal.addEventListener("abort", left);
     try {
-      const response = await fetch(path, {
-        headers: headers({ Accept: "text/event-stream" }), signal: stop.signal, credentials: "same-origin", cache: "no-store",
-      });
-      if (!response.ok) throw await refused(response);
+      const response = await accepted("GET", path, { signal: stop.signal, accept: "text/event-stream" });
       wait = 1000;
       const reason = await events(response.body.getReader(), on);
       if (reason) on.trouble(`Live figures have ended: ${reason}.`);
@@ -127,6 +130,7 @@ export async function watch(path, on, signal) {
       if (error instanceof ApiError && [401, 403, 404, 406].includes(error.status)) return;
     } finally {
       document.removeEventListener("visibilitychange", hide);
+      signal.removeEventListener("abort", left);
     }
     await pause(wait + Math.random() * 500, signal);
     wait = Math.min(15000, wait * 2);
@@ -135,8 +139,13 @@ export async function watch(path, on, signal) {
 
 function seen(signal) {
   return new Promise((resolve) => {
-    document.addEventListener("visibilitychange", resolve, { once: true });
-    signal.addEventListener("abort", resolve, { once: true });
+    const end = () => {
+      document.removeEventListener("visibilitychange", end);
+      signal.removeEventListener("abort", end);
+      resolve();
+    };
+    document.addEventListener("visibilitychange", end);
+    signal.addEventListener("abort", end);
   });
 }
 

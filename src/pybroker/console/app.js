@@ -1,7 +1,7 @@
 // The frame: which page is shown, who looks at it, and whether it is dark. A page is a function that fills `main` until it is left.
 
 import { ApiError, getOrNull, isSignedIn, signIn, signOut } from "/console/api.js";
-import { field, h, replace, say, trouble } from "/console/dom.js";
+import { closeDialogs, field, h, replace, say, trouble } from "/console/dom.js";
 import { brokerPage } from "/console/broker.js";
 import { docsPage } from "/console/docs.js";
 import { messagesPage } from "/console/messages.js";
@@ -30,7 +30,7 @@ function address() {
   const hash = location.hash.replace(/^#\/?/, "") || (location.pathname.startsWith("/docs") ? "docs" : "");
   const [path, text] = hash.split("?");
   const [name, ...names] = path.split("/");
-  return { name: name in PAGES ? name : "", names: names.map(decoded), query: new URLSearchParams(text || "") };
+  return { name: Object.hasOwn(PAGES, name) ? name : "", names: names.map(decoded), query: new URLSearchParams(text || "") };
 }
 
 function decoded(text) {
@@ -39,6 +39,7 @@ function decoded(text) {
 
 async function show() {
   if (shown) shown.abort();
+  closeDialogs();
   const stop = shown = new AbortController();
   const { name, names, query } = address();
   const page = PAGES[name];
@@ -53,12 +54,14 @@ async function show() {
     const rights = await getOrNull("/admin/v3/console/rights", stop.signal, [401]);
     if (stop.signal.aborted) return;
     document.getElementById("who").textContent = rights && rights.role ? rights.role : "";
+    if (!rights) askForCredentials();
     document.getElementById("sign-out").hidden = !isSignedIn();
-    if (!rights) { askForCredentials(); return; }
+    if (!rights) return;
     await page.show(main, { names, query, signal: stop.signal, rights });
   } catch (error) {
     if (error.name === "AbortError" || stop.signal.aborted) return;
     if (!(error instanceof ApiError)) console.error(error);
+    if (!main.querySelector("h1")) main.prepend(h("h1", {}, page.title));
     main.append(trouble(error));
     if (error.status === 0) setTimeout(() => { if (shown === stop) show(); }, 3000);
   } finally {

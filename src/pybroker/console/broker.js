@@ -8,10 +8,7 @@ const SETTINGS = 20;
 
 export async function brokerPage(main, { signal, rights }) {
   main.append(h("h1", {}, "Broker"));
-  if (!rights.superuser) {
-    main.append(h("p", { class: "notice" }, `${rights.role ? `Role ${rights.role}` : "You"} may not see this: it needs a super user.`));
-    return;
-  }
+  if (!rights.superuser) { main.append(onlyForSuperUsers(rights)); return; }
   const figures = h("div", {});
   const settings = h("div", {});
   main.append(figures, settings);
@@ -26,6 +23,10 @@ export async function brokerPage(main, { signal, rights }) {
   await refresh();
   await showSettings(settings, signal);
   keepFresh(refresh, signal);
+}
+
+export function onlyForSuperUsers(rights) {
+  return h("p", { class: "notice" }, `${rights.role ? `Role ${rights.role}` : "You"} may not see this: it needs a super user.`);
 }
 
 function meter(used, bound) {
@@ -71,7 +72,7 @@ async function showSettings(place, signal) {
     const rows = values.filter(([name]) => name.toLowerCase().includes(filter.value.trim().toLowerCase()));
     replace(found, table("Settings", [
       { name: "Key", cell: ([name]) => h("code", {}, name) },
-      { name: "In force", cell: ([, value]) => h("code", {}, value) },
+      { name: "In force", cell: ([, value]) => (value === "" ? h("span", { class: "note" }, "empty") : h("code", {}, value)) },
       { name: "", cell: ([name]) => changeable.has(name) && badge("can be changed at run time", "dim") },
     ], rows.slice(0, SETTINGS)), rows.length > SETTINGS && h("p", { class: "note" }, `The first ${SETTINGS} of ${rows.length}: part of a key finds the others.`));
   };

@@ -38,6 +38,35 @@ export function replace(element, ...children) {
   return element;
 }
 
+/** The same without closing what somebody has opened in it, nor taking the focus from where it is. */
+export function renew(element, ...children) {
+  const active = element.contains(document.activeElement) ? placeOf(document.activeElement) : null;
+  const open = [...element.querySelectorAll("details[open] > summary")].map(placeOf);
+  replace(element, ...children);
+  for (const summary of element.querySelectorAll("details > summary")) summary.parentElement.open = open.includes(placeOf(summary));
+  if (active) [...element.querySelectorAll("button, a, summary")].find((each) => placeOf(each) === active)?.focus();
+}
+
+/** What is the same place a moment later: a text in its row, and in what `data-keep` names; a summary there is told by that name alone. */
+function placeOf(element) {
+  const row = element.closest("tr");
+  const kept = element.closest("[data-keep]");
+  const text = kept && element.localName === "summary" ? "" : element.textContent;
+  return [row && row.firstElementChild.textContent, kept && kept.dataset.keep, text].join("\n");
+}
+
+/** A dialog in front of everything: it goes away with its page, by Escape or by a button that closes it, and then is nowhere. */
+export function openDialog(title, ...children) {
+  const dialog = h("dialog", { "aria-label": title, onclose: () => dialog.remove() }, h("h2", {}, title), children);
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}
+
+export function closeDialogs() {
+  for (const dialog of document.querySelectorAll("dialog")) dialog.close();
+}
+
 /** Say something to who does not see the page change. */
 export function say(text) {
   document.getElementById("said").textContent = text;

@@ -1,7 +1,10 @@
 // Findings of `explain` in words, and the calls that mend them: each is asked about before it is made, and needs its right.
 
 import { act, get } from "/console/api.js";
-import { badge, duration, h, replace, say } from "/console/dom.js";
+import { ago, badge, bytes, duration, h, number, openDialog, replace, say, time, trouble } from "/console/dom.js";
+
+const MAX_ANSWER = 100000;
+const MAX_ITEMS = 20;
 
 /** Which right a call needs, as docs/admin-rest.md has it: what is done with a subscription `consume`, with the rest of a topic `administer`. */
 function rightFor(action, rights) {
@@ -26,64 +29,75 @@ export function actionButton(action, rights, done) {
   return h("span", { class: "action-row" }, button, lacks && h("span", { class: "note" }, why));
 }
 
-/** A button that shows what `explain`, or another look, answers. */
-export function lookButton(text, path, rights) {
-  return h("button", { type: "button", class: "action", title: path, onclick: () => look({ text, path }, rights) }, text);
+/** A button that shows what `explain`, or another look, answers; `title` says more of it than its text. */
+export function lookButton(text, path, rights, title = text) {
+  return h("button", { type: "button", class: "action", title: path, onclick: () => look(title, path, rights) }, text);
 }
 
 /** What a suggested look shows: findings in words, anything else as it is. */
-async function look(action, rights) {
+async function look(title, path, rights) {
   const shown = h("div", {}, "…");
-  const close = () => { dialog.close(); dialog.remove(); };
-  const dialog = h("dialog", { "aria-labelledby": "look", oncancel: () => dialog.remove() }, h("h2", { id: "look" }, action.text), shown,
-    h("div", { class: "buttons" }, h("button", { type: "button", onclick: close }, "Close")));
-  document.body.append(dialog);
-  dialog.showModal();
+  const close = () => dialog.close();
+  const dialog = openDialog(title, shown, h("div", { class: "buttons" }, h("button", { type: "button", onclick: close }, "Close")));
   try {
-    const answer = await get(action.path, new AbortController().signal);
+    const answer = await get(path);
     replace(shown, answer && Array.isArray(answer.findings)
       ? findingsList(answer, rights, close)
-      : h("pre", { class: "code answer", tabindex: 0 }, JSON.stringify(answer, null, 2).slice(0, 100000)));
+      : h("pre", { class: "code answer", tabindex: 0 }, JSON.stringify(answer, null, 2).slice(0, MAX_ANSWER)));
   } catch (error) {
-    replace(shown, h("p", { class: "trouble" }, error.reason || error.message));
+    replace(shown, trouble(error));
   }
 }
 
 /** Ask, and make the call. The dialog says what is called, so that nobody has to trust a label. */
 export function confirmAndCall(action, done) {
-  const outcome = h("p", { role: "status" });
-  const close = () => { dialog.close(); dialog.remove(); };
+  const outcome = h("div", { role: "status" });
   const go = h("button", { type: "button", class: "main", onclick: async () => {
     go.disabled = true;
     replace(outcome, "At work …");
     try {
       await act(action.method, action.path, action.body);
       say(`Done: ${action.text}`);
-      close();
+      dialog.close();
       if (done) done();
     } catch (error) {
       go.disabled = false;
-      outcome.className = "trouble";
-      replace(outcome, error.reason || error.message);
+      replace(outcome, trouble(error));
     }
   } }, action.text);
-  const dialog = h("dialog", { "aria-labelledby": "ask", oncancel: () => dialog.remove() },
-    h("h2", { id: "ask" }, `${action.text}?`),
+  const dialog = openDialog(`${action.text}?`,
     action.why && h("p", {}, action.why),
     h("p", {}, "The broker is asked for:"),
     h("pre", { class: "code" }, `${action.method} ${action.path}${action.body === undefined ? "" : `\n${JSON.stringify(action.body, null, 2)}`}`),
     action.command && h("p", { class: "note" }, "On the command line: ", h("code", {}, action.command)),
     outcome,
-    h("div", { class: "buttons" }, h("button", { type: "button", onclick: close }, "Leave it"), go));
-  document.body.append(dialog);
-  dialog.showModal();
+    h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, "Leave it"), go));
 }
 
 function evidence(values) {
   const pairs = Object.entries(values || {});
-  if (!pairs.length) return null;
-  return h("details", {}, h("summary", {}, "What this is seen by"), h("dl", { class: "evidence" }, pairs.map(([name, value]) =>
-    h("div", {}, h("dt", {}, name), h("dd", {}, typeof value === "object" ? JSON.stringify(value) : String(value))))));
+  return pairs.length > 0 && h("details", {}, h("summary", {}, "What this is seen by"), h("dl", { class: "evidence" }, pairs.map(([name, value]) =>
+    h("div", {}, h("dt", {}, name), h("dd", {}, shown(name, value))))));
+}
+
+/** A value of the evidence as people read it; what kind it is, its name says. */
+function shown(name, value) {
+  if (value === null || value === undefined) return "–";
+  if (Array.isArray(value)) {
+    const first = value.slice(0, MAX_ITEMS).map((each) => shown(name, each));
+    const more = value.length > MAX_ITEMS ? `and ${number(value.length - MAX_ITEMS)} more` : null;
+    if (first.every((each) => typeof each === "string")) return [...first, more].filter(Boolean).join(", ") || "none";
+    return h("ul", {}, first.map((each) => h("li", {}, each)), more && h("li", {}, more));
+  }
+  if (typeof value === "object") {
+    return h("span", {}, Object.entries(value).map(([part, each], index) => [index ? " · " : "", h("span", { class: "note" }, `${part} `), shown(part, each)]));
+  }
+  if (typeof value === "number") {
+    if (/(At|Time|[sS]ince)$/.test(name)) return `${time(value)} (${value < Date.now() ? ago(value) : `in ${duration(value - Date.now())}`})`;
+    if (/Ms$/.test(name)) return duration(value);
+    if (/[bB]ytes$/.test(name)) return bytes(value);
+  }
+  return String(value);
 }
 
 /** A list of findings, the one to mend first in front. */
@@ -92,7 +106,7 @@ export function findingsList(explained, rights, done) {
   if (!findings.length) {
     return h("p", { class: "well" }, badge("well", "good"), explained.waiting ? " Something waits, and no reason is known." : " Nothing waits without being on its way.");
   }
-  return h("ol", { class: "findings" }, findings.map((finding) => h("li", { class: finding.waits ? "waits" : "informs", "data-code": finding.code },
+  return h("ol", { class: "findings" }, findings.map((finding) => h("li", { class: finding.waits ? "waits" : "informs", "data-code": finding.code, "data-keep": finding.code },
     h("p", { class: "sentence" }, badge(finding.waits ? "waits" : "good to know", finding.waits ? "bad" : "dim"), " ", finding.sentence),
     h("p", { class: "note" }, h("code", {}, finding.code), finding.since ? ` · for ${duration(Date.now() - finding.since)}` : ""),
     evidence(finding.evidence),

@@ -32,8 +32,8 @@ function mark(hash, className) {
   return svg("path", { class: `ring-mark ${className}`, d: `M${point(hash, 72)}L${point(hash, 126)}` });
 }
 
-/** The ring of `consumers` (of `stats`), with lines where hashes drain and wait. */
-export function ring(consumers, draining, waiting) {
+/** The ring of `consumers` (of `stats`), with lines where the first of the hashes are that drain and wait; `counts` says how many do. */
+function ring(consumers, draining, waiting, counts) {
   const owned = consumers.filter((each) => (each.keyHashRangeArrays || []).length);
   const sizes = new Map(owned.map((each) => [each, each.keyHashRangeArrays.reduce((sum, [low, high]) => sum + high - low + 1, 0)]));
   const free = HASHES - [...sizes.values()].reduce((sum, size) => sum + size, 0);
@@ -43,14 +43,15 @@ export function ring(consumers, draining, waiting) {
     svg("circle", { cx: 130, cy: 130, r: 78, class: "ring-hole" }),
     waiting.map((each) => mark(each.hash, "waiting")), draining.map((each) => mark(each.hash, "draining")),
     svg("text", { x: 130, y: 126, class: "ring-text" }, plural(owned.length, "consumer")),
-    svg("text", { x: 130, y: 146, class: "ring-text small" }, `${number(draining.length)} draining, ${number(waiting.length)} waiting`));
+    svg("text", { x: 130, y: 146, class: "ring-text small" }, `${number(counts.draining)} draining, ${number(counts.waiting)} waiting`));
   const rows = owned.map((each, index) => ({ each, index }));
   if (free > 1) rows.push({ each: { consumerName: "nobody", keyHashRangeArrays: [] }, index: null });
-  return h("div", { class: "ring" }, drawing, table("Shares of the hashes", [
+  return h("div", { class: "ring" }, drawing, h("div", {}, table("Shares of the hashes", [
     { name: "Consumer", cell: ({ each, index }) => h("span", {}, h("i", { class: `share c-${index === null ? "none" : index % COLOURS}`, "aria-hidden": "true" }), each.consumerName) },
     { name: "Share", number: true, cell: ({ each, index }) => percent(index === null ? free : sizes.get(each)) },
     { name: "Ranges", cell: ({ each }) => ranges(each.keyHashRangeArrays) },
-  ], rows.slice(0, MAX_LISTED), { none: "Nobody has any hash." }));
+  ], rows.slice(0, MAX_LISTED), { none: "Nobody has any hash." }),
+  rows.length > MAX_LISTED && h("p", { class: "note" }, `The first ${MAX_LISTED} of ${number(rows.length)}.`)));
 }
 
 function percent(size) {
@@ -74,12 +75,13 @@ export async function hashesSection(base, stats, signal) {
     hash: hash.hash, oldConsumer: each.consumerName, unackedMessages: hash.unackMsgs, blockedAttempts: hash.blockedAttempts, keys: [], messageIds: [],
   })));
   const waits = waiting ? waiting.hashes : (stats.lookAhead ? stats.lookAhead.hashes : []);
-  return section("Hashes", ring(stats.consumers, drains, waits),
+  const counts = { draining: draining?.total ?? drains.length, waiting: waiting?.total ?? waits.length };
+  return section("Hashes", ring(stats.consumers, drains, waits, counts),
     h("h3", {}, "Draining"),
     h("p", { class: "note" }, "They moved to another consumer, which gets nothing of them until the one before has acknowledged what it holds."),
     table("Draining hashes", [
       { name: "Hash", cell: (each) => String(each.hash) },
-      { name: "Keys", cell: (each) => (each.keys && each.keys.length ? each.keys.join(", ") : "–") },
+      { name: "Keys", cell: (each) => [...(each.keys || []), ...(each.keysBase64 || [])].join(", ") || "–" },
       { name: "From", cell: (each) => who(each.oldConsumer) },
       { name: "To", cell: (each) => (each.newConsumer === undefined ? "–" : who(each.newConsumer)) },
       { name: "Since", cell: (each) => (each.since ? ago(each.since) : "–") },
@@ -87,16 +89,17 @@ export async function hashesSection(base, stats, signal) {
       { name: "First ones", cell: (each) => (each.messageIds || []).slice(0, 3).join(", ") || "–" },
       { name: "Held up", number: true, title: "how often delivery met it", cell: (each) => number(each.blockedAttempts) },
     ], drains.slice(0, MAX_LISTED), { none: "No hash drains." }),
-    (draining && draining.next) && h("p", { class: "note" }, `The first ${MAX_LISTED} of ${number(draining.total)}.`),
-    h("h3", {}, `Waiting: ${waiting ? number(waiting.total ?? waits.length) : number(waits.length)}`),
+    counts.draining > MAX_LISTED && h("p", { class: "note" }, `The first ${MAX_LISTED} of ${number(counts.draining)}.`),
+    h("h3", {}, `Waiting: ${number(counts.waiting)}`),
     waits.length > 0 && h("details", { "data-keep": "waiting" }, h("summary", {}, "Hashes of which something that was read waits for a consumer"), table("Waiting hashes", [
       { name: "Hash", cell: (each) => String(each.hash) },
       { name: "For", cell: (each) => who(each.consumer) },
       { name: "Why", cell: (each) => each.reason || "–" },
+      { name: "Because of", cell: (each) => (each.because ? who(each.because) : "–") },
       { name: "Entries", number: true, cell: (each) => number(each.entries) },
       { name: "Since", cell: (each) => (each.since ? ago(typeof each.since === "string" ? Date.parse(each.since) : each.since) : "–") },
       { name: "Set aside from", cell: (each) => each.setAsideFrom || "–" },
-    ], waits.slice(0, MAX_LISTED))));
+    ], waits.slice(0, MAX_LISTED)), counts.waiting > MAX_LISTED && h("p", { class: "note" }, `The first ${MAX_LISTED} of ${number(counts.waiting)}.`)));
 }
 
 /** A form that says where a key goes and why it waits. */
@@ -114,7 +117,7 @@ export function keyForm(base, rights, signal) {
         getOrNull(`${base}/explain${asked}`, signal, [404, 405, 412]),
       ]);
       replace(outcome,
-        at && facts([["Hash", number(at.hash)], ["Range", at.range ? `${at.range[0]}–${at.range[1]}` : "of nobody"], ["Consumer", who(at.consumer)],
+        at && facts([["Hash", String(at.hash)], ["Range", at.range ? `${at.range[0]}–${at.range[1]}` : "of nobody"], ["Consumer", who(at.consumer)],
           ["State", badge(at.state, at.state === "owned" ? "good" : "bad")], at.waiting ? ["Waiting", number(at.waiting)] : null]),
         explained && findingsList(explained, rights, look));
     } catch (error) {

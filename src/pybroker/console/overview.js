@@ -2,7 +2,7 @@
 
 import { get, pause, query, watch } from "/console/api.js";
 import { chart, liveCharts } from "/console/charts.js";
-import { badge, bytes, facts, field, h, number, plural, replace, say, table, time, trouble } from "/console/dom.js";
+import { badge, bytes, facts, field, h, number, plural, renew, replace, say, table, time, trouble } from "/console/dom.js";
 
 const ROWS = 50;
 const REFRESH_MS = 4000;
@@ -80,7 +80,10 @@ export async function overviewPage(main, { query: asked, signal, rights }) {
     const mine = turn += 1;
     try {
       const answer = await get(`/admin/v3/console/topics${query({ ...wanted, limit: ROWS })}`, signal);
-      if (mine === turn && !signal.aborted) draw(answer);
+      if (mine !== turn || signal.aborted) return;
+      if (wanted.offset && wanted.offset >= answer.matching) {  // There were more when this page was turned to.
+        change({ offset: Math.max(0, Math.ceil(answer.matching / ROWS) - 1) * ROWS });
+      } else draw(answer);
     } catch (error) {
       if (error.name !== "AbortError" && mine === turn) replace(found, trouble(error));
     }
@@ -95,9 +98,8 @@ export async function overviewPage(main, { query: asked, signal, rights }) {
       ["Unacknowledged", number(sums.unacked)], ["Stored", bytes(sums.storageBytes)],
       ["Standing subscriptions", sums.standing ? badge(number(sums.standing), "bad") : "none", "they have something left and nothing moves"],
     ]));
-    const focused = document.activeElement && found.contains(document.activeElement) ? document.activeElement.textContent : null;
     const end = Math.min(wanted.offset + ROWS, answer.matching);
-    replace(found,
+    renew(found,
       answer.isCut && h("p", { class: "notice" }, "There are more topics than consoleMaxTopics: some are missing here. A full name in the search leads to any."),
       table("Topics", COLUMNS, answer.topics, {
         sort: { by: wanted.sort, descending: wanted.order === "desc" },
@@ -109,7 +111,6 @@ export async function overviewPage(main, { query: asked, signal, rights }) {
         h("button", { type: "button", disabled: wanted.offset === 0, onclick: () => change({ offset: Math.max(0, wanted.offset - ROWS) }) }, "Back"),
         h("span", {}, answer.matching ? `${number(wanted.offset + 1)} to ${number(end)} of ${number(answer.matching)}` : "none", ` at ${time(answer.time)}`),
         h("button", { type: "button", disabled: end >= answer.matching, onclick: () => change({ offset: wanted.offset + ROWS }) }, "Next")));
-    if (focused) [...found.querySelectorAll("button, a")].find((each) => each.textContent === focused)?.focus();
   }
 
   await refresh();

@@ -4,7 +4,7 @@ import { ApiError, get, getOrNull, query, subscriptionPath, topicPath, watch } f
 import { chart, liveCharts } from "/console/charts.js";
 import { actionButton, findingsList, lookButton } from "/console/findings.js";
 import { hashesSection, keyForm } from "/console/hashes.js";
-import { ago, badge, bytes, facts, h, number, replace, section, table, time, trouble } from "/console/dom.js";
+import { ago, badge, bytes, facts, h, number, renew, replace, section, table, time, trouble } from "/console/dom.js";
 import { keepFresh } from "/console/overview.js";
 import { crumbs, onlyForConsumers } from "/console/topic.js";
 import { delayedSection, holesSection, unackedSection } from "/console/unacked.js";
@@ -25,7 +25,8 @@ export async function subscriptionPage(main, { names: [topic, name], signal }) {
   main.append(why, charts.element, figures, hashes, lists);
   watch(subscriptionPath(topic, name, "/admin/v3/console/live"), charts.on, signal);
 
-  let isListed = false;
+  let listed = null;
+  const again = () => { refresh(); if (listed) listed.load(); };
   async function refresh() {
     try {
       const [stats, explained, holes] = await Promise.all([
@@ -36,43 +37,29 @@ export async function subscriptionPage(main, { names: [topic, name], signal }) {
       if (signal.aborted) return;
       const own = stats.subscriptions[name];
       if (!own) {
-        replace(why, h("p", { class: "trouble", role: "alert" }, "There is no such subscription any more."));
+        replace(why, h("p", { class: "trouble", role: "alert" }, "There is no such subscription."));
         replace(figures); replace(hashes); replace(lists);
+        listed = null;
         return;
       }
-      keepOpen(why, () => replace(why, section("Why it waits", explained ? findingsList(explained, rights, again) : onlyForConsumers())));
-      keepOpen(figures, () => replace(figures, content(topic, base, own, holes, rights, again)));
-      if (own.type === "Key_Shared") {
-        const drawn = await hashesSection(base, own, signal);
-        keepOpen(hashes, () => replace(hashes, drawn));
-      } else replace(hashes);
-      if (!isListed) {
-        isListed = true;
-        const unacked = unackedSection(topic, base, own.consumers.map((each) => each.consumerName), rights, signal);
-        listed = unacked;
-        replace(lists, unacked.element, own.type === "Key_Shared" && keyForm(base, rights, signal), delayedSection(topic, base, rights, signal));
+      renew(why, section("Why it waits", explained ? findingsList(explained, rights, again) : onlyForConsumers()));
+      renew(figures, content(topic, name, own, holes, rights, again));
+      renew(hashes, own.type === "Key_Shared" && await hashesSection(base, own, signal));
+      if (!listed) {
+        listed = unackedSection(topic, base, rights, signal);
+        replace(lists, listed.element, own.type === "Key_Shared" && keyForm(base, rights, signal), delayedSection(topic, base, rights, signal));
       }
+      listed.offer(own.consumers.map((each) => each.consumerName));
     } catch (error) {
       if (error.name !== "AbortError") replace(why, trouble(error));
     }
   }
-  let listed = null;
-  const again = () => { refresh(); if (listed) listed.load(); };
   await refresh();
   keepFresh(() => (charts.isUnloaded ? null : refresh()), signal, 5000);
 }
 
-/** Change what a part shows without closing what somebody has opened, nor taking the focus from where it is. */
-function keepOpen(part, change) {
-  const mark = (summary) => summary.parentElement.dataset.keep || summary.textContent;
-  const open = [...part.querySelectorAll("details[open] > summary")].map(mark);
-  const active = part.contains(document.activeElement) ? document.activeElement.textContent : null;
-  change();
-  for (const summary of part.querySelectorAll("details > summary")) summary.parentElement.open = open.includes(mark(summary));
-  if (active) [...part.querySelectorAll("button, a, summary")].find((each) => each.textContent === active)?.focus();
-}
-
-function content(topic, base, own, holes, rights, again) {
+function content(topic, name, own, holes, rights, again) {
+  const base = subscriptionPath(topic, name);
   return [
     facts([
       ["Type", own.type === "None" ? "none yet" : own.type],
@@ -95,14 +82,14 @@ function content(topic, base, own, holes, rights, again) {
       { name: "Address", cell: (each) => each.address },
       { name: "Client", cell: (each) => each.clientVersion || "–" },
       { name: "Since", cell: (each) => time(Date.parse(each.connectedSince)) },
-      { name: "", cell: (each) => [lookButton("Explain", `${base}/explain${query({ consumer: each.consumerName })}`, rights), " ", actionButton({
+      { name: "", cell: (each) => [lookButton("Explain", `${base}/explain${query({ consumer: each.consumerName })}`, rights, `Consumer ${each.consumerName}`), " ", actionButton({
         text: "Disconnect", method: "POST", path: `${base}/consumer/${encodeURIComponent(each.consumerName)}/disconnect`,
         why: "What it holds is delivered to others, or to itself when it comes back.",
       }, rights, again)] },
     ], own.consumers, { none: "No consumer is connected." })),
     holes && holesSection(topic, holes),
     h("div", { class: "actions" },
-      h("a", { class: "button", href: `#/messages/${encodeURIComponent(topic)}?subscription=${encodeURIComponent(base.split("/").pop())}` }, "Look at its messages"),
+      h("a", { class: "button", href: `#/messages/${encodeURIComponent(topic)}${query({ subscription: name })}` }, "Look at its messages"),
       actionButton({ text: "Skip all", method: "POST", path: `${base}/skip_all`, why: "Everything that is there now counts as acknowledged, for good." }, rights, again),
       !own.consumers.length && actionButton({ text: "Delete", method: "DELETE", path: base, why: "The subscription is gone for good, and with it what only it kept." }, rights, again)),
   ];

@@ -3,10 +3,18 @@
 import { get, getOrNull, query, topicParts, topicPath, watch } from "/console/api.js";
 import { chart, liveCharts } from "/console/charts.js";
 import { actionButton, findingsList, lookButton } from "/console/findings.js";
-import { ago, badge, bytes, facts, h, number, plural, replace, section, table, time, trouble } from "/console/dom.js";
+import { ago, badge, bytes, facts, h, number, plural, renew, replace, section, table, time, trouble } from "/console/dom.js";
 import { keepFresh, topicLink } from "/console/overview.js";
 
 const MAX_LEDGERS = 100;
+const NO_SUBSCRIPTION = "No subscription: nothing keeps messages but retention.";
+const SUBSCRIPTION_COLUMNS = [
+  { name: "Type", cell: (each) => (each.type === "None" ? "none yet" : each.type) },
+  { name: "Backlog", number: true, cell: (each) => number(each.msgBacklog) },
+  { name: "Unacked", number: true, cell: (each) => number(each.unackedMessages) },
+  { name: "Out /s", number: true, cell: (each) => number(each.msgRateOut), title: "of the last window of statistics" },
+  { name: "Consumers", number: true, cell: (each) => number(each.consumers.length) },
+];
 
 export async function topicPage(main, { names: [topic], signal }) {
   const rights = await get(`/admin/v3/console/rights?topic=${encodeURIComponent(topic)}`, signal);
@@ -30,9 +38,7 @@ export async function topicPage(main, { names: [topic], signal }) {
         getOrNull(`${base}/explain`, signal, [401, 403, 404, 405]),
       ]);
       if (signal.aborted) return;
-      const open = [...rest.querySelectorAll("details[open] > summary")].map((each) => each.textContent);
-      replace(rest, content(topic, stats, internal, explained, rights, refresh));
-      for (const summary of rest.querySelectorAll("details > summary")) summary.parentElement.open = open.includes(summary.textContent);
+      renew(rest, content(topic, stats, internal, explained, rights, refresh));
     } catch (error) {
       if (error.name !== "AbortError") replace(rest, trouble(error));
     }
@@ -66,13 +72,9 @@ function content(topic, stats, internal, explained, rights, refresh) {
     ]),
     section("Subscriptions", table("Subscriptions", [
       { name: "Subscription", cell: (each) => h("a", { class: "name", href: subscriptionLink(topic, each.name) }, each.name) },
-      { name: "Type", cell: (each) => (each.type === "None" ? "none yet" : each.type) },
-      { name: "Backlog", number: true, cell: (each) => number(each.msgBacklog) },
-      { name: "Unacked", number: true, cell: (each) => number(each.unackedMessages) },
-      { name: "Out /s", number: true, cell: (each) => number(each.msgRateOut), title: "of the last window of statistics" },
-      { name: "Consumers", number: true, cell: (each) => number(each.consumers.length) },
+      ...SUBSCRIPTION_COLUMNS,
       { name: "State", cell: subscriptionState },
-    ], subscriptions, { none: "No subscription: nothing keeps messages but retention." })),
+    ], subscriptions, { none: NO_SUBSCRIPTION })),
     section("Producers", table("Producers", [
       { name: "Producer", cell: (each) => each.producerName },
       { name: "In /s", number: true, cell: (each) => number(each.msgRateIn), title: "of the last window of statistics" },
@@ -80,12 +82,12 @@ function content(topic, stats, internal, explained, rights, refresh) {
       { name: "Access", cell: (each) => each.accessMode },
       { name: "Client", cell: (each) => each.clientVersion || "–" },
       { name: "Since", cell: (each) => time(Date.parse(each.connectedSince)) },
-      { name: "", cell: (each) => [lookButton("Explain", `${topicPath(topic)}/explain${query({ producer: each.producerName })}`, rights), " ", actionButton({
+      { name: "", cell: (each) => [lookButton("Explain", `${topicPath(topic)}/explain${query({ producer: each.producerName })}`, rights, `Producer ${each.producerName}`), " ", actionButton({
         text: "Disconnect", method: "POST", path: `${topicPath(topic)}/producer/${encodeURIComponent(each.producerName)}/disconnect`,
         why: "Its connection is told to look the topic up again; clients usually come back by themselves.",
       }, rights, refresh)] },
     ], stats.publishers, { none: "Nobody publishes." })),
-    internal && storage(internal),
+    internal && topicParts(topic).domain === "persistent" && storage(internal),
     h("div", { class: "actions" },
       stats.storageSize > 0 && h("a", { class: "button", href: `#/messages/${encodeURIComponent(topic)}` }, "Look at messages"),
       actionButton({ text: "Unload", method: "PUT", path: `${topicPath(topic)}/unload`,
@@ -98,7 +100,7 @@ function explanation(topic, explained, rights, refresh) {
   const found = (explained.subscriptions || []).filter((each) => each.findings.length);
   return [
     (explained.findings.length > 0 || !found.length) && findingsList(explained, rights, refresh),
-    found.length > 0 && h("ol", { class: "findings" }, found.map((each) => h("li", { class: each.waiting ? "waits" : "informs" },
+    found.length > 0 && h("ol", { class: "findings" }, found.map((each) => h("li", { class: each.waiting ? "waits" : "informs", "data-keep": each.subscription },
       h("p", { class: "sentence" }, badge(each.waiting ? "waits" : "good to know", each.waiting ? "bad" : "dim"), " ",
         h("a", { href: subscriptionLink(topic, each.subscription) }, each.subscription), ": ", each.findings[0].sentence),
       each.findings.length > 1 && h("p", { class: "note" }, `and ${plural(each.findings.length - 1, "more finding")}`)))),
@@ -159,7 +161,11 @@ async function partitionedPage(main, topic, count, signal) {
           { name: "Out /s", number: true, cell: ([, each]) => number(each.msgRateOut) },
           { name: "Stored", number: true, cell: ([, each]) => bytes(each.storageSize) },
           { name: "Largest backlog", number: true, cell: ([, each]) => number(Math.max(0, ...Object.values(each.subscriptions).map((one) => one.msgBacklog))) },
-        ], Object.entries(stats.partitions))));
+        ], Object.entries(stats.partitions))),
+        section("Subscriptions", h("p", { class: "note" }, "Of all partitions together; why one waits, its partitions say."), table("Subscriptions", [
+          { name: "Subscription", cell: ([name]) => name },
+          ...SUBSCRIPTION_COLUMNS.map((column) => ({ ...column, cell: ([, each]) => column.cell(each) })),
+        ], Object.entries(stats.subscriptions), { none: NO_SUBSCRIPTION })));
     } catch (error) {
       if (error.name !== "AbortError") replace(found, trouble(error));
     }

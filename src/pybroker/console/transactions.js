@@ -1,8 +1,9 @@
 // Transactions: their coordinators, those that are open, what takes part, and whom an end waits for.
 
 import { get, getOrNull } from "/console/api.js";
+import { onlyForSuperUsers } from "/console/broker.js";
 import { actionButton } from "/console/findings.js";
-import { badge, duration, facts, h, number, plural, replace, section, table, time, trouble } from "/console/dom.js";
+import { badge, duration, facts, h, number, plural, renew, replace, section, table, time, trouble } from "/console/dom.js";
 import { keepFresh, topicLink } from "/console/overview.js";
 import { subscriptionLink } from "/console/topic.js";
 
@@ -10,10 +11,12 @@ const BASE = "/admin/v3/transactions";
 const KINDS = { OPEN: "", COMMITTING: "warn", ABORTING: "warn", COMMITTED: "good", ABORTED: "dim" };
 
 export async function transactionsPage(main, { signal, rights, query }) {
+  main.append(h("h1", {}, "Transactions"));
+  if (!rights.superuser) { main.append(onlyForSuperUsers(rights)); return; }
   const least = h("select", { name: "least" }, [["0", "any age"], ["1000", "a second"], ["10000", "ten seconds"], ["60000", "a minute"], ["600000", "ten minutes"]]
     .map(([value, text]) => h("option", { value, selected: value === (query.get("age") || "0") }, text)));
   const found = h("div", {});
-  main.append(h("h1", {}, "Transactions"),
+  main.append(
     h("p", {}, "An open transaction holds back what stands behind its first message, and holds what it acknowledges until it has ended."),
     h("label", { class: "field short" }, h("span", {}, "Open for at least"), least), found);
   async function refresh() {
@@ -24,9 +27,7 @@ export async function transactionsPage(main, { signal, rights, query }) {
         return;
       }
       const slow = await get(`${BASE}/slowTransactions/${least.value}`, signal);
-      const open = [...found.querySelectorAll("details[open]")].map((each) => each.dataset.id);
-      replace(found, content(coordinators, Object.values(slow || {}), rights, refresh));
-      for (const each of found.querySelectorAll("details")) each.open = open.includes(each.dataset.id);
+      renew(found, content(coordinators, Object.values(slow || {}), rights, refresh));
     } catch (error) {
       if (error.name !== "AbortError") replace(found, trouble(error));
     }
@@ -69,7 +70,7 @@ function takesPart(each) {
   const topics = Object.keys(each.producedPartitions || {});
   const acknowledged = Object.entries(each.ackedPartitions || {}).flatMap(([topic, names]) => Object.keys(names).map((name) => [topic, name]));
   const own = each.pybroker || {};
-  return h("details", { "data-id": each.txnId },
+  return h("details", { "data-keep": each.txnId },
     h("summary", {}, `${plural(topics.length, "topic")}, ${plural(acknowledged.length, "subscription")}`),
     topics.map((topic) => h("p", {}, "published to ", topicLink(topic))),
     acknowledged.map(([topic, name]) => h("p", {}, "acknowledged in ", h("a", { href: subscriptionLink(topic, name) }, `${name} of ${topic}`))),

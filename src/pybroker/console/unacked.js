@@ -2,7 +2,7 @@
 
 import { getOrNull, query } from "/console/api.js";
 import { actionButton } from "/console/findings.js";
-import { bytes, duration, facts, field, h, number, plural, replace, section, table, time, trouble } from "/console/dom.js";
+import { bytes, duration, facts, field, h, number, plural, renew, replace, section, table, time, trouble } from "/console/dom.js";
 
 const LIMIT = 20;
 const TEN_MINUTES_MS = 600000;
@@ -28,24 +28,27 @@ function paged(path, filters, rows, absent, signal) {
   const found = h("div", { "aria-live": "polite" });
   const before = [];
   let after;
+  let turn = 0;
   async function load() {
+    const mine = turn += 1;
     try {
       const answer = await getOrNull(`${path}${query({ ...filters(), limit: LIMIT, after })}`, signal, [404, 405, 412]);
-      if (signal.aborted) return;
+      if (signal.aborted || mine !== turn) return;  // what was asked for last is shown
       if (!answer) { replace(found, h("p", { class: "note" }, absent)); return; }
-      replace(found, rows(answer), h("nav", { class: "turn", "aria-label": "Pages" },
+      renew(found, rows(answer), h("nav", { class: "turn", "aria-label": "Pages" },
         h("button", { type: "button", disabled: !before.length, onclick: () => { after = before.pop(); load(); } }, "Back"),
         h("span", {}, answer.total === undefined ? "" : `${number(answer.total)} in all`),
         h("button", { type: "button", disabled: answer.next === null || answer.next === undefined, onclick: () => { before.push(after); after = answer.next; load(); } }, "Next")));
     } catch (error) {
-      if (error.name !== "AbortError") replace(found, trouble(error));
+      if (error.name !== "AbortError" && mine === turn) replace(found, trouble(error));
     }
   }
   return { found, load, again() { before.length = 0; after = undefined; return load(); } };
 }
 
-export function unackedSection(topic, base, consumers, rights, signal) {
-  const consumer = h("select", { name: "consumer" }, h("option", { value: "" }, "any"), consumers.map((name) => h("option", { value: name }, name)));
+/** The section, `load` that shows it anew, and `offer` that says which consumers there are to choose from. */
+export function unackedSection(topic, base, rights, signal) {
+  const consumer = h("select", { name: "consumer" });
   const key = h("input", { name: "key", autocomplete: "off" });
   const hash = h("input", { name: "hash", inputmode: "numeric", pattern: "[0-9]*", autocomplete: "off" });
   const age = h("select", { name: "age" }, [["", "any"], ["1000", "over a second"], ["10000", "over ten seconds"], ["60000", "over a minute"], ["600000", "over ten minutes"], ["3600000", "over an hour"]]
@@ -69,8 +72,16 @@ export function unackedSection(topic, base, consumers, rights, signal) {
   const form = h("form", { class: "filters", onsubmit: (event) => { event.preventDefault(); list.again(); } },
     field("Consumer", consumer), field("Key", key), field("Hash", hash), field("Held for", age),
     h("label", { class: "check" }, properties, " properties"), h("button", { type: "submit" }, "Show"));
+  const offer = (consumers) => {
+    const chosen = consumer.value;
+    const names = ["", ...new Set(chosen ? [...consumers, chosen] : consumers)];
+    if (names.join("\n") === [...consumer.options].map((each) => each.value).join("\n")) return;
+    replace(consumer, names.map((name) => h("option", { value: name }, name || "any")));
+    consumer.value = chosen;
+  };
+  offer([]);
   list.load();
-  return { element: section("Unacknowledged messages", form, list.found), load: list.load };
+  return { element: section("Unacknowledged messages", form, list.found), load: list.load, offer };
 }
 
 function messageActions(base, each, rights, done) {
@@ -108,7 +119,7 @@ export function holesSection(topic, holes) {
     held && held.reasons && held.reasons.length > 0 && h("p", { class: "note" }, "Ledgers are kept by: ", held.reasons.map((each, index) => [index ? "; " : "",
       each.kind, each.name ? [" ", h("code", {}, each.name)] : "", ` (${plural(each.ledgers, "ledger")}, ${bytes(each.bytes)})`]),
     held.moreReasons ? `; and ${number(held.moreReasons)} more` : ""),
-    behind && behind.length > 0 && h("details", {}, h("summary", {}, `${plural(behind.length, "range")} acknowledged behind it${holes.more ? " and more" : ""}`),
+    behind && behind.length > 0 && h("details", { "data-keep": "holes" }, h("summary", {}, `${plural(behind.length, "range")} acknowledged behind it${holes.more ? " and more" : ""}`),
       table("Acknowledged ranges", [
         { name: "From", cell: (each) => each.from }, { name: "To", cell: (each) => each.to },
         { name: "Entries", number: true, cell: (each) => number(each.entries) },
