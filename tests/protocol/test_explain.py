@@ -15,10 +15,12 @@ from tests.support.recording_peer import RecordingPeer
 from pybroker.broker.explain import actions, stops
 from pybroker.broker.explain.steps import LISTED, PIECE, Steps
 from pybroker.broker.explain.subscription import explain_subscription
+from pybroker.broker.topic.backlog_quota import require_within_quota
 from pybroker.broker.topic.topic import Topic
 from pybroker.cli.commands import COMMANDS
 from pybroker.cli.program import command_parser
 from pybroker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.errors import ProducerBlockedQuotaExceededException
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.model.events import Ack, SendRun
 from pybroker.model.findings import Code, Finding
@@ -188,6 +190,21 @@ async def test_messages_that_nobody_may_see_wait_for_nobody() -> None:
         acknowledge(other, positions[:1])
         other.detach()
         assert await codes(broker) == []
+
+
+async def test_a_quota_of_nothing_keeps_producers_out_of_a_topic_that_nobody_has_subscribed_to() -> None:
+    async with memory_broker() as broker:
+        topic = await broker.topic(TOPIC)
+        quota = {"limitSize": 0, "limitTime": -1, "policy": "producer_exception"}
+        assert (await broker.rest("POST", f"{AT}/backlogQuota", quota)).status == 204
+        with pytest.raises(ProducerBlockedQuotaExceededException):
+            await require_within_quota(topic)
+        (finding, _) = (await broker.rest("GET", f"{AT}/explain?producer=p")).json["findings"]
+        assert (finding["code"], finding["evidence"]) == (
+            "backlog-quota",
+            {"policy": "producer_exception", "backlogBytes": 0, "limitBytes": 0},
+        )
+        assert finding["sentence"].startswith(f"The backlog of topic {TOPIC} is 0 bytes, with a limit of 0:")
 
 
 async def test_who_asks_for_two_subjects_at_once_is_refused() -> None:

@@ -158,15 +158,17 @@ def terminated(topic: Topic, *, waits: bool) -> Finding:
 def _quota(topic: TopicBase, found: Exceeded) -> Finding:
     quota, name, slowest = found.quota, topic.name, topic.subscriptions.get(found.subscription)
     if found.is_of_size:
-        measured = f"{found.size_bytes:,} bytes, over its limit of {quota.limitSize:,}"
+        measured = f"{found.size_bytes:,} bytes, with a limit of {quota.limitSize:,}"
         evidence: dict[str, Any] = {"backlogBytes": found.size_bytes, "limitBytes": quota.limitSize}
     else:
-        measured = f"{found.age_s:,} s old, over its limit of {quota.limitTime:,}"
+        measured = f"{found.age_s:,} s old, with a limit of {quota.limitTime:,}"
         evidence = {"backlogAgeSeconds": found.age_s, "limitSeconds": quota.limitTime}
+    # A limit of 0 is exceeded before anybody has subscribed.
+    whose = f"of subscription {found.subscription}" if found.subscription else f"of topic {name}"
     return Finding(
         Code.BACKLOG_QUOTA,
-        f"The backlog of subscription {found.subscription} is {measured}: no producer is let in ({quota.policy}).",
-        evidence={"subscription": found.subscription, "policy": str(quota.policy), **evidence},
+        f"The backlog {whose} is {measured}: no producer is let in ({quota.policy}).",
+        evidence={"subscription": found.subscription or None, "policy": str(quota.policy), **evidence},
         actions=[
             *([] if slowest is None else [actions.skip_all(slowest)]),
             actions.set_policy(

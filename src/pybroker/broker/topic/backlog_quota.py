@@ -52,20 +52,14 @@ def _durable(topic: Topic) -> list[Subscription]:
 
 async def require_within_quota(topic: Topic) -> None:
     """Raises the policy's error when a backlog is such that no new producer gets in."""
-    if not topic.surroundings.config.backlog_quota_check_enabled:
-        return
-    policies = topic.policies
-    quota = policies.size_quota
-    if backlog.blocks_producers(quota) and quota.limitSize >= 0 and await _is_size_exceeded(topic, quota):
-        raise _refusal(topic, quota)
-    quota = policies.age_quota
-    if backlog.blocks_producers(quota) and quota.limitTime > 0 and await _is_age_exceeded(topic, quota):
-        raise _refusal(topic, quota)
+    found = await exceeded(topic)
+    if found is not None:
+        raise _refusal(topic, found.quota)
 
 
 class Exceeded(NamedTuple):
-    """A quota because of which no new producer gets in, and the subscription that is furthest behind; `size_bytes` and `age_s`
-    are what is known of it, -1 for nothing."""
+    """A quota because of which no new producer gets in, and the subscription that is furthest behind, empty where there is none;
+    `size_bytes` and `age_s` are what is known of it, -1 for nothing."""
 
     quota: BacklogQuota
     is_of_size: bool
@@ -75,21 +69,21 @@ class Exceeded(NamedTuple):
 
 
 async def exceeded(topic: Topic) -> Exceeded | None:
-    """The one that `require_within_quota` refuses a producer for, to look at. Raises StoreError."""
-    slowest = slowest_subscription(topic)
-    if slowest is None or not topic.surroundings.config.backlog_quota_check_enabled:
+    """The quota that keeps producers out now; None when they get in. Raises StoreError."""
+    if not topic.surroundings.config.backlog_quota_check_enabled:
         return None
-    policies = topic.policies
+    policies, slowest = topic.policies, slowest_subscription(topic)
+    name = "" if slowest is None else slowest.name
     quota = policies.size_quota
     if backlog.blocks_producers(quota) and quota.limitSize >= 0:
-        size_bytes = (await slowest.cursor.backlog()).size_bytes
+        size_bytes = await _size_bytes(slowest)
         if backlog.is_size_exceeded(quota, size_bytes):
-            return Exceeded(quota, True, slowest.name, size_bytes, -1)
+            return Exceeded(quota, True, name, size_bytes, -1)
     quota = policies.age_quota
     if backlog.blocks_producers(quota) and quota.limitTime > 0:
         oldest_ms, now_ms = await _oldest_ms(topic), topic.surroundings.clock.wall_ms()
         if oldest_ms is not None and backlog.is_age_exceeded(quota, oldest_ms, now_ms):
-            return Exceeded(quota, False, slowest.name, -1, max(0, now_ms - oldest_ms) // 1000)
+            return Exceeded(quota, False, name, -1, max(0, now_ms - oldest_ms) // 1000)
     return None
 
 
@@ -114,11 +108,12 @@ async def enforce(topic: Topic) -> None:
     else:
         topic.backlog_age_s = max(0, now_ms - oldest_ms) // 1000
         topic.backlog_age_subscription = slowest.name
-    if policies.size_quota.limitSize >= 0 and await _is_size_exceeded(topic, policies.size_quota):
-        if policies.size_quota.policy == BacklogQuotaPolicy.EVICT:
-            topic.counters.size_evictions += await _evict_by_size(topic, policies.size_quota)
-        elif backlog.blocks_producers(policies.size_quota):
-            _disconnect_producers(topic, policies.size_quota)
+    size_quota = policies.size_quota
+    if size_quota.limitSize >= 0 and backlog.is_size_exceeded(size_quota, await _size_bytes(slowest)):
+        if size_quota.policy == BacklogQuotaPolicy.EVICT:
+            topic.counters.size_evictions += await _evict_by_size(topic, size_quota)
+        elif backlog.blocks_producers(size_quota):
+            _disconnect_producers(topic, size_quota)
     elif backlog.is_age_exceeded(policies.age_quota, oldest_ms, now_ms):
         if policies.age_quota.policy == BacklogQuotaPolicy.EVICT:
             topic.counters.age_evictions += await _evict_by_age(topic, policies.age_quota, now_ms)
@@ -126,15 +121,9 @@ async def enforce(topic: Topic) -> None:
             _disconnect_producers(topic, policies.age_quota)
 
 
-async def _is_size_exceeded(topic: Topic, quota: BacklogQuota) -> bool:
-    slowest = slowest_subscription(topic)
-    size_bytes = 0 if slowest is None else (await slowest.cursor.backlog()).size_bytes
-    return backlog.is_size_exceeded(quota, size_bytes)
-
-
-async def _is_age_exceeded(topic: Topic, quota: BacklogQuota) -> bool:
-    oldest_ms = await _oldest_ms(topic)
-    return backlog.is_age_exceeded(quota, oldest_ms, topic.surroundings.clock.wall_ms())
+async def _size_bytes(slowest: Subscription | None) -> int:
+    """Of the backlog of that subscription, 0 without one."""
+    return 0 if slowest is None else (await slowest.cursor.backlog()).size_bytes
 
 
 async def _oldest_ms(topic: Topic) -> int | None:
