@@ -197,6 +197,30 @@ async def test_a_drained_key_goes_on_when_its_last_message_is_acknowledged_over_
     await broker.until(lambda: len(late.delivered) == len(draining))
 
 
+async def test_a_hash_that_came_back_to_who_drains_it_waits_for_nothing_but_room(
+    broker: MemoryBroker, topic: Topic
+) -> None:
+    first = await broker.consumer(topic, "s", RecordingPeer(), "Key_Shared")
+    keys = [f"k{index}" for index in range(20)]
+    await broker.publish(topic, 20, keys)
+    await quiet(broker, topic)
+    late = broker.consumer_on(topic.subscriptions["s"], RecordingPeer(), "Key_Shared", "late")
+    moved = {row["hash"] for row in (await broker.rest("GET", f"{AT}/drainingHashes")).json["hashes"]}
+    await broker.publish(topic, 20, keys)
+    await quiet(broker, topic)
+    first.state.permits = 0
+    late.detach()
+    await broker.publish(topic, 20, keys)
+    await quiet(broker, topic)
+    waiting = (await broker.rest("GET", f"{AT}/waiting")).json["hashes"]
+    assert {row["hash"] for row in waiting} >= moved
+    assert {(row["reason"], row["consumer"]["name"], row["because"]["name"]) for row in waiting} == {
+        ("waiting", "c", "c")
+    }
+    assert (await broker.rest("GET", f"{AT}/hash?key=k1")).json["state"] == "waiting"
+    assert (await broker.rest("GET", f"{AT}/explain?key=k1")).json["subject"]["state"] == "waiting"
+
+
 async def test_a_full_consumer_goes_on_when_what_it_holds_is_acknowledged_or_taken_from_it(
     broker: MemoryBroker, topic: Topic
 ) -> None:

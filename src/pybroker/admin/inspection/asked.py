@@ -9,12 +9,12 @@ from pybroker.admin.calls.call import Call
 from pybroker.admin.calls.existing import existing_subscription, require_persistent_subscription
 from pybroker.admin.calls.partitions import require_not_partitioned
 from pybroker.admin.calls.queries import Query
+from pybroker.broker.explain.consumers import consumer_of, reference
 from pybroker.broker.inspection.pages import DEFAULT_LIMIT, MAX_LIMIT, BadCursor, cursor_values
 from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.errors import AdminError
 
 if TYPE_CHECKING:
-    from pybroker.broker.delivery.consumer import Consumer
     from pybroker.broker.delivery.subscription import Subscription
     from pybroker.dispatch.consumer_state import ConsumerState
 
@@ -100,7 +100,4 @@ def key_json(key: bytes | None, name: str = "key") -> dict[str, Any]:
 
 def consumer_json(state: ConsumerState | None) -> dict[str, Any] | None:
     """Who that is: name, id and address."""
-    if state is None:
-        return None
-    consumer: Consumer = state.peer  # type: ignore[assignment]
-    return {"name": consumer.name, "id": consumer.consumer_id, "address": consumer.peer.address}
+    return None if state is None else reference(consumer_of(state))

@@ -61,7 +61,7 @@ async def hash_of(call: Call) -> Response:
     document: dict[str, Any] = {
         **key_json(key),
         "hash": at.sticky_hash,
-        "range": at.range,
+        "range": hashes.range_around(dispatcher, at),
         "consumer": consumer_json(at.owner),
         "state": at.state,
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from pybroker.broker.inspection.pages import ENTRIES_PER_STEP, Steps
+from pybroker.broker.inspection.pages import ENTRIES_PER_STEP, Steps, pieces_of
 from pybroker.model.hashing import key_hash
 from pybroker.model.position import Position
 
@@ -23,11 +23,10 @@ MAX_POSITIONS_SHOWN = 10
 
 
 class HashOfKey(NamedTuple):
-    """Where messages of one hash go. `range`: of the owner's hashes, that one; `draining` while a former owner holds some of it;
-    `listed` entries wait, and more from `set_aside_from` on."""
+    """Where messages of one hash go. `draining` while a former owner holds some of it; `listed` entries wait, and more from
+    `set_aside_from` on."""
 
     sticky_hash: int
-    range: HashRange | None
     owner: ConsumerState | None
     draining: DrainingHash | None
     listed: int
@@ -58,19 +57,19 @@ def look_up(dispatcher: KeySharedDispatcher, sticky_hash: int) -> HashOfKey:
     set_aside = dispatcher.set_aside
     return HashOfKey(
         sticky_hash,
-        None if owner is None else _range_around(dispatcher, owner, sticky_hash),
         owner,
         draining,
         0 if waiting is None else waiting.count,
-        None if waiting is None else int(waiting.since_ms),
+        None if waiting is None else int(waiting.since_ms) or None,
         set_aside.from_position(sticky_hash) if sticky_hash in set_aside else None,
     )
 
 
-def _range_around(dispatcher: KeySharedDispatcher, owner: ConsumerState, sticky_hash: int) -> HashRange | None:
-    ranges = dispatcher.owners.selector.ranges().get(owner, [])
-    index = bisect_right(ranges, (sticky_hash, 1 << 62)) - 1
-    if index < 0 or not ranges[index][0] <= sticky_hash <= ranges[index][1]:
+def range_around(dispatcher: KeySharedDispatcher, at: HashOfKey) -> HashRange | None:
+    """Of the owner's hashes, the range that has this one. Of a thousand consumers that takes a while."""
+    ranges = [] if at.owner is None else dispatcher.owners.selector.ranges().get(at.owner, [])
+    index = bisect_right(ranges, (at.sticky_hash, 1 << 62)) - 1
+    if index < 0 or not ranges[index][0] <= at.sticky_hash <= ranges[index][1]:
         return None
     return ranges[index]
 
@@ -92,28 +91,21 @@ def draining_page(dispatcher: KeySharedDispatcher, after: int, limit: int) -> St
     yield
     positions: dict[int, list[Position]] = {each: [] for each in hashes}
     missing = {each: min(MAX_POSITIONS_SHOWN, shown.unacked_entries) for each in hashes if (shown := draining.of(each))}
-    pending = dispatcher.pending
-    for ledger_id in pending.ledger_ids() if missing else ():
-        yield
-        entry_ids = pending.entries_in(ledger_id)
-        for start in range(0, len(entry_ids), ENTRIES_PER_STEP):
-            yield
-            holds = pending.holds_in(ledger_id)  # What is not there any more was acknowledged meanwhile.
-            for entry_id in entry_ids[start : start + ENTRIES_PER_STEP]:
-                hold = holds.get(entry_id)
-                if hold is None or hold[2] not in missing:
-                    continue
-                sticky_hash = hold[2]
-                if draining.holder(sticky_hash) is not hold[0]:
-                    continue
-                positions[sticky_hash].append(Position(ledger_id, entry_id))
-                missing[sticky_hash] -= 1
-                if not missing[sticky_hash]:
-                    del missing[sticky_hash]
-            if not missing:
-                break
+    for ledger_id, entry_ids, holds in pieces_of(dispatcher.pending) if missing else ():
+        for entry_id in entry_ids:
+            hold = holds.get(entry_id)
+            if hold is None or hold[2] not in missing:
+                continue
+            sticky_hash = hold[2]
+            if draining.holder(sticky_hash) is not hold[0]:
+                continue
+            positions[sticky_hash].append(Position(ledger_id, entry_id))
+            missing[sticky_hash] -= 1
+            if not missing[sticky_hash]:
+                del missing[sticky_hash]
         if not missing:
             break
+        yield
     owner = dispatcher.owners.selector.owner
     rows = []
     for sticky_hash in hashes:
@@ -135,23 +127,11 @@ def waiting_page(dispatcher: KeySharedDispatcher, after: int, limit: int) -> Ste
     replay, set_aside = dispatcher.waiting, dispatcher.set_aside
     waiting = {*replay.waiting, *set_aside.hashes}
     yield
-    ranges = None  # not shown here: it would be looked up for each
     rows = []
     for index, sticky_hash in enumerate(sorted(each for each in waiting if each > after)[:limit]):
         if index % ENTRIES_PER_STEP == 0:
             yield
-        listed = replay.waiting.get(sticky_hash)
-        is_aside = sticky_hash in set_aside
-        if listed is None and not is_aside:
-            continue
-        at = HashOfKey(
-            sticky_hash,
-            ranges,
-            dispatcher.owners.selector.owner(sticky_hash),
-            dispatcher.draining.of(sticky_hash),
-            0 if listed is None else listed.count,
-            None if listed is None else int(listed.since_ms),
-            set_aside.from_position(sticky_hash) if is_aside else None,
-        )
-        rows.append(WaitingRow(at, replay.filler_of(sticky_hash)))
+        at = look_up(dispatcher, sticky_hash)
+        if at.listed or at.set_aside_from is not None:  # else it was sent meanwhile
+            rows.append(WaitingRow(at, replay.filler_of(sticky_hash)))
     return rows, len(waiting)

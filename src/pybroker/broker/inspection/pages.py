@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -12,7 +12,10 @@ import msgspec
 from pybroker.model.position import Position
 
 if TYPE_CHECKING:
+    from pyroaring import BitMap
+
     from pybroker.clock import Clock
+    from pybroker.dispatch.pending_acks import Hold, PendingAcks
 
 T = TypeVar("T")
 
@@ -56,6 +59,17 @@ def cursor_values(kind: str, text: str, count: int) -> list[int]:
     if len(found) != count + 1 or found[0] != kind or not all(isinstance(each, int) for each in found[1:]):
         raise BadCursor(f"{text[:100]!r} is not what `next` of such a list says")
     return found[1:]
+
+
+def pieces_of(pending: PendingAcks) -> Iterator[tuple[int, BitMap, Mapping[int, Hold]]]:
+    """All that is unacknowledged, rising, in pieces of one ledger: its entries, and the holds of the ledger as they are now.
+
+    Whoever pauses behind a piece finds nothing more of what is acknowledged meanwhile; within a piece he must not.
+    """
+    for ledger_id in pending.ledger_ids():
+        entry_ids = pending.entries_in(ledger_id)
+        for start in range(0, len(entry_ids), ENTRIES_PER_STEP):
+            yield ledger_id, entry_ids[start : start + ENTRIES_PER_STEP], pending.holds_in(ledger_id)
 
 
 async def in_slices(steps: Steps[T], clock: Clock) -> T:

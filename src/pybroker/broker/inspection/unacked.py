@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker.broker.delivery.consumer import Consumer
-from pybroker.broker.inspection.pages import ENTRIES_PER_STEP, START, Place, Steps
+from pybroker.broker.inspection.pages import START, Place, Steps, pieces_of
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
 from pybroker.dispatch.single_active import SingleActiveDispatcher
 from pybroker.model import ack_set
@@ -79,26 +79,22 @@ def _of_several(pending: PendingAcks, wanted: Wanted, after: Place, max_entries:
         return (yield from _first_of_several(pending, after, max_entries))
     found = Candidates()
     name, asked_hash, delivered_by_ms = wanted.consumer, wanted.sticky_hash, wanted.delivered_by_ms
-    for ledger_id in pending.ledger_ids():
+    for ledger_id, entry_ids, holds in pieces_of(pending):
+        for entry_id in entry_ids:
+            hold = holds.get(entry_id)
+            if (
+                hold is None
+                or (asked_hash is not None and hold[2] != asked_hash)
+                or (name is not None and hold[0].name != name)
+                or (delivered_by_ms is not None and hold[3] > delivered_by_ms)
+            ):
+                continue
+            found.total += hold[1]
+            if len(found.entries) < max_entries:
+                position = Position(ledger_id, entry_id)
+                if _is_behind(position, after):
+                    found.entries.append(_unacked(position, hold))
         yield
-        entry_ids = pending.entries_in(ledger_id)
-        for start in range(0, len(entry_ids), ENTRIES_PER_STEP):
-            yield
-            holds = pending.holds_in(ledger_id)  # What is not there any more was acknowledged meanwhile.
-            for entry_id in entry_ids[start : start + ENTRIES_PER_STEP]:
-                hold = holds.get(entry_id)
-                if (
-                    hold is None
-                    or (asked_hash is not None and hold[2] != asked_hash)
-                    or (name is not None and hold[0].name != name)
-                    or (delivered_by_ms is not None and hold[3] > delivered_by_ms)
-                ):
-                    continue
-                found.total += hold[1]
-                if len(found.entries) < max_entries:
-                    position = Position(ledger_id, entry_id)
-                    if _is_behind(position, after):
-                        found.entries.append(_unacked(position, hold))
     return found
 
 
