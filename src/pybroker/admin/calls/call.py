@@ -295,6 +295,11 @@ def json_response(value: object) -> Response:
     return Response(policies.encode(value), media_type="application/json")
 
 
+def json_with_nulls(value: object) -> Response:
+    """200 with `value` as JSON. Nulls are shown: they say that something is not known."""
+    return Response(msgspec.json.encode(value), media_type="application/json")
+
+
 def text_response(text: str, media_type: str = "text/plain") -> Response:
     return Response(text, media_type=media_type)
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.calls.call import Call
+from pybroker.admin.calls.call import Call, json_with_nulls
 from pybroker.admin.calls.existing import any_subscription_of, persistent
 from pybroker.admin.calls.paths import SUBSCRIPTION, TOPIC
 from pybroker.admin.calls.queries import Query
@@ -66,15 +65,15 @@ async def explain_one(call: Call) -> Response:
         raise AdminError(412, "Several of key, messageId and consumer were given: ask about one of them")
     topic = await topic_at_hand(call)
     if isinstance(topic, list):
-        return unloaded(call, {"kind": "subscription"} if message_id is None else _message_subject(message_id), topic)
+        return answer(call, {"kind": "subscription"} if message_id is None else _message_subject(message_id), topic)
     subscription = any_subscription_of(topic, name)
     if message_id is not None:
         findings = await _of_message(call, topic, subscription, message_id)
-        return answer(topic, name, _message_subject(message_id), findings)
+        return answer(call, _message_subject(message_id), findings)
     if key is None and consumer is None:
         findings = await _findings(topic, subscription)
         _require_served(topic, subscription)
-        return answer(topic, name, subscription_subject(subscription), findings)
+        return answer(call, subscription_subject(subscription), findings)
     if not isinstance(topic, Topic) or not isinstance(subscription, Subscription):
         raise AdminError(405, f"Topic {topic.name} is not persistent: it keeps no messages that could wait")
     clock = call.surroundings.clock
@@ -82,12 +81,12 @@ async def explain_one(call: Call) -> Response:
         at = place_of(subscription, key)
         findings = await in_slices(explain_key(topic, subscription, None if at is None else at.sticky_hash), clock)
         _require_served(topic, subscription)
-        return answer(topic, name, key_subject(key, at), findings)
+        return answer(call, key_subject(key, at), findings)
     assert consumer is not None
     findings = await in_slices(explain_consumer(topic, subscription, consumer), clock)
     consumers = await in_slices(consumers_named(subscription, consumer), clock)
     _require_served(topic, subscription)
-    return answer(topic, name, consumer_subject(subscription, consumer), findings, consumers=consumers)
+    return answer(call, consumer_subject(subscription, consumer), findings, consumers=consumers)
 
 
 async def _of_message(call: Call, topic: TopicBase, subscription: SubscriptionBase, message_id: str) -> list[Finding]:
@@ -109,23 +108,9 @@ def _message_subject(message_id: str) -> dict[str, Any]:
     return {"kind": "message", "messageId": f"{position}" if batch_index is None else f"{position}:{batch_index}"}
 
 
-def unloaded(call: Call, subject: dict[str, Any], findings: list[Finding]) -> Response:
-    """Of a topic that is not there to be looked at."""
-    document: dict[str, Any] = {"topic": str(call.topic_name())}
-    if "subscription" in call.scope["path_params"]:
-        document["subscription"] = call.name("subscription")
-    document |= {
-        "subject": subject,
-        "waiting": is_waiting(findings),
-        "findings": [finding.as_json() for finding in findings],
-    }
-    return Response(msgspec.json.encode(document), media_type="application/json")
-
-
 async def _of_producer(call: Call, topic: TopicBase, producer: str) -> Response:
     quota = await _quota(topic)
-    findings = explain_producer(topic, producer, quota)
-    return unloaded(call, producer_subject(topic, producer), findings)
+    return answer(call, producer_subject(topic, producer), explain_producer(topic, producer, quota))
 
 
 async def _quota(topic: TopicBase) -> Exceeded | None:
@@ -146,7 +131,7 @@ async def explain_topic(call: Call) -> Response:
     topic = await topic_at_hand(call)
     if isinstance(topic, list):
         subject = {"kind": "topic"} if producer is None else {"kind": "producer", "producer": producer}
-        return unloaded(call, subject, topic)
+        return answer(call, subject, topic)
     if producer is not None:
         return await _of_producer(call, topic, producer)
     of_topic = ordered(explain_topic_state(topic, await _quota(topic)))
@@ -166,7 +151,7 @@ async def explain_topic(call: Call) -> Response:
         "subscriptions": listed,
         "moreSubscriptions": max(0, len(names) - MAX_SUBSCRIPTIONS),
     }
-    return Response(msgspec.json.encode(document), media_type="application/json")
+    return json_with_nulls(document)
 
 
 async def _findings(topic: TopicBase, subscription: SubscriptionBase) -> list[Finding]:
@@ -183,16 +168,15 @@ def _require_served(topic: TopicBase, subscription: SubscriptionBase) -> None:
         raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted meanwhile")
 
 
-def answer(
-    topic: TopicBase, subscription: str, subject: dict[str, Any], findings: list[Finding], **more: object
-) -> Response:
-    """What all subjects within a subscription are answered as; `more` is of one kind of them alone."""
-    document = {
-        "topic": str(topic.name),
-        "subscription": subscription,
+def answer(call: Call, subject: dict[str, Any], findings: list[Finding], **more: object) -> Response:
+    """What all subjects are answered as; `more` is of one kind of them alone."""
+    document: dict[str, Any] = {"topic": str(call.topic_name())}
+    if "subscription" in call.scope["path_params"]:
+        document["subscription"] = call.name("subscription")
+    document |= {
         "subject": subject,
         "waiting": is_waiting(findings),
         "findings": [finding.as_json() for finding in findings],
         **more,
     }
-    return Response(msgspec.json.encode(document), media_type="application/json")
+    return json_with_nulls(document)

@@ -9,7 +9,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.calls.call import BadBody, Call, no_content
+from pybroker.admin.calls.call import BadBody, Call, json_with_nulls, no_content
 from pybroker.admin.calls.existing import require_persistent_subscription, while_served
 from pybroker.admin.calls.paths import SUBSCRIPTION
 from pybroker.admin.calls.routing import route
@@ -68,7 +68,7 @@ async def delayed(call: Call) -> Response:
                 await asyncio.sleep(0)
     end = cursor_text(_CURSOR, *positions[limit - 1]) if len(positions) > limit else None
     document = {"messages": shown, "next": end, "total": subscription.delayed.entry_count}
-    return Response(msgspec.json.encode(document), media_type="application/json")
+    return json_with_nulls(document)
 
 
 def _message(subscription: Subscription, read: ReadEntry) -> dict[str, Any]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.calls.call import Call
+from pybroker.admin.calls.call import Call, json_with_nulls
 from pybroker.admin.calls.existing import while_served
 from pybroker.admin.calls.paths import SUBSCRIPTION
 from pybroker.admin.calls.routing import route
@@ -78,7 +77,7 @@ async def hash_of(call: Call) -> Response:
         document["waitingSince"] = at.waits_since_ms
         if at.set_aside_from is not None:
             document["setAsideFrom"] = str(at.set_aside_from)
-    return _json(document)
+    return json_with_nulls(document)
 
 
 async def draining_hashes(call: Call) -> Response:
@@ -93,7 +92,7 @@ async def draining_hashes(call: Call) -> Response:
         keys = await _keys(subscription, [position for row in rows for position in row.positions])
     shown = [_draining(row, keys) for row in rows]
     end = cursor_text(_DRAINING, rows[-1].sticky_hash) if len(rows) >= limit else None
-    return _json({"hashes": shown, "next": end, "total": total})
+    return json_with_nulls({"hashes": shown, "next": end, "total": total})
 
 
 def _draining(row: hashes.DrainingRow, keys: dict[Position, list[bytes]]) -> dict[str, Any]:
@@ -142,7 +141,7 @@ async def waiting(call: Call) -> Response:
     dispatcher = key_shared(subscription, "waiting hashes")
     rows, total = await in_slices(hashes.waiting_page(dispatcher, after, limit), call.surroundings.clock)
     look_ahead = dispatcher.look_ahead(0)
-    return _json(
+    return json_with_nulls(
         {
             "entries": look_ahead.entries,
             "hashesSetAside": look_ahead.hashes_set_aside,
@@ -167,8 +166,3 @@ def _waiting(row: hashes.WaitingRow) -> dict[str, Any]:
         "since": at.waits_since_ms,
         "setAsideFrom": None if at.set_aside_from is None else str(at.set_aside_from),
     }
-
-
-def _json(document: dict[str, Any]) -> Response:
-    """Nulls are shown: they say that something is not known."""
-    return Response(msgspec.json.encode(document), media_type="application/json")

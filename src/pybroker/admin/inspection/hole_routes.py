@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.calls.call import Call
+from pybroker.admin.calls.call import Call, json_with_nulls
 from pybroker.admin.calls.existing import existing_topic, while_served
 from pybroker.admin.calls.paths import SUBSCRIPTION
 from pybroker.admin.calls.routing import route
@@ -62,7 +61,7 @@ async def ack_holes(call: Call) -> Response:
             "moreReasons": kept.more_reasons,
         },
     }
-    return Response(msgspec.json.encode(document), media_type="application/json")
+    return json_with_nulls(document)
 
 
 def _reason(kept: Kept) -> dict[str, Any]:

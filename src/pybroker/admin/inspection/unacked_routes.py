@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.calls.call import Call
+from pybroker.admin.calls.call import Call, json_with_nulls
 from pybroker.admin.calls.existing import while_served
 from pybroker.admin.calls.paths import SUBSCRIPTION
 from pybroker.admin.calls.queries import Query
@@ -61,7 +60,7 @@ async def unacked(call: Call) -> Response:
         page = await unacked_page(subscription, wanted, key, after, limit)
     now_ms, with_properties = call.surroundings.clock.wall_ms(), call.flag("withProperties")
     end = page.after
-    return _json(
+    return json_with_nulls(
         {
             "messages": [_message(row, now_ms, with_properties=with_properties) for row in page.rows],
             "next": None if end is None else cursor_text(_CURSOR, *end.position, end.batch_index),
@@ -120,8 +119,3 @@ def _message(row: UnackedMessage, now_ms: int, *, with_properties: bool) -> dict
         if message.are_properties_cut:
             shown["propertiesCut"] = True
     return shown
-
-
-def _json(document: dict[str, Any]) -> Response:
-    """Nulls are shown: they say that something is not known."""
-    return Response(msgspec.json.encode(document), media_type="application/json")

@@ -7,11 +7,10 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.calls.call import Call
+from pybroker.admin.calls.call import Call, json_with_nulls
 from pybroker.admin.calls.existing import existing_any_topic
 from pybroker.admin.calls.existing_namespaces import namespace_of_topics
 from pybroker.admin.calls.own_address import broker_id
@@ -61,7 +60,7 @@ class TopicStatsRoutes:
     async def get(self, call: Call) -> Response:
         """`getPreciseBacklog` changes nothing: the backlog is counted exactly in any case."""
         call.require_lookup(call.topic_name())
-        return _json(await self._document(call, await existing_any_topic(call)))
+        return json_with_nulls(await self._document(call, await existing_any_topic(call)))
 
     async def get_partitioned(self, call: Call) -> Response:
         """The sums, and unless `perPartition=false` what they are made of. Partitions that do not exist are left out."""
@@ -72,14 +71,14 @@ class TopicStatsRoutes:
         if not documents:
             documents[str(name)] = dict(merged)  # So does Pulsar: no partition was made yet.
         is_detailed = call.query("perPartition") is None or call.flag("perPartition")
-        return _json({**merged, "metadata": metadata, "partitions": documents if is_detailed else {}})
+        return json_with_nulls({**merged, "metadata": metadata, "partitions": documents if is_detailed else {}})
 
     async def get_partitioned_internal(self, call: Call) -> Response:
         name, metadata = _partitioned(call)
         partitions = {str(topic.name): any_internal_stats(topic) async for topic in _partitions(call, name)}
         if not partitions:
             raise AdminError(404, "Internal topics have not been generated yet")
-        return _json({"metadata": metadata, "partitions": partitions})
+        return json_with_nulls({"metadata": metadata, "partitions": partitions})
 
     async def _document(self, call: Call, topic: TopicBase) -> Document:
         with_publishers = call.config.expose_publisher_stats and not call.flag("excludePublishers")
@@ -95,10 +94,6 @@ class TopicStatsRoutes:
             with_consumers=not call.flag("excludeConsumers"),
         )
         return await _made(topic_stats(topic, self._rates, request))
-
-
-def _json(document: Document) -> Response:
-    return Response(msgspec.json.encode(document), media_type="application/json")
 
 
 def _partitioned(call: Call) -> tuple[TopicName, Document]:
