@@ -12,6 +12,7 @@ from starlette.routing import Match
 from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker
 from tests.support.recording_peer import RecordingPeer
 
+from pybroker.admin.explain import explain_routes
 from pybroker.broker.explain import actions, stops
 from pybroker.broker.explain.steps import LISTED, PIECE, Steps
 from pybroker.broker.explain.subscription import explain_subscription
@@ -258,6 +259,35 @@ async def test_asking_while_everything_comes_and_goes_is_never_a_fault() -> None
             is_over = True
             await asyncio.gather(*asking)
         assert seen[200] > 0
+
+
+@pytest.mark.parametrize("query", ["/subscription/s/explain?messageId=0:0", "/explain?producer=p", "/explain"])
+async def test_what_was_found_of_a_topic_that_is_unloaded_meanwhile_is_not_told(
+    query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with memory_broker() as broker:
+        topic = await broker.topic(TOPIC)
+        await topic.subscription("s", True, True, {})
+        await broker.publish(topic, 1)
+        found = asyncio.Event()
+
+        async def unloaded_before(*_: object) -> None:
+            found.set()
+            await broker.service.topics.unload(topic)
+
+        if "messageId" in query:
+            reasons = explain_routes.message_reasons
+
+            async def reasons_late(*arguments: Any) -> Any:
+                await unloaded_before()
+                return await reasons(*arguments)
+
+            monkeypatch.setattr(explain_routes, "message_reasons", reasons_late)
+        else:
+            monkeypatch.setattr(explain_routes, "exceeded", unloaded_before)
+        answer = await broker.rest("GET", f"{AT}{query}")
+        assert found.is_set()
+        assert (answer.status, "being unloaded" in answer.text) == (503, True)
 
 
 def pauses_of(steps: Steps) -> tuple[int, list[Finding]]:

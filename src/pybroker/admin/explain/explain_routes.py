@@ -65,10 +65,11 @@ async def explain_one(call: Call) -> Response:
         raise AdminError(412, "Several of key, messageId and consumer were given: ask about one of them")
     topic = await topic_at_hand(call)
     if isinstance(topic, list):
-        return answer(call, {"kind": "subscription"} if message_id is None else _message_subject(message_id), topic)
+        return answer(call, _unseen_subject(message_id, key, consumer), topic)
     subscription = any_subscription_of(topic, name)
     if message_id is not None:
         findings = await _of_message(call, topic, subscription, message_id)
+        _require_served(topic, subscription)
         return answer(call, _message_subject(message_id), findings)
     if key is None and consumer is None:
         findings = await _findings(topic, subscription)
@@ -87,6 +88,15 @@ async def explain_one(call: Call) -> Response:
     consumers = await in_slices(consumers_named(subscription, consumer), clock)
     _require_served(topic, subscription)
     return answer(call, consumer_subject(subscription, consumer), findings, consumers=consumers)
+
+
+def _unseen_subject(message_id: str | None, key: bytes | None, consumer: str | None) -> dict[str, Any]:
+    """What is asked about, of a topic that is not there to be looked at."""
+    if message_id is not None:
+        return _message_subject(message_id)
+    if key is not None:
+        return key_subject(key, None)
+    return {"kind": "subscription"} if consumer is None else {"kind": "consumer", "consumer": consumer}
 
 
 async def _of_message(call: Call, topic: TopicBase, subscription: SubscriptionBase, message_id: str) -> list[Finding]:
@@ -110,6 +120,7 @@ def _message_subject(message_id: str) -> dict[str, Any]:
 
 async def _of_producer(call: Call, topic: TopicBase, producer: str) -> Response:
     quota = await _quota(topic)
+    _require_served(topic)
     return answer(call, producer_subject(topic, producer), explain_producer(topic, producer, quota))
 
 
@@ -143,6 +154,7 @@ async def explain_topic(call: Call) -> Response:
             findings = await _findings(topic, subscription)
             shown = [finding.as_short_json() for finding in findings]
             listed.append({"subscription": name, "waiting": is_waiting(findings), "findings": shown})
+    _require_served(topic)
     document = {
         "topic": str(topic.name),
         "subject": {"kind": "topic", "subscriptions": len(names)},
@@ -160,11 +172,11 @@ async def _findings(topic: TopicBase, subscription: SubscriptionBase) -> list[Fi
     return await in_slices(explain_subscription(topic, subscription), topic.surroundings.clock)
 
 
-def _require_served(topic: TopicBase, subscription: SubscriptionBase) -> None:
+def _require_served(topic: TopicBase, subscription: SubscriptionBase | None = None) -> None:
     """What was found while both ended is of no use: 503 and 404."""
     if topic.is_fenced:
         raise ServiceNotReady(f"Topic {topic.name} is being unloaded, try again")
-    if subscription.is_closed:
+    if subscription is not None and subscription.is_closed:
         raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted meanwhile")
 
 
