@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shlex import quote as shell
+import shlex
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -36,81 +36,60 @@ def unload(topic: TopicName) -> Action:
 
 
 def skip_all(subscription: SubscriptionBase) -> Action:
-    return Action(
-        "Give up all messages that wait, if nobody wants them", "POST", subscription_path(subscription) + "/skip_all"
-    )
+    return _of_subscription(subscription, "Give up all messages that wait, if nobody wants them", "POST", "/skip_all")
 
 
 def skip_one(subscription: SubscriptionBase) -> Action:
-    return Action("Give up the first message that waits", "POST", subscription_path(subscription) + "/skip/1")
+    return _of_subscription(subscription, "Give up the first message that waits", "POST", "/skip/1")
 
 
 def delete_subscription(subscription: SubscriptionBase) -> Action:
-    return Action("Delete the subscription, if nobody will come back to it", "DELETE", subscription_path(subscription))
+    return _of_subscription(subscription, "Delete the subscription, if nobody will come back to it", "DELETE", "")
 
 
 def explain_consumer(consumer: Consumer) -> Action:
-    subscription = consumer.subscription
-    return Action(
-        f"Look at consumer {consumer.name}",
-        "GET",
-        f"{subscription_path(subscription)}/explain?consumer={quote(consumer.name, safe='')}",
-        command=f"pybroker explain {_words(subscription)} --consumer {shell(consumer.name)}",
-    )
+    text, rest = f"Look at consumer {consumer.name}", f"/explain?consumer={quote(consumer.name, safe='')}"
+    return _of_subscription(consumer.subscription, text, "GET", rest, "explain", "--consumer", consumer.name)
 
 
 def show_unacked(consumer: Consumer) -> Action:
-    subscription = consumer.subscription
-    return Action(
-        f"List what consumer {consumer.name} holds",
-        "GET",
-        f"{subscription_path(subscription)}/unacked?consumer={quote(consumer.name, safe='')}",
-        command=f"pybroker unacked {_words(subscription)} --consumer {shell(consumer.name)}",
-    )
+    text, rest = f"List what consumer {consumer.name} holds", f"/unacked?consumer={quote(consumer.name, safe='')}"
+    return _of_subscription(consumer.subscription, text, "GET", rest, "unacked", "--consumer", consumer.name)
 
 
 def disconnect(consumer: Consumer) -> Action:
     """Its client subscribes again, and meanwhile everything it holds goes to others."""
-    subscription = consumer.subscription
-    return Action(
-        f"Disconnect consumer {consumer.name}: what it holds goes to others, and its client subscribes again",
-        "POST",
-        f"{subscription_path(subscription)}/consumer/{quote(consumer.name, safe='')}/disconnect"
-        f"?consumerId={consumer.consumer_id}",
-        command=f"pybroker disconnect {_words(subscription)} --consumer {shell(consumer.name)}"
-        f" --consumer-id {consumer.consumer_id}",
-    )
+    text = f"Disconnect consumer {consumer.name}: what it holds goes to others, and its client subscribes again"
+    rest = f"/consumer/{quote(consumer.name, safe='')}/disconnect?consumerId={consumer.consumer_id}"
+    which = ("--consumer", consumer.name, "--consumer-id", str(consumer.consumer_id))
+    return _of_subscription(consumer.subscription, text, "POST", rest, "disconnect", *which)
 
 
 def redeliver(subscription: SubscriptionBase, position: Position) -> Action:
-    return Action(
-        f"Deliver message {position} again now",
-        "POST",
-        _message(subscription, position) + "/redeliver",
-        command=f"pybroker redeliver {_words(subscription)} {position}",
-    )
+    text, rest = f"Deliver message {position} again now", _message(position) + "/redeliver"
+    return _of_subscription(subscription, text, "POST", rest, "redeliver", str(position))
 
 
 def deliver_now(subscription: SubscriptionBase, position: Position) -> Action:
-    return Action(
-        f"Deliver message {position} now",
-        "DELETE",
-        _message(subscription, position) + "/delay",
-        command=f"pybroker delay {_words(subscription)} {position} --now",
-    )
+    text, rest = f"Deliver message {position} now", _message(position) + "/delay"
+    return _of_subscription(subscription, text, "DELETE", rest, "delay", str(position), "--now")
 
 
 def acknowledge(subscription: SubscriptionBase, position: Position) -> Action:
-    return Action(
-        f"Give message {position} up, so that the others go on",
-        "POST",
-        _message(subscription, position) + "/acknowledge",
-        command=f"pybroker ack {_words(subscription)} {position}",
-    )
+    text, rest = f"Give message {position} up, so that the others go on", _message(position) + "/acknowledge"
+    return _of_subscription(subscription, text, "POST", rest, "ack", str(position))
 
 
-def _message(subscription: SubscriptionBase, position: Position) -> str:
-    return f"{subscription_path(subscription)}/message/{position.ledger_id}/{position.entry_id}"
+def show_draining_hashes(subscription: SubscriptionBase) -> Action:
+    return _of_subscription(subscription, "List all hashes that drain", "GET", "/drainingHashes", "draining")
+
+
+def show_waiting(subscription: SubscriptionBase) -> Action:
+    return _of_subscription(subscription, "List the keys that fill the look-ahead", "GET", "/waiting", "waiting")
+
+
+def show_delayed(subscription: SubscriptionBase) -> Action:
+    return _of_subscription(subscription, "List the messages that wait for their time", "GET", "/delayed", "delayed")
 
 
 def disconnect_producer(topic: TopicName, name: str) -> Action:
@@ -118,34 +97,7 @@ def disconnect_producer(topic: TopicName, name: str) -> Action:
         f"Disconnect producer {name}: its client connects again, behind those that wait",
         "POST",
         f"{topic_path(topic)}/producer/{quote(name, safe='')}/disconnect",
-        command=f"pybroker disconnect {shell(str(topic))} --producer {shell(name)}",
-    )
-
-
-def show_draining_hashes(subscription: SubscriptionBase) -> Action:
-    return Action(
-        "List all hashes that drain",
-        "GET",
-        subscription_path(subscription) + "/drainingHashes",
-        command=f"pybroker draining {_words(subscription)}",
-    )
-
-
-def show_waiting(subscription: SubscriptionBase) -> Action:
-    return Action(
-        "List the keys that fill the look-ahead",
-        "GET",
-        subscription_path(subscription) + "/waiting",
-        command=f"pybroker waiting {_words(subscription)}",
-    )
-
-
-def show_delayed(subscription: SubscriptionBase) -> Action:
-    return Action(
-        "List the messages that wait for their time",
-        "GET",
-        subscription_path(subscription) + "/delayed",
-        command=f"pybroker delayed {_words(subscription)}",
+        command=shlex.join(("pybroker", "disconnect", str(topic), "--producer", name)),
     )
 
 
@@ -176,5 +128,13 @@ def abort_transaction(txn: TxnId) -> Action:
     )
 
 
-def _words(subscription: SubscriptionBase) -> str:
-    return f"{shell(str(subscription.topic.name))} {shell(subscription.name)}"
+def _of_subscription(
+    subscription: SubscriptionBase, text: str, method: str, rest: str, command: str = "", *arguments: str
+) -> Action:
+    """A call about a subscription: `rest` is its path behind that, `arguments` what its command takes besides."""
+    words = ("pybroker", command, str(subscription.topic.name), subscription.name, *arguments)
+    return Action(text, method, subscription_path(subscription) + rest, command=shlex.join(words) if command else None)
+
+
+def _message(position: Position) -> str:
+    return f"/message/{position.ledger_id}/{position.entry_id}"

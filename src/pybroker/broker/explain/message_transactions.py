@@ -10,6 +10,7 @@ from pybroker.broker.explain.steps import for_long
 from pybroker.model.findings import Code, Finding
 
 if TYPE_CHECKING:
+    from pybroker.broker.transactions.transaction_buffer import OpenTransaction
     from pybroker.model.transactions import TxnId
 
 
@@ -45,29 +46,32 @@ def behind_transaction(asked: MessageQuestion) -> Reasons | None:
     buffer = asked.topic.transactions.buffer
     if buffer is None or not buffer.open:
         return None
-    clock = asked.subscription.surroundings.clock
     for txn, each in buffer.open.items():
         if position.entry_id in each.entries.get(position.ledger_id, ()):
-            evidence, _ = _transaction_evidence(asked, txn)
-            evidence |= {"firstMessageId": str(each.first), "producer": each.owner}
-            finding = Finding(
-                Code.MESSAGE_UNCOMMITTED,
-                f"Message {asked.message_id} is part of transaction {txn} of producer {each.owner}, open"
-                f"{for_long(each.opened_ms, clock)}: nobody gets it before that has committed.",
-                since_ms=each.opened_ms,
-                evidence=evidence,
-                actions=[actions.show_transaction(txn), actions.abort_transaction(txn)],
-            )
-            return Reasons([finding])
+            why = f"is part of {_named(asked, txn, each)}: nobody gets it before that has committed"
+            return _kept_by(asked, txn, each, Code.MESSAGE_UNCOMMITTED, why, {})
     txn, oldest = next(iter(buffer.open.items()))
+    why = (
+        f"stands behind {oldest.first}, the first message of {_named(asked, txn, oldest)}: nothing from there on is delivered "
+        "before that has ended"
+    )
+    return _kept_by(asked, txn, oldest, Code.BEHIND_TRANSACTION, why, {"openTransactions": len(buffer.open)})
+
+
+def _named(asked: MessageQuestion, txn: TxnId, found: OpenTransaction) -> str:
+    open_for = for_long(found.opened_ms, asked.subscription.surroundings.clock)
+    return f"transaction {txn} of producer {found.owner}, open{open_for}"
+
+
+def _kept_by(
+    asked: MessageQuestion, txn: TxnId, found: OpenTransaction, code: Code, why: str, more: dict[str, Any]
+) -> Reasons:
     evidence, _ = _transaction_evidence(asked, txn)
-    evidence |= {"firstMessageId": str(oldest.first), "producer": oldest.owner, "openTransactions": len(buffer.open)}
     finding = Finding(
-        Code.BEHIND_TRANSACTION,
-        f"Message {asked.message_id} stands behind {oldest.first}, the first message of transaction {txn} of producer "
-        f"{oldest.owner}, open{for_long(oldest.opened_ms, clock)}: nothing from there on is delivered before that has ended.",
-        since_ms=oldest.opened_ms,
-        evidence=evidence,
+        code,
+        f"Message {asked.message_id} {why}.",
+        since_ms=found.opened_ms,
+        evidence=evidence | {"firstMessageId": str(found.first), "producer": found.owner} | more,
         actions=[actions.show_transaction(txn), actions.abort_transaction(txn)],
     )
     return Reasons([finding])

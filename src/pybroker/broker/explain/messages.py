@@ -37,6 +37,3 @@ def explain_message(asked: MessageQuestion) -> Reasons | Want:
         if found is not None:
             return found
     return passed(asked)
-
-
-# --- what nobody gets --------------------------------------------------------------------------------------------------
