@@ -74,6 +74,20 @@ async def test_what_is_put_off_comes_later_and_the_others_go_on(key: str, kind: 
         assert peer.delivered[-1] == positions[1]
 
 
+async def test_what_only_a_filter_puts_off_waits_for_no_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filter_chain, "RESCHEDULE_S", 3600)
+    async with memory_broker(entry_filter_names=(NAME,)) as broker:
+        topic, peer, _ = await delivered(broker, "Shared", ["a", "later"])
+        await broker.until(
+            lambda: topic.subscriptions["s"].counters.filter_rescheduled > 0 and len(peer.delivered) == 1
+        )
+        (consumer,) = topic.subscriptions["s"].consumers
+        consumer.state.permits = 0
+        for query, expected in (("", ["entry-filter"]), ("?consumer=c", ["entry-filter", "held-by-consumer"])):
+            answer = await broker.rest("GET", f"/persistent/public/default/t/subscription/s/explain{query}")
+            assert [each["code"] for each in answer.json["findings"]] == expected
+
+
 async def test_with_one_active_consumer_nothing_overtakes_what_is_put_off() -> None:
     async with memory_broker(entry_filter_names=(NAME,)) as broker:
         topic, peer, positions = await delivered(broker, "Exclusive", ["a", "no", "later", "b"])

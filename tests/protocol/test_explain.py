@@ -344,6 +344,23 @@ async def test_a_thousand_consumers_without_room_are_one_finding_that_names_ten(
         assert finding.sentence.startswith("1,000 consumers (c0, c1, c2 and 997 more) have no room")
 
 
+async def test_what_each_of_many_consumers_holds_is_looked_at_one_after_the_other() -> None:
+    async with memory_broker(max_unacked_messages_per_subscription=30) as broker:
+        topic = await broker.topic(TOPIC)
+        subscription = await topic.subscription("s", True, True, {})
+        for number in range(15):
+            broker.consumer_on(subscription, RecordingPeer(), "Shared", f"c{number}").flow(2)
+        await broker.publish(topic, 40)
+        dispatcher = subscription.dispatcher
+        await broker.until(lambda: dispatcher is not None and dispatcher.blocked)
+        pauses, findings = pauses_of(explain_subscription(topic, subscription))
+        assert pauses >= LISTED
+        (finding,) = findings
+        assert (finding.code, finding.evidence["unackedMessages"]) == (Code.UNACKED_LIMIT_SUBSCRIPTION, 30)
+        assert len(finding.evidence["consumers"]) == LISTED
+        assert finding.evidence["moreConsumers"] == 5
+
+
 async def test_every_call_that_findings_suggest_is_served() -> None:
     async with memory_broker() as broker:
         topic = await broker.topic(TOPIC)

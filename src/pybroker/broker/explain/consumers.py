@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pybroker.broker.delivery.consumer import Consumer
     from pybroker.broker.delivery.subscription import Subscription
     from pybroker.dispatch.consumer_state import ConsumerState
+    from pybroker.dispatch.shared import SharedDispatcher
 
 IDS_LISTED = 5
 """How many message ids are named of what one consumer holds, or of one key."""
@@ -67,6 +68,11 @@ def described_all(consumers: Sequence[Consumer]) -> Generator[None, None, list[d
         shown.append(described(each))
         yield
     return shown
+
+
+def waits_for_parts(dispatcher: SharedDispatcher) -> dict[ConsumerState, int]:
+    """Who has parts of large messages of which others wait for it, and how many of these are listed."""
+    return {**dict.fromkeys(dispatcher.aside, 1), **dispatcher.bound_entries()}
 
 
 def stuck_consumers(subscription: Subscription, waits_for: Mapping[ConsumerState, int]) -> list[tuple[Consumer, int]]:

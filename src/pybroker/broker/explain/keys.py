@@ -52,6 +52,19 @@ class HeldBack:
         elif not place.can_take():
             self.for_consumers[place] += max(1, hash_.entries)
 
+    def because_of(self, consumers: Collection[ConsumerState], dispatcher: KeySharedDispatcher) -> HeldBack:
+        """What of it these consumers keep others from, or wait for themselves; and all that is listed for single ones."""
+        found = HeldBack()
+        found.for_consumers = self.for_consumers
+        found.newcomers = Counter({each: entries for each, entries in self.newcomers.items() if each in consumers})
+        found.draining = [each for each in self.draining if dispatcher.draining.holder(each.sticky_hash) in consumers]
+        return found
+
+    def holders(self, dispatcher: KeySharedDispatcher) -> set[ConsumerState]:
+        """Who drains what waits, as far as it still does."""
+        holders = (dispatcher.draining.holder(each.sticky_hash) for each in self.draining)
+        return {each for each in holders if each is not None}
+
 
 def held_back(dispatcher: KeySharedDispatcher, only: int | None = None) -> Generator[None, None, HeldBack]:
     """What is held back, or of one hash alone."""

@@ -75,7 +75,7 @@ def explain_consumer(topic: Topic, subscription: Subscription, name: str) -> Ste
             found.append(no_consumers(subscription, waiting))
         return ordered(found)
     states = {each.state for each in mine}
-    stops = what_stops_all(subscription, waiting) if waiting else []
+    stops = (yield from what_stops_all(subscription, waiting)) if waiting else []
     found += stops
     active = dispatcher.active_consumer
     if active is not None and active not in states:
@@ -84,19 +84,14 @@ def explain_consumer(topic: Topic, subscription: Subscription, name: str) -> Ste
     waits_for: dict[ConsumerState, int] = {}
     holds_up: set[ConsumerState] = set()
     if isinstance(dispatcher, KeySharedDispatcher):
-        held = yield from keys.held_back(dispatcher)
+        held = (yield from keys.held_back(dispatcher)).because_of(states, dispatcher)
         waits_for = dict(held.for_consumers)
-        held.newcomers = type(held.newcomers)({each: n for each, n in held.newcomers.items() if each in states})
-        held.draining = [each for each in held.draining if dispatcher.draining.holder(each.sticky_hash) in states]
-        held.without_owner = []
-        holds_up = {
-            holder for each in held.draining if (holder := dispatcher.draining.holder(each.sticky_hash)) is not None
-        }
+        holds_up = held.holders(dispatcher)
         found += yield from keys.of_hashes(subscription, dispatcher, held)
     elif isinstance(dispatcher, SharedDispatcher):
-        waits_for = {**dict.fromkeys(dispatcher.aside, 1), **dispatcher.bound_entries()}
+        waits_for = consumers.waits_for_parts(dispatcher)
     is_stuck: set[ConsumerState] = set()
-    if waiting and not any(finding.code in STOP_ALL for finding in stops):
+    if waiting.is_for_consumers and not any(finding.code in STOP_ALL for finding in stops):
         cannot_take = [(each, waits_for.get(each.state, 0)) for each in mine if not each.state.can_take()]
         is_stuck = {each.state for each, _ in cannot_take}
         found += yield from consumers.of_stuck(subscription, cannot_take, waiting.entries)

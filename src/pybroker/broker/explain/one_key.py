@@ -31,7 +31,7 @@ def explain_key(topic: Topic, subscription: Subscription, sticky_hash: int | Non
     if not subscription.consumers or dispatcher is None:
         return ordered([*found, no_consumers(subscription, waiting)] if waiting else found)
     if waiting:
-        found += what_stops_all(subscription, waiting)
+        found += yield from what_stops_all(subscription, waiting)
     if sticky_hash is None or not isinstance(dispatcher, KeySharedDispatcher):
         if waiting:
             stuck = consumers.stuck_consumers(subscription, {})

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from heapq import nlargest
 from typing import TYPE_CHECKING, Any, cast
 
 from pybroker.broker.explain import actions
-from pybroker.broker.explain.consumers import consumer_of, described, reference
-from pybroker.broker.explain.steps import LISTED, counted, duration, for_long, wall_ms
+from pybroker.broker.explain.consumers import consumer_of, described_all, reference
+from pybroker.broker.explain.steps import LISTED, Steps, counted, duration, for_long, wall_ms
 from pybroker.dispatch.gates import Gate
 from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
@@ -30,7 +31,7 @@ STOP_ALL = {
 """While one of these is found, consumers do not matter."""
 
 
-def what_stops_all(subscription: Subscription, waiting: Waiting) -> list[Finding]:
+def what_stops_all(subscription: Subscription, waiting: Waiting) -> Steps:
     """Why nothing is read or sent, whoever it is for, while there are consumers and something waits."""
     found: list[Finding] = []
     standstill = subscription.standstill
@@ -44,7 +45,7 @@ def what_stops_all(subscription: Subscription, waiting: Waiting) -> list[Finding
     if limit is not None and limit.is_stopped(subscription):
         found.append(_unacked_limit_of_broker(subscription, waiting, since_ms if gate is Gate.UNACKED_BROKER else None))
     if dispatcher is not None and dispatcher.blocked and isinstance(dispatcher, MultiConsumerDispatcher):
-        found.append(_unacked_limit(subscription, dispatcher, waiting))
+        found.append((yield from _unacked_limit(subscription, dispatcher, waiting)))
     if dispatcher is not None and dispatcher.gate() is Gate.STARTING:
         found.append(_starting(subscription, waiting, since_ms))
     if waiting.put_off:
@@ -131,24 +132,30 @@ def _unacked_limit_of_broker(subscription: Subscription, waiting: Waiting, since
     )
 
 
-def _unacked_limit(subscription: Subscription, dispatcher: MultiConsumerDispatcher, waiting: Waiting) -> Finding:
+def _unacked_limit(
+    subscription: Subscription, dispatcher: MultiConsumerDispatcher, waiting: Waiting
+) -> Generator[None, None, Finding]:
     limit = dispatcher.max_unacked_messages
     since_ms = subscription.counters.last_consumed_ms or None
-    most = sorted(subscription.consumers, key=lambda each: -each.state.unacked_messages)
+    most = nlargest(LISTED, subscription.consumers, key=lambda each: each.state.unacked_messages)
+    more_consumers = len(subscription.consumers) - len(most)
+    held, first_held = dispatcher.unacked_messages, most[0].state.unacked_messages
+    suggested = _of_most_holding(subscription)
+    descriptions = yield from described_all(most)
     return Finding(
         Code.UNACKED_LIMIT_SUBSCRIPTION,
         f"{_entries(waiting)}{for_long(since_ms, subscription.surroundings.clock)}: the subscription holds"
-        f" {dispatcher.unacked_messages:,} unacknowledged messages and may hold {limit:,}; it goes on when half of these are"
-        f" acknowledged. Consumer {most[0].name} holds most, {most[0].state.unacked_messages:,}.",
+        f" {held:,} unacknowledged messages and may hold {limit:,}; it goes on when half of these are"
+        f" acknowledged. Consumer {most[0].name} holds most, {first_held:,}.",
         since_ms=since_ms,
         evidence={
             "limit": limit,
-            "unackedMessages": dispatcher.unacked_messages,
-            "consumers": [described(each) for each in most[:LISTED]],
-            "moreConsumers": max(0, len(most) - LISTED),
+            "unackedMessages": held,
+            "consumers": descriptions,
+            "moreConsumers": more_consumers,
         },
         actions=(
-            *_of_most_holding(subscription),
+            *suggested,
             actions.set_policy(
                 subscription.topic.name,
                 "maxUnackedMessagesOnSubscription",

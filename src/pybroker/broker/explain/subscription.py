@@ -41,24 +41,22 @@ def explain_subscription(topic: Topic, subscription: Subscription) -> Steps:
 def _of_waiting(subscription: Subscription, waiting: Waiting) -> Steps:
     if not subscription.consumers:
         return [no_consumers(subscription, waiting)]
-    stops = what_stops_all(subscription, waiting)
-    found = list(stops)
     dispatcher = subscription.dispatcher
+    stops = yield from what_stops_all(subscription, waiting)
+    found = list(stops)
     waits_for: dict[ConsumerState, int] = {}
-    suspects: list[ConsumerState] = []
+    suspects: set[ConsumerState] = set()
     if isinstance(dispatcher, KeySharedDispatcher):
         held = yield from keys.held_back(dispatcher)
         found += yield from keys.of_hashes(subscription, dispatcher, held)
         waits_for = dict(held.for_consumers)
-        holders = {dispatcher.draining.holder(each.sticky_hash) for each in held.draining}
-        suspects = [holder for holder in holders if holder is not None]
+        suspects = held.holders(dispatcher)
     elif isinstance(dispatcher, SharedDispatcher):
-        waits_for = {**dict.fromkeys(dispatcher.aside, 1), **dispatcher.bound_entries()}
+        waits_for = consumers.waits_for_parts(dispatcher)
     stuck: list[tuple[Consumer, int]] = []
     if dispatcher is not subscription.dispatcher:
         return found  # Everybody left meanwhile.
-    only_put_off = not waiting.has_unread and not waiting.is_listed
-    if not only_put_off and not any(finding.code in STOP_ALL for finding in stops):
+    if waiting.is_for_consumers and not any(finding.code in STOP_ALL for finding in stops):
         stuck = consumers.stuck_consumers(subscription, waits_for)
         found += yield from consumers.of_stuck(subscription, stuck, waiting.entries)
     if dispatcher is not None and dispatcher.blocked:

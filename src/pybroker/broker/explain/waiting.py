@@ -34,6 +34,11 @@ class Waiting(NamedTuple):
     def __bool__(self) -> bool:
         return self.entries > 0
 
+    @property
+    def is_for_consumers(self) -> bool:
+        """Whether something waits for more than a filter."""
+        return self.has_unread or self.is_listed
+
 
 class BehindTransaction(NamedTuple):
     """Entries from the first message of the oldest open transaction on."""
