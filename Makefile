@@ -18,6 +18,8 @@ One that has another name, or is not on the PATH, can be named: make serve PYTHO
 endef
 export NO_PYTHON
 BIN := .venv/bin
+# Also where the surroundings say that nothing shall be kept: each process of each run would compile and rewrite every test again.
+export PYTHONDONTWRITEBYTECODE :=
 # Three stages of one environment: what a broker needs, that with the client, the tests and the tools beside it, and with Spark.
 SERVE_STAMP := .venv/.installed-serve
 STAMP := .venv/.installed

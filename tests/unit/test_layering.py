@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 from tests.support.import_circles import circles
+from tests.support.source_trees import source_tree
 
+pytestmark = pytest.mark.usefixtures("trees_go_with_their_module")
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 VALUES = ("model", "errors")
@@ -323,7 +325,10 @@ def module_name(path: Path) -> str:
 
 
 MODULES = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+
+
+def tree_of(name: str) -> ast.Module:
+    return source_tree(MODULES[name])
 
 
 def is_type_checking(node: ast.AST) -> bool:
@@ -361,15 +366,20 @@ def imported_modules(tree: ast.AST, *, with_types: bool = False) -> set[str]:
 
 
 @cache
+def imports_of(name: str, *, with_types: bool = False) -> set[str]:
+    return imported_modules(tree_of(name), with_types=with_types)
+
+
+@cache
 def our_imports(name: str) -> set[str]:
     """Modules of the package that a module imports; the package itself holds only its version."""
-    return {module for module in imported_modules(TREES[name]) if module.startswith("pybroker.")}
+    return {module for module in imports_of(name) if module.startswith("pybroker.")}
 
 
 @cache
 def known_modules(name: str) -> set[str]:
     """As `our_imports`, with those that only a type checker reads."""
-    imported = imported_modules(TREES[name], with_types=True)
+    imported = imports_of(name, with_types=True)
     return {module for module in imported if module.startswith("pybroker.") and module != name}
 
 
@@ -452,7 +462,8 @@ def test_what_decides_is_listed_as_such() -> None:
         if not more:
             break
         pure |= more
-    missing = sorted(inner(name) for name in pure - set(PURE_MODULES) if TREES[name].body[1:])  # more than a docstring
+    more_than_a_docstring = [name for name in pure - set(PURE_MODULES) if tree_of(name).body[1:]]
+    missing = sorted(inner(name) for name in more_than_a_docstring)
     assert not [name for name in missing if not is_below(name, BESIDE)]
 
 
@@ -463,17 +474,17 @@ def decides(name: str, pure: set[str]) -> bool:
 
 @cache
 def does_nothing_itself(name: str) -> bool:
-    outer = {module.split(".")[0] for module in imported_modules(TREES[name])}
-    waits = any(isinstance(node, ast.AsyncFunctionDef) for node in ast.walk(TREES[name]))
+    outer = {module.split(".")[0] for module in imports_of(name)}
+    waits = any(isinstance(node, ast.AsyncFunctionDef) for node in ast.walk(tree_of(name)))
     return not waits and not outer & (IMPURE_IMPORTS | EDGES)
 
 
 def asked_of_the_machine(name: str) -> set[str]:
     """What of `WORLD` a module names, by import or by attribute."""
-    named = imported_names(TREES[name])
+    named = imported_names(tree_of(name))
     named |= {
         ast.unparse(node)
-        for node in ast.walk(TREES[name])
+        for node in ast.walk(tree_of(name))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in named
     }
     return {what for what in WORLD if any(is_below(each, (what,)) for each in named)}
@@ -481,7 +492,7 @@ def asked_of_the_machine(name: str) -> set[str]:
 
 def asks_the_loop_for_the_time(name: str) -> bool:
     """Whether it calls `loop.time()`, however it came to the loop."""
-    calls = [node.func for node in ast.walk(TREES[name]) if isinstance(node, ast.Call)]
+    calls = [node.func for node in ast.walk(tree_of(name)) if isinstance(node, ast.Call)]
     attributes = [called for called in calls if isinstance(called, ast.Attribute) and called.attr == "time"]
     return any("loop" in ast.unparse(each.value) for each in attributes)
 
@@ -514,7 +525,7 @@ def test_no_imports_form_a_cycle() -> None:
 def test_a_rule_imports_nothing_that_performs() -> None:
     impure = {}
     for name in PURE_MODULES:
-        outer = {module for module in imported_modules(TREES[name]) if module.split(".")[0] in IMPURE_IMPORTS}
+        outer = {module for module in imports_of(name) if module.split(".")[0] in IMPURE_IMPORTS}
         impure[name] = outer | {module for module in our_imports(name) if not is_below(inner(module), PURE)}
     assert not {name: modules for name, modules in impure.items() if modules}
 
@@ -523,7 +534,7 @@ def test_a_rule_opens_and_prints_nothing() -> None:
     calls = [
         (name, node.func.id)
         for name in PURE_MODULES
-        for node in ast.walk(TREES[name])
+        for node in ast.walk(tree_of(name))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS
     ]
     assert not calls
@@ -531,12 +542,12 @@ def test_a_rule_opens_and_prints_nothing() -> None:
 
 def test_third_party_libraries_of_the_edges_stay_out_of_the_rules() -> None:
     for name in PURE_MODULES:
-        assert not {module.split(".")[0] for module in imported_modules(TREES[name])} & EDGES, name
+        assert not {module.split(".")[0] for module in imports_of(name)} & EDGES, name
 
 
 def test_the_published_client_is_never_part_of_the_broker() -> None:
-    for name, tree in TREES.items():
-        assert "pulsar" not in {module.split(".")[0] for module in imported_modules(tree)}, name
+    for name in MODULES:
+        assert "pulsar" not in {module.split(".")[0] for module in imports_of(name)}, name
 
 
 def test_type_only_imports_are_not_counted_and_late_ones_are() -> None:

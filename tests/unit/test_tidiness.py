@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.source_trees import source_tree
 
+pytestmark = pytest.mark.usefixtures("trees_go_with_their_module")
 ROOT = Path(__file__).resolve().parents[2]
 MAX_LINES = 600
 NAMED_FILES = re.compile(r"`([a-z_0-9/]+\.(?:py|conf|avsc))`")
@@ -33,7 +35,6 @@ def title(path: Path) -> str:
 
 SOURCES = written_files("src", "tools", "benchmarks")
 TEXTS = {path: path.read_text(encoding="utf-8") for path in SOURCES + written_files("tests")}
-TREES = {path: ast.parse(TEXTS[path]) for path in SOURCES}
 
 
 def test_a_file_is_at_most_600_lines_long() -> None:
@@ -46,7 +47,7 @@ def test_a_file_leaves_nothing_for_later() -> None:
 
 
 def test_a_module_begins_with_what_it_is() -> None:
-    documentation = {path: ast.get_docstring(tree) or "" for path, tree in TREES.items()}
+    documentation = {path: ast.get_docstring(source_tree(path)) or "" for path in SOURCES}
     assert not [title(path) for path, text in documentation.items() if not text.split("\n")[0].strip()]
 
 
@@ -63,12 +64,12 @@ def test_a_file_that_a_page_or_a_module_names_is_there() -> None:
 
 
 def test_no_failure_is_passed_over_in_silence() -> None:
-    assert not {title(path): lines for path, tree in TREES.items() if (lines := list(silent_handlers(tree)))}
+    assert not {title(path): lines for path in SOURCES if (lines := list(silent_handlers(source_tree(path))))}
 
 
 def test_every_task_has_an_owner() -> None:
     """Tasks are started in a TaskGroup, or through tasks.TaskOwner."""
-    starters = {path: list(ownerless_tasks(tree)) for path, tree in TREES.items() if title(path).startswith("src")}
+    starters = {path: list(ownerless_tasks(source_tree(path))) for path in SOURCES if title(path).startswith("src")}
     assert {title(path) for path, lines in starters.items() if lines} <= {"src/pybroker/tasks.py"}
 
 
