@@ -8,6 +8,7 @@ from itertools import count
 
 import pytest
 from tests.support.raw_client import encode, frame
+from tests.support.waiting import until
 
 from pybroker.client import PulsarClient, RequestTimedOut, connect
 from pybroker.client.client import Client
@@ -68,11 +69,6 @@ class ScriptedBroker:
             return frame(encode(Type.SUCCESS, request_id=command.close_producer.request_id))
         return b""
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(TIMEOUT_S):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-
 
 @asynccontextmanager
 async def scripted() -> AsyncIterator[tuple[ScriptedBroker, PulsarClient]]:
@@ -106,7 +102,7 @@ async def test_a_consumer_that_is_closed_as_it_is_attached_attaches_again() -> N
     async with scripted() as (broker, client):
         broker.attach = closing_the_first(broker)
         consumer = await client.consumer(TOPIC, "s")
-        await broker.until(lambda: broker.seen["FLOW"] == 1)
+        await until(lambda: broker.seen["FLOW"] == 1)
         assert broker.seen["SUBSCRIBE"] == 2
         await consumer.close()
         assert broker.closed_ids == [1]  # the broker has forgotten the first one itself
@@ -118,7 +114,7 @@ async def test_a_producer_that_is_closed_as_it_is_attached_attaches_again() -> N
         producer = await open_producer(client, TopicName.parse(TOPIC))
         assert broker.seen["PRODUCER"] == 2
         await producer.send(b"entry", 0)
-        await broker.until(lambda: broker.seen["SEND"] == 1)
+        await until(lambda: broker.seen["SEND"] == 1)
         await producer.close()
         assert broker.closed_ids == [1]
 
@@ -126,7 +122,7 @@ async def test_a_producer_that_is_closed_as_it_is_attached_attaches_again() -> N
 async def test_a_consumer_that_is_closed_while_it_attaches_again_is_not_left_at_the_broker() -> None:
     async with scripted() as (broker, client):
         consumer = await client.consumer(TOPIC, "s")
-        await broker.until(lambda: broker.seen["FLOW"] == 1)
+        await until(lambda: broker.seen["FLOW"] == 1)
         may_answer = asyncio.Event()
 
         async def attach(command: pb.BaseCommand) -> bytes:
@@ -136,11 +132,11 @@ async def test_a_consumer_that_is_closed_while_it_attaches_again_is_not_left_at_
         broker.attach = attach
         for connection in [*client._connections.values()]:
             connection.abort("cut")
-        await broker.until(lambda: broker.seen["SUBSCRIBE"] == 2)
+        await until(lambda: broker.seen["SUBSCRIBE"] == 2)
         await consumer.close()
         assert broker.closed_ids == []
         may_answer.set()
-        await broker.until(lambda: len(broker.closed_ids) == 1)
+        await until(lambda: len(broker.closed_ids) == 1)
 
 
 async def test_a_producer_that_failed_gives_its_name_back() -> None:
@@ -150,7 +146,7 @@ async def test_a_producer_that_failed_gives_its_name_back() -> None:
         with pytest.raises(RequestTimedOut, match="did not answer an entry"):
             await receipt
         await producer.close()
-        await broker.until(lambda: len(broker.closed_ids) == 1)
+        await until(lambda: len(broker.closed_ids) == 1)
         assert broker.seen["PRODUCER"] == 1
 
 
@@ -158,11 +154,11 @@ async def test_a_receipt_out_of_turn_has_everything_sent_again_over_a_new_connec
     async with scripted() as (broker, client):
         producer = await open_producer(client, TopicName.parse(TOPIC), ProducerSettings("name"))
         receipts = [await producer.send(b"entry", number) for number in range(2)]
-        await broker.until(lambda: broker.seen["SEND"] == 2)
+        await until(lambda: broker.seen["SEND"] == 2)
         message_id = pb.MessageIdData(ledgerId=1, entryId=1)
         receipt = pb.CommandSendReceipt(producer_id=0, sequence_id=1, message_id=message_id)
         producer.received(pb.BaseCommand(type=Type.SEND_RECEIPT, send_receipt=receipt))
-        await broker.until(lambda: broker.seen["SEND"] == 4)
+        await until(lambda: broker.seen["SEND"] == 4)
         assert broker.seen["CONNECT"] == 2
         assert not any(each.done() for each in receipts)
         await producer.close()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pulsar
 from tests.clients.conftest import new_client
 from tests.support.async_client import binary_port
 from tests.support.memory_broker import memory_broker
+from tests.support.waiting import until
 
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
 from pybroker.managed_ledger.surroundings import LedgerLimits
@@ -63,20 +63,14 @@ async def test_a_topic_whose_document_another_writes_is_loaded_again_and_loses_a
         publishing = asyncio.ensure_future(asyncio.to_thread(publish, url, sent))
         metadata, fenced = service.ledgers.metadata, 0
         for part in range(1, 4):
-            await until(lambda part=part: len(sent) >= COUNT * part // 5)
+            await until(lambda part=part: len(sent) >= COUNT * part // 5, 0.005, 60)
             topic = await broker.topic(NAME)
             found = await metadata.get(path)
             assert found is not None
             await metadata.put(path, found.value + b" ", found.version)
-            await until(lambda topic=topic: topic.ledger.is_closed)
+            await until(lambda topic=topic: topic.ledger.is_closed, 0.005, 60)
             fenced += topic.ledger.document.is_fenced
         await publishing
         assert fenced == 3
         assert await consuming == set(map(str, range(COUNT)))
         assert await asyncio.to_thread(read_all, url, COUNT) == [str(number) for number in range(COUNT)]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - threads of clients change it
-            await asyncio.sleep(0.005)

@@ -5,12 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.clients.conftest import until
 from tests.support import credentials
 from tests.support.broker_process import BrokerProcess
 from tests.support.commands import Run, runner, without_a_broker
@@ -299,13 +299,6 @@ def test_nobody_reading_the_output_ends_a_command_quietly_and_acknowledges_nothi
         assert process.stderr.read() == b""
     assert process.wait(timeout=20) == 141
     assert run("subscriptions", "unread", "--json").json[0]["msgBacklog"] > 500
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen"
-        time.sleep(0.05)
 
 
 # --- who one is ------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
+from tests.support.waiting import until
 from tests.unit.admin.fake_broker import Served, served
 
 from pybroker.admin.calls import call
@@ -59,12 +60,6 @@ async def exchange(port: int, sent: bytes) -> bytes:
             return await reader.read()
     finally:
         writer.close()
-
-
-async def until(condition: object) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # type: ignore[operator]  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
 
 
 # --- /metrics ----------------------------------------------------------------------------------------------------------

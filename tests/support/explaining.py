@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.support.rest import Answer, call
+from tests.support.waiting import until
 
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.topic.topic import Topic
@@ -66,9 +67,7 @@ class Explained:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Let the loop turn until it holds: for what no client is told."""
-        async with asyncio.timeout(TIMEOUT_S):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await until(condition, pause_s=0.001)
 
 
 @asynccontextmanager

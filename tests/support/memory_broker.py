@@ -13,6 +13,7 @@ from typing import Any
 from starlette.routing import BaseRoute
 from tests.support.recording_peer import RecordingPeer
 from tests.support.rest import Answer, call
+from tests.support.waiting import until
 
 from pybroker.admin.calls.http_limits import HttpLimits
 from pybroker.admin.server import HttpServer
@@ -156,9 +157,7 @@ class MemoryBroker:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Let the loop turn until `condition()` holds: there is no event for all that happens in the background."""
-        async with asyncio.timeout(10):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        await until(condition)
 
 
 def acknowledge(consumer: Consumer, positions: list[Position]) -> None:

@@ -5,12 +5,12 @@ Time stands still until a test moves it, and timers ring when it has come that f
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.support.recording_peer import RecordingPeer
+from tests.support.waiting import until
 
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.delivery.subscription import Subscription
@@ -135,9 +135,7 @@ class OneTopic:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Let the loop turn until `condition()` holds."""
-        async with asyncio.timeout(10):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        await until(condition)
 
     async def pumped(self) -> None:
         """All subscriptions have dispatched what they can."""

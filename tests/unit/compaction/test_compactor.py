@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from tests.support.waiting import until
 from tests.unit.compaction.entries import Said, batch, read, single
 
 from pybroker.clock import Clock
@@ -172,12 +173,6 @@ class World:
 async def settle() -> None:
     for _ in range(20):
         await asyncio.sleep(0)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 FIRST = [single(Said("a", b"1")), batch([Said("b", b"1"), Said("a", b"2"), Said("c", b"1")]), single(Said("c", b""))]
