@@ -10,7 +10,7 @@ import pytest
 from tests.support.raw_client import encode, frame
 from tests.support.waiting import until
 
-from pybroker.client import PulsarClient, RequestTimedOut, connect
+from pybroker.client import NotSent, OutgoingMessage, PulsarClient, RequestTimedOut, connect
 from pybroker.client.client import Client
 from pybroker.client.frames import FrameReader, read_event
 from pybroker.client.producer import ProducerSettings, open_producer
@@ -224,3 +224,27 @@ async def test_of_messages_in_parts_that_were_acknowledged_nothing_is_kept(
         (partition,) = each._partitions.values()
         await asyncio.sleep(0)
         assert not len(partition._entries_of_parts)
+
+
+async def test_a_message_that_nobody_could_send_fails_alone(embedded: tuple[EmbeddedBroker, PulsarClient]) -> None:
+    _, client = embedded
+    producer = await client.producer(TOPIC, batch_delay_s=60)
+    first = await producer.submit(OutgoingMessage(b"first"))  # goes at once; the others wait for its receipt
+    bad = [
+        OutgoingMessage(b"bad", event_time_ms=-1),
+        OutgoingMessage(b"bad", "\ud800"),
+        OutgoingMessage(b"bad", sequence_id=0),
+    ]
+    messages = [OutgoingMessage(b"1"), bad[0], OutgoingMessage(b"2"), bad[1], bad[2], OutgoingMessage(b"3")]
+    receipts = [await producer.submit(message) for message in messages]
+    await producer.flush()
+    failures = [receipt.exception() for receipt in (first, *receipts)]
+    assert [type(failure) for failure in failures] == [
+        type(None), type(None), ValueError, type(None), UnicodeEncodeError, NotSent, type(None),
+    ]  # fmt: skip
+    assert producer._partitions[0]._queued_bytes == 0
+    reader = await client.reader(TOPIC)
+    found = [await reader.receive(TIMEOUT_S) for _ in range(4)]
+    assert [message.value for message in found] == [b"first", b"1", b"2", b"3"]
+    ids = [message.sequence_id for message in found]
+    assert ids == sorted(set(ids))

@@ -71,6 +71,11 @@ class _Batch:
     is_alone: bool = False
     """One message that is in no batch."""
 
+    def split(self) -> list[_Batch]:
+        """Its messages in a batch each."""
+        each = zip(self.messages, self.receipts, strict=True)
+        return [_Batch(self.transaction, [message], [receipt], message.size_bytes) for message, receipt in each]
+
 
 class PartitionPublisher:
     """The messages of one partition. Owned by its `MessageProducer`."""
@@ -180,19 +185,32 @@ class PartitionPublisher:
                 await self._wake.wait()
             self._is_sending = True
             batch = self._ready.popleft()
+            next_sequence_id = self._next_sequence_id
             try:
-                await self._send(batch)
+                entries = self._pack(batch)
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with a message
+                if len(batch.messages) > 1:  # of the others nothing is wrong
+                    self._next_sequence_id = next_sequence_id
+                    self._ready.extendleft(reversed(batch.split()))
+                else:
+                    self._fail(batch, error)
+                    self._done_with(batch)
+                continue
+            try:
+                await self._send(batch, entries)
             except asyncio.CancelledError:
                 self._fail(batch, self._not_sent())
                 self.fail_all()
                 raise
             except Exception as error:  # noqa: BLE001 - told to those who wait for the messages
                 self._fail(batch, error)
-            self._queued_bytes -= batch.size_bytes
-            self._changed.set()
+            self._done_with(batch)
 
-    async def _send(self, batch: _Batch) -> None:
-        entries = self._pack(batch)
+    def _done_with(self, batch: _Batch) -> None:
+        self._queued_bytes -= batch.size_bytes
+        self._changed.set()
+
+    async def _send(self, batch: _Batch, entries: list[PackedEntry]) -> None:
         txn = None if batch.transaction is None else batch.transaction.id
         answers = [
             await self.producer.send(
