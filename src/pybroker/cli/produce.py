@@ -12,7 +12,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from pybroker.cli.binary_client import UntilSignal, binary_access, run_with_client
@@ -139,7 +138,7 @@ async def _send_all(
     try:
         for value in _given_values(options):
             for _ in range(options.repeat):
-                await until.wait(receipts.submit(producer, replace(template, value=value)))
+                await until.wait(receipts.submit(producer, template._replace(value=value)))
                 if receipts.failure is not None:
                     return
         if options.lines is None and (options.values or options.file):
@@ -184,8 +183,7 @@ def _message(template: OutgoingMessage, line: bytes, number: int, options: argpa
             message = outgoing(line)
         except NotAMessage as error:
             raise CommandFailed(f"line {number} is no message: {error}") from None
-        return replace(
-            message,
+        return message._replace(
             properties={**template.properties, **message.properties},
             event_time_ms=message.event_time_ms or template.event_time_ms,
             deliver_at_ms=message.deliver_at_ms or template.deliver_at_ms,
@@ -195,10 +193,10 @@ def _message(template: OutgoingMessage, line: bytes, number: int, options: argpa
         if not separator:
             raise CommandFailed(f"line {number} has no {options.key_separator!r} between key and value")
         try:
-            return replace(template, key=key.decode(), value=value)
+            return template._replace(key=key.decode(), value=value)
         except UnicodeDecodeError:
             raise CommandFailed(f"line {number}: its key is not UTF-8; --json-lines takes keyBase64") from None
-    return replace(template, value=line)
+    return template._replace(value=line)
 
 
 class LineCutter:

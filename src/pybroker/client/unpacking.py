@@ -19,6 +19,7 @@ from pybroker.wire.compression import DamagedPayload, decompress
 from pybroker.wire.entry_metadata import message_metadata, metadata_span
 
 MAX_MESSAGE_BYTES = 1 << 30
+"""Of an entry that is opened, and of a message that came in parts: what says that it is larger is damaged."""
 MAX_CHUNKED_MESSAGES = 10
 """So many messages may be incomplete at once; more, and the one that began first is given up."""
 
@@ -89,8 +90,7 @@ def unpack(entry: ReceivedEntry, topic: str, partition: int, chunked: ChunkedMes
             raise EncryptedMessage(f"{topic} {at}: the message is encrypted, and this client has no keys")
         if metadata.num_chunks_from_msg > 1 and metadata.HasField("uuid"):
             return _unpack_chunk(entry, metadata, payload, topic, partition, chunked)
-        size_bytes = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else len(payload)
-        opened = decompress(metadata.compression, payload, size_bytes)
+        opened = _opened(metadata, payload)
         if not metadata.HasField("num_messages_in_batch"):
             return Unpacked([_single(entry, metadata, opened, topic, MessageId(*at, partition))], 1)
         return unpack_batch(entry, metadata, opened, topic, partition)
@@ -110,26 +110,61 @@ def _unpack_chunk(
     whole = chunked.add(metadata, at, payload)
     if whole is None:
         return Unpacked([], 1)
-    opened = decompress(metadata.compression, bytes(whole.payload), metadata.uncompressed_size)
+    opened = _opened(metadata, bytes(whole.payload))
     message = _single(entry, metadata, opened, topic, MessageId(*at, partition, first_chunk=whole.first))
     return Unpacked([message], 1, whole.entries)
 
 
+def _opened(metadata: pb.MessageMetadata, payload: bytes) -> bytes:
+    """What was compressed."""
+    size_bytes = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else len(payload)
+    if size_bytes > MAX_MESSAGE_BYTES:
+        raise DamagedPayload(f"a payload of {size_bytes} bytes, the limit is {MAX_MESSAGE_BYTES}")
+    return decompress(metadata.compression, payload, size_bytes)
+
+
 def _single(entry: ReceivedEntry, metadata: pb.MessageMetadata, value: bytes, topic: str, at: MessageId) -> Message:
+    return _message(
+        at,
+        topic,
+        metadata,
+        value,
+        metadata.sequence_id,
+        metadata.publish_time,
+        metadata.producer_name,
+        entry.redelivery_count,
+        metadata.schema_version,
+    )
+
+
+def _message(
+    at: MessageId,
+    topic: str,
+    said: pb.MessageMetadata | pb.SingleMessageMetadata,
+    value: bytes,
+    sequence_id: int,
+    publish_time_ms: int,
+    producer_name: str,
+    redelivery_count: int,
+    schema_version: bytes,
+) -> Message:
+    """`said`: what the message says of itself, alone or in its batch."""
+    key = said.partition_key if said.HasField("partition_key") else None
+    properties = said.properties
     return Message(
         at,
         topic,
-        None if metadata.null_value else value,
-        metadata.partition_key if metadata.HasField("partition_key") else None,
-        metadata.partition_key_b64_encoded,
-        metadata.ordering_key if metadata.HasField("ordering_key") else None,
-        {pair.key: pair.value for pair in metadata.properties},
-        metadata.publish_time,
-        metadata.event_time,
-        metadata.producer_name,
-        metadata.sequence_id,
-        entry.redelivery_count,
-        metadata.schema_version,
+        None if said.null_value else value,
+        key,
+        key is not None and said.partition_key_b64_encoded,
+        said.ordering_key if said.HasField("ordering_key") else None,
+        {pair.key: pair.value for pair in properties} if properties else {},
+        publish_time_ms,
+        said.event_time,
+        producer_name,
+        sequence_id,
+        redelivery_count,
+        schema_version,
     )
 
 
@@ -141,6 +176,15 @@ def unpack_batch(
     if not 0 <= count <= len(payload) // LEAST_MESSAGE_BYTES:
         raise DamagedPayload(f"{topic}: a batch of {count} messages in {len(payload)} bytes")
     messages: list[Message] = []
+    ledger_id, entry_id, redelivery_count, ack_set = (
+        entry.ledger_id,
+        entry.entry_id,
+        entry.redelivery_count,
+        entry.ack_set,
+    )
+    # Read once, since a batch may have thousands of messages.
+    first_sequence_id, publish_time_ms = metadata.sequence_id, metadata.publish_time
+    producer_name, schema_version = metadata.producer_name, metadata.schema_version
     position = 0
     for index in range(count):
         header_end = position + 4 + int.from_bytes(payload[position : position + 4], "big")
@@ -148,31 +192,25 @@ def unpack_batch(
         position = header_end + single.payload_size
         if single.payload_size < 0 or position > len(payload):
             raise DamagedPayload(f"{topic}: a batch that ends before its messages do")
-        if single.compacted_out or not _is_left(entry.ack_set, index):
+        if single.compacted_out or (ack_set and not _is_left(ack_set, index)):
             continue
         messages.append(
-            Message(
-                MessageId(entry.ledger_id, entry.entry_id, partition, index, count),
+            _message(
+                MessageId(ledger_id, entry_id, partition, index, count),
                 topic,
-                None if single.null_value else payload[header_end:position],
-                single.partition_key if single.HasField("partition_key") else None,
-                single.partition_key_b64_encoded,
-                single.ordering_key if single.HasField("ordering_key") else None,
-                {pair.key: pair.value for pair in single.properties},
-                metadata.publish_time,
-                single.event_time,
-                metadata.producer_name,
-                single.sequence_id if single.HasField("sequence_id") else metadata.sequence_id + index,
-                entry.redelivery_count,
-                metadata.schema_version,
+                single,
+                payload[header_end:position],
+                single.sequence_id if single.HasField("sequence_id") else first_sequence_id + index,
+                publish_time_ms,
+                producer_name,
+                redelivery_count,
+                schema_version,
             )
         )
     return Unpacked(messages, count)
 
 
 def _is_left(ack_set: tuple[int, ...], index: int) -> bool:
-    """Whether the message of a batch is still to be acknowledged: its bit is set, or there are no bits at all."""
-    if not ack_set:
-        return True
+    """Whether the message of a batch is still to be acknowledged: its bit is set."""
     word = index >> 6
     return word < len(ack_set) and bool(ack_set[word] >> (index & 63) & 1)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pybroker.client import unpacking
 from pybroker.client.frames import ReceivedEntry
 from pybroker.client.message import Message, OutgoingMessage
 from pybroker.client.packing import PackedEntry, Packing, pack_batch, pack_chunks, pack_one
@@ -25,6 +26,8 @@ messages = st.builds(
     st.none() | st.binary(max_size=4),
     st.dictionaries(texts, texts, max_size=2),
     st.integers(0, 1 << 50),
+    st.just(0),
+    st.none(),
 )
 
 
@@ -115,6 +118,18 @@ def test_what_is_damaged_is_refused_at_once(metadata: pb.MessageMetadata) -> Non
     entry = ReceivedEntry(0, 9, 3, 0, framed(metadata, b"\xff" * 30))
     with pytest.raises(DamagedPayload):
         unpack(entry, TOPIC, -1, ChunkedMessages())
+
+
+def test_what_comes_to_more_than_a_message_may_be_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "MAX_MESSAGE_BYTES", 1000)
+    for size, is_opened in ((1000, True), (1001, False)):
+        entry = pack_one(Packing("p", pb.ZSTD), OutgoingMessage(bytes(size)), 1, 1).data
+        received = ReceivedEntry(0, 9, 3, 0, entry)
+        if is_opened:
+            assert unpack(received, TOPIC, -1, ChunkedMessages()).messages[0].value == bytes(size)
+        else:
+            with pytest.raises(DamagedPayload, match="limit is 1000"):
+                unpack(received, TOPIC, -1, ChunkedMessages())
 
 
 def test_what_is_encrypted_is_said_to_be() -> None:
