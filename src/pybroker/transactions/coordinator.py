@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import functools
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pybroker import logs
@@ -50,7 +52,7 @@ FULL_DISK_RETRY_MS = 1000.0
 FIRST_RETRY_S = 0.1
 LONGEST_RETRY_S = 30.0
 TOLD_A_TURN = 256
-"""Transactions of a batch of a sink whose topics begin to be told."""
+"""Transactions of a batch of a sink whose topics begin to be told; and those that are forgotten when a full log has room again."""
 MIB = 1 << 20
 LATENCIES_MS = (10, 20, 50, 100, 500, 1000, 5000, 15000, 30000, 60000, 300000, 1500000, 3000000)
 
@@ -119,6 +121,8 @@ class Coordinator:
         self._timeouts = Timeouts()
         self._timer_ms: float | None = None
         self._ended: dict[int, asyncio.Future[None]] = {}  # who waits for the end of a transaction
+        self._told: dict[int, Transaction] = {}  # all that take part know their end, and the log does not say so yet
+        self._is_log_full = False  # which was said
         self._waiting: dict[asyncio.Future[None], None] = {}  # for room for a new one, in the order of arrival
         self._granted = 0  # who waited and has room now, but has not used it yet
         self._failures = 0
@@ -225,6 +229,7 @@ class Coordinator:
         self.endings.close()
         self.endings = self._new_endings()
         self._timeouts = Timeouts()
+        self._told = {}
         refusal = PersistenceError(f"the log of transaction coordinator {self.id} failed, try again: {error}")
         self._refuse_all(refusal)
         failed, self.log = self.log, None
@@ -370,7 +375,11 @@ class Coordinator:
             return ended
         found = self._ended.get(transaction.id.least)
         if found is None:
-            found = self._ended[transaction.id.least] = asyncio.get_running_loop().create_future()
+            found = asyncio.get_running_loop().create_future()
+            if self.waits_for_room(transaction):
+                found.set_result(None)
+            else:
+                self._ended[transaction.id.least] = found
         return found
 
     def _end_is_durable(self, transaction: Transaction, durable: asyncio.Future[None]) -> None:
@@ -402,23 +411,44 @@ class Coordinator:
         transaction = self.state.find(ending.txn_id.least)
         if transaction is None or transaction.action is not ending.action:
             return  # it was read anew meanwhile
-        try:
-            durable = self._append(self.state.ended(transaction))
-        except StoreError as error:
-            logs.warning("transaction.not_forgotten", transaction=str(transaction.id), error=str(error))
-            self._surroundings.call_later(FULL_DISK_RETRY_MS / 1000, lambda: self._tell(transaction))
-            return
-        except ServiceNotReady:
-            return  # it is read anew, and told again
-        durable.add_done_callback(lambda done: self._is_ended(transaction, ending.action, done))
-        # How it ends was durable before anybody was told, and all know it durably: should this record be lost, they are told once
-        # more. So nobody waits for it.
+        # How it ends was durable before anybody was told, and all know it durably: should the record that forgets it be lost, they
+        # are told once more. So nobody waits for it.
         ended = self._ended.pop(transaction.id.least, None)
         if ended is not None and not ended.done():
             ended.set_result(None)
-        self._timeouts.tidy(len(self.state), lambda least: self.state.find(least) is not None)
-        for each in self._commons.coordinators.values():
-            each.let_in()  # memory is shared by all
+        self._told[transaction.id.least] = transaction
+        if len(self._told) == 1:
+            self._forget(self._told)
+
+    def _forget(self, told: dict[int, Transaction]) -> None:
+        """What all know the end of, as far as the log has room for that; the rest after a while. Nothing of a log that failed."""
+        if told is not self._told:
+            return
+        for transaction in list(islice(told.values(), TOLD_A_TURN)):
+            action = transaction.action
+            assert action is not None, "it ends"
+            try:
+                durable = self._append(self.state.ended(transaction))
+            except StoreError as error:
+                if not self._is_log_full:
+                    self._is_log_full = True
+                    logs.warning("transaction.not_forgotten", transaction=str(transaction.id), error=str(error))
+                self._surroundings.call_later(FULL_DISK_RETRY_MS / 1000, lambda: self._forget(told))
+                return
+            except ServiceNotReady:
+                return  # it is read anew, and told again
+            self._is_log_full = False
+            del told[transaction.id.least]
+            durable.add_done_callback(functools.partial(self._is_ended, transaction, action))
+            self._timeouts.tidy(len(self.state), lambda least: self.state.find(least) is not None)
+            for each in self._commons.coordinators.values():
+                each.let_in()  # memory is shared by all
+        if told:
+            self._surroundings.call_later(0, lambda: self._forget(told))
+
+    def waits_for_room(self, transaction: Transaction) -> bool:
+        """Whether all that take part know its end, and only the log has no room to say so: clients have their answer."""
+        return transaction.id.least in self._told
 
     def _is_ended(self, transaction: Transaction, action: TxnAction, durable: asyncio.Future[None]) -> None:
         if durable.cancelled() or durable.exception() is not None:

@@ -71,6 +71,10 @@ def transaction_metadata(
         own |= {"attempts": ending.attempts, "waitsForCount": len(ending.remaining), "waitsFor": waits_for}
         if ending.last_error:
             own["lastError"] = ending.last_error
+    elif coordinator.waits_for_room(transaction):
+        own["lastError"] = (
+            "All that take part know its end; the coordinator's log has no room to say so: free some of the disk"
+        )
     shown["pybroker"] = own
     return shown
 
