@@ -2,7 +2,9 @@
 
 Operation: each ending is tried by a task of its own, `ENDINGS_AT_ONCE` of a coordinator at a time. Whoever cannot be told is set
 aside for a while, which grows, and holds no place meanwhile: a topic that cannot be reached delays its own transactions and no
-others. A topic or subscription that is gone, or never was, has nothing left to end and counts as told.
+others. One that has not answered in time is asked by a single transaction at a time until it does: thousands that end there would
+take all places, again and again, for as long as an answer may take. A topic or subscription that is gone, or never was, has nothing
+left to end and counts as told.
 
 Invariants: `done` is called once for each ending, after every participant has been told; nothing is tried after `close`.
 """
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 ENDINGS_AT_ONCE = 32
 TOLD_AT_ONCE = 16
 """Participants of one transaction."""
+LOGGED_ATTEMPTS = 5
+"""After so many it is logged that a topic cannot be told, once until it can."""
 FIRST_RETRY_S = 0.1
 LONGEST_RETRY_S = 10.0
 
@@ -75,6 +79,10 @@ class Endings:
         self._by_id: dict[TxnId, Ending] = {}
         self._waiting: deque[Ending] = deque()
         self._running = 0
+        self._silent: dict[
+            str, bool
+        ] = {}  # topics that did not answer in time, and whether somebody asks one again now
+        self._delayed: set[str] = set()  # topics of which it was logged that they cannot be told
         self._is_closed = False
 
     def __len__(self) -> int:
@@ -129,7 +137,8 @@ class Endings:
             self._done(ending)
             return
         delay_s = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** min(ending.attempts - 1, 16))
-        if ending.attempts in (5, 50, 500):
+        if ending.attempts >= LOGGED_ATTEMPTS and failed[0].topic not in self._delayed:
+            self._delayed.add(failed[0].topic)
             logs.warning(
                 "transaction.end_delayed",
                 transaction=str(ending.txn_id),
@@ -144,20 +153,35 @@ class Endings:
     async def _tell_each(self, ending: Ending, participants: Iterator[Participant], failed: list[Participant]) -> None:
         for participant in participants:
             timeout_ms = self._surroundings.config.transaction_buffer_client_operation_timeout_in_mills
+            topic = participant.topic
+            if self._silent.get(topic):
+                failed.append(participant)
+                ending.last_error = f"{topic}: it has not answered others in time, and is asked again"
+                continue
+            asks_again = topic in self._silent
+            if asks_again:
+                self._silent[topic] = True
             try:
                 async with self._slots, asyncio.timeout(timeout_ms / 1000):
                     await self._end_participant(participant, ending.txn_id, ending.action, self._low_water_mark())
             except TimeoutError:
+                if asks_again or topic not in self._silent:
+                    self._silent[topic] = False  # else another one asks again
                 failed.append(participant)
                 key = "transactionBufferClientOperationTimeoutInMills"
-                ending.last_error = f"{participant.topic}: no answer within {timeout_ms} ms ({key})"
+                ending.last_error = f"{topic}: no answer within {timeout_ms} ms ({key})"
             except (BrokerError, StoreError) as error:
+                self._silent.pop(topic, None)
                 failed.append(participant)
-                ending.last_error = f"{participant.topic}: {error}"
+                ending.last_error = f"{topic}: {error}"
             except Exception as failure:  # noqa: BLE001  (a fault boundary)
                 # A bug in one topic must not end the work for others; the transaction stays, and says why.
                 self._surroundings.stats.bugs += 1
                 if ending.attempts == 1:
                     logs.error("transaction.end_failed", transaction=str(ending.txn_id), exc_info=failure)
                 failed.append(participant)
-                ending.last_error = f"{participant.topic}: internal error"
+                ending.last_error = f"{topic}: internal error"
+                self._silent.pop(topic, None)
+            else:
+                self._silent.pop(topic, None)
+                self._delayed.discard(topic)
