@@ -68,7 +68,12 @@ _pybroker() {{
     fi
 }}
 {tables}
-compdef _pybroker pybroker
+# From fpath, all of this is what the first Tab calls: that one is to be completed, too.
+if [[ "$funcstack[1]" == _pybroker ]]; then
+    _pybroker "$@"
+else
+    compdef _pybroker pybroker
+fi
 """
 
 
