@@ -73,6 +73,7 @@ FIELDS = {
 Numbers = tuple[float | None, ...]
 """None: a rate that nobody knows yet."""
 NOT_LOADED: Numbers = ()
+Totals = dict["TopicBase", tuple[int, int, int, int]]
 
 
 class Subject(NamedTuple):
@@ -99,6 +100,8 @@ class Watched:
         """What the counters of the point before belong to: another object begins anew."""
         self.counters: tuple[int, ...] = ()
         self.counted_ms = 0.0
+        self.totals: Totals | None = None
+        """Of the broker: the counters of its topics at the point before; None before the first one."""
 
     def add(self, wall_ms: float, numbers: Numbers) -> None:
         self.points.append((wall_ms, numbers))
@@ -130,7 +133,6 @@ class LiveSampler:
         self._tasks = TaskOwner("console")
         self._is_running = False
         self._watched: dict[Subject, Watched] = {}
-        self._totals: dict[TopicBase, tuple[int, int, int, int]] = {}
         self._ticked = asyncio.Event()
         self.is_closed = False
         self.streams = 0
@@ -140,6 +142,17 @@ class LiveSampler:
     def is_running(self) -> bool:
         """Whether anything is measured at all."""
         return self._is_running
+
+    @property
+    def interval_ms(self) -> int:
+        """From one point to the next."""
+        return self._surroundings.config.console_sample_interval_ms
+
+    def room_of_stream(self) -> Holding:
+        """What one stream is counted for, until it is closed."""
+        room = Holding(self._surroundings.memory, self._surroundings.memory.answers)
+        room.count(STREAM_BYTES)
+        return room
 
     def watch(self, subject: Subject) -> Watched:
         """Begin to look; `leave` ends it. Raises AdminError 503 when there are too many, or the broker stops."""
@@ -163,9 +176,7 @@ class LiveSampler:
         watched = self._watched[subject]
         watched.watchers -= 1
         if not watched.watchers:
-            del self._watched[subject]
-            if subject.topic is None:
-                self._totals = {}  # The next who looks at the broker begins anew.
+            del self._watched[subject]  # The next who looks begins anew.
 
     async def next_point(self) -> None:
         """Wait until there is one more, or the sampler is closed."""
@@ -188,10 +199,9 @@ class LiveSampler:
                     logs.error("console.sample_failed", exc_info=bug)
                 self.samples_total += 1
                 self._tick()
-                await self._surroundings.sleep(self._surroundings.config.console_sample_interval_ms / 1000)
+                await self._surroundings.sleep(self.interval_ms / 1000)
         finally:
             self._is_running = False
-            self._totals = {}
 
     def _tick(self) -> None:
         ticked, self._ticked = self._ticked, asyncio.Event()
@@ -218,12 +228,13 @@ class LiveSampler:
 
     def _measure_broker(self, watched: Watched) -> Iterator[None]:
         """Sums over all loaded topics: of those only that are measured for the second time, so that no unload looks like a rate."""
-        before, now = self._totals, {}
+        before = watched.totals
+        now: Totals = {}
         sums = [0, 0, 0, 0]
         topics = self._broker.loaded.all()
         for topic in topics:
             counters = now[topic] = counters_of(topic)
-            old = before.get(topic, counters)
+            old = counters if before is None else before.get(topic, counters)
             for index in range(4):
                 sums[index] += counters[index] - old[index]
             yield
@@ -231,8 +242,8 @@ class LiveSampler:
         now_ms = clock.monotonic_ms()
         elapsed_s = (now_ms - watched.counted_ms) / 1000
         watched.counted_ms = now_ms
-        rates = [round(max(0, each) / elapsed_s, 3) if before else None for each in sums]
-        self._totals = now
+        rates = [None if before is None or elapsed_s <= 0 else round(max(0, each) / elapsed_s, 3) for each in sums]
+        watched.totals = now
         watched.add(clock.wall_ms(), (*rates, len(topics), stats.active_connections, round(stats.loop_lag_ms, 3)))
 
     def _measure_topic(self, watched: Watched, topic: TopicBase) -> Iterator[None]:
@@ -293,10 +304,8 @@ class LiveStream(Response):
             return
         sampler = self._sampler
         watched = sampler.watch(self._subject)
-        memory = sampler._surroundings.memory  # noqa: SLF001  (its own stream)
-        room = Holding(memory, memory.answers)
+        room = sampler.room_of_stream()
         try:
-            room.count(STREAM_BYTES)
             await send(head)
             await self._tell(send, watched)
         finally:
@@ -308,8 +317,7 @@ class LiveStream(Response):
             text = b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(value))
             await send({"type": "http.response.body", "body": text, "more_body": True})
 
-        interval_ms = self._sampler._surroundings.config.console_sample_interval_ms  # noqa: SLF001
-        await event("begin", {"fields": FIELDS[self._subject.kind], "intervalMs": interval_ms})
+        await event("begin", {"fields": FIELDS[self._subject.kind], "intervalMs": self._sampler.interval_ms})
         seen = 0
         while (why := self._refusal()) is None and not self._sampler.is_closed:
             if watched.count > seen:
