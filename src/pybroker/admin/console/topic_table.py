@@ -254,6 +254,7 @@ async def find(table: Table, asked: Asked, may_list: Callable[[NamespaceName], b
     counts = {"all": 0, "matching": 0}
 
     def look() -> Iterator[None]:
+        unsorted: list[Row] = []  # of many small namespaces together: what is merged has its price, too
         for namespace, rows in table.namespaces.items():
             yield
             if not may_list(namespace):
@@ -263,15 +264,20 @@ async def find(table: Table, asked: Asked, may_list: Callable[[NamespaceName], b
                 counts["all"] += len(chunk)
                 found = [row for row in chunk if _matches(row, asked)]
                 counts["matching"] += len(found)
+                unsorted += found
                 yield
                 for row in found:
                     if row.is_loaded:
                         for figure, value in zip(FIGURES, row[2:], strict=True):
                             sums[figure] += value
                 yield
-                found.sort(key=attrgetter(asked.order), reverse=asked.is_descending)
-                chosen.append(found)
-                yield
+                if len(unsorted) >= ROWS_AT_ONCE:
+                    chosen.append(unsorted)
+                    unsorted = []
+        chosen.append(unsorted)
+        for rows in chosen:
+            rows.sort(key=attrgetter(asked.order), reverse=asked.is_descending)
+            yield
 
     await exhaust(look(), clock)
     # Chunks are sorted each by itself, and merged only as far as somebody looks.
