@@ -14,7 +14,7 @@ from pybroker.cli.endings import EXIT_OK
 from pybroker.cli.given import base64_bytes, count, number, seconds, topic
 from pybroker.cli.output import Output, add_json_option, output_of
 from pybroker.cli.parsing import described
-from pybroker.cli.tables import Cell, age, moment, size, value_text
+from pybroker.cli.tables import Cell, age, moment, plain, size, value_text
 from pybroker.cli.which_broker import add_broker_options, broker_of
 
 DEFAULT_LIMIT = 100
@@ -60,7 +60,7 @@ def _unacked_row(item: Item) -> list[Cell]:
     return [
         item["messageId"],
         key_of(item),
-        _plain(item.get("hash")),
+        plain(item.get("hash")),
         item.get("consumer"),
         age(item.get("ageMs")),
         item.get("deliveryCount"),
@@ -93,7 +93,7 @@ def _draining_row(item: Item) -> list[Cell]:
     ids = item.get("messageIds", [])
     unacked = item.get("unackedMessages", 0)
     return [
-        _plain(item.get("hash")),
+        plain(item.get("hash")),
         ", ".join(keys),
         consumer_text(item.get("oldConsumer")),
         consumer_text(item.get("newConsumer")),
@@ -106,7 +106,7 @@ def _draining_row(item: Item) -> list[Cell]:
 
 def _waiting_row(item: Item) -> list[Cell]:
     return [
-        _plain(item.get("hash")),
+        plain(item.get("hash")),
         item.get("reason"),
         consumer_text(item.get("consumer")),
         consumer_text(item.get("because")),
@@ -114,11 +114,6 @@ def _waiting_row(item: Item) -> list[Cell]:
         moment(item.get("since")),
         item.get("setAsideFrom"),
     ]
-
-
-def _plain(value: object) -> str | None:
-    """A hash is no quantity: it stands without commas."""
-    return None if value is None else str(value)
 
 
 def _add_unacked_filters(parser: argparse.ArgumentParser) -> None:
@@ -212,6 +207,9 @@ def run(options: argparse.Namespace) -> int:
         total: int | None = None
         for name in names:
             pages = _Pages(rest, subscription_path(name, options.subscription), listing, _query(options), left)
+            if left <= 0:  # there is no room for more of them: only how many there are
+                total = _sum(total, pages.counted())
+                continue
             if output.is_json:
                 found = [{**item, **({"topic": str(name)} if many else {})} for item in pages]
                 collected += found
@@ -220,15 +218,17 @@ def run(options: argparse.Namespace) -> int:
                 if many:
                     output.line(str(name))
                 shown = write_items(output, listing, pages)
-            total = pages.total if total is None else total + (pages.total or 0)
+            total = _sum(total, pages.total)
             left -= shown
-            if left <= 0:
-                break
     if output.is_json:
         output.document({listing.member: collected, "total": total})
     elif total is not None and left <= 0 and total > options.limit:
         output.line(f"{options.limit:,} of {total:,}: --limit shows more")
     return EXIT_OK
+
+
+def _sum(total: int | None, more: int | None) -> int | None:
+    return more if total is None else total + (more or 0)
 
 
 def _query(options: argparse.Namespace) -> dict[str, object]:
@@ -254,6 +254,11 @@ class _Pages:
         self._member = listing.member
         self._query = query
         self._limit = limit
+
+    def counted(self) -> int | None:
+        """How many there are, where the list says that; none of them is asked for but the first."""
+        total = self._rest.get(self._path, {**self._query, "limit": 1}).get("total")
+        return None if total is None else int(total)
 
     def __iter__(self) -> Iterator[Item]:
         for answer, items in self._rest.pages(self._path, self._member, self._query, self._limit):

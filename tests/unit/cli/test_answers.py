@@ -117,6 +117,17 @@ def test_a_broker_without_the_call_is_told_from_one_without_the_topic(run: Run) 
         assert "does not know" not in run("explain", "t", "s", "--url", url).err
 
 
+def test_a_list_over_partitions_says_how_many_there_are_behind_its_limit(run: Run) -> None:
+    def answer(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+        if request.path.endswith("/partitions"):
+            return 200, {}, b'{"partitions": 3}'
+        return 200, {}, b'{"messages": [{"messageId": "1:0", "deliverAt": 1}], "total": 1, "next": null}'
+
+    with serving(answer) as url:
+        assert run("delayed", "t", "s", "--limit", "1", "--url", url).lines[-1] == "1 of 3: --limit shows more"
+        assert run("delayed", "t", "s", "--limit", "2", "--json", "--url", url).json["total"] == 3
+
+
 def test_a_redirection_leads_to_the_broker_that_serves_it_with_its_credentials(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
