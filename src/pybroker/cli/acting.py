@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
 from pybroker.cli.admin_rest import AdminRest, path_of, subscription_path
@@ -105,9 +105,10 @@ def _require_entries(ids: Sequence[GivenId]) -> None:
         raise WrongUsage("a batch is delivered as a whole: give LEDGER:ENTRY, without the index in it")
 
 
-def _for_each_id(options: argparse.Namespace, method: str, path: object, done: str, body: object = None) -> int:
+def _for_each_id(
+    options: argparse.Namespace, method: str, path: Callable[[GivenId], str], done: str, body: object = None
+) -> int:
     """One call for each id, all of them tried; EXIT_FAILED when one was refused."""
-    assert callable(path)
     output = output_of(options)
     outcomes: list[tuple[str, str | None]] = []
     with AdminRest(broker_of(options)) as rest:
@@ -153,9 +154,8 @@ def run_disconnect(options: argparse.Namespace) -> int:
         output.document([{"topic": each, "done": failure is None, "reason": failure} for each, failure in outcomes])
     elif reached:
         output.line(f"{kind} {name} is disconnected from {', '.join(each for each, _ in reached)}")
-    for _, failure in outcomes if not reached else ():
-        say(str(failure))
-        break
+    if not reached:
+        say(str(outcomes[0][1]))
     return EXIT_OK if reached else EXIT_FAILED
 
 

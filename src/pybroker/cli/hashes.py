@@ -11,7 +11,7 @@ from pybroker.cli.endings import EXIT_OK
 from pybroker.cli.given import topic
 from pybroker.cli.output import BOLD, Output, add_json_option, output_of
 from pybroker.cli.parsing import described
-from pybroker.cli.tables import Cell, age, facts, moment, size
+from pybroker.cli.tables import Cell, age, facts, moment, plain, size
 from pybroker.cli.which_broker import add_broker_options, broker_of
 
 HASH_EXAMPLES = """
@@ -74,7 +74,7 @@ def _write_hash(output: Output, document: dict[str, Any]) -> None:
     draining = document.get("draining") or {}
     pairs: list[tuple[str, Cell]] = [
         ("key", key_of(document)),
-        ("hash", str(document.get("hash"))),
+        ("hash", plain(document.get("hash"))),
         ("range", None if not hash_range else f"{hash_range[0]} to {hash_range[1]}"),
         ("state", document.get("state")),
         ("consumer", consumer.get("name")),
@@ -113,7 +113,7 @@ def write_holes(output: Output, document: dict[str, Any]) -> None:
             each.get("name"),
             each.get("ledgers"),
             size(each.get("bytes")),
-            _plain(each.get("firstLedger")),
+            plain(each.get("firstLedger")),
         ]
         for each in held.get("reasons", [])
     ]
@@ -121,10 +121,6 @@ def write_holes(output: Output, document: dict[str, Any]) -> None:
         output.line()
         output.table(["KEPT FOR", "NAME", "LEDGERS", "BYTES", "FROM LEDGER"], reasons)
         _write_more(output, held.get("moreReasons"))
-
-
-def _plain(value: object) -> str | None:
-    return None if value is None else str(value)
 
 
 def _write_more(output: Output, more: object) -> None:

@@ -83,12 +83,13 @@ class RatesBetween:
     def look(self, stats: Mapping[TopicName, dict[str, Any]], now_s: float) -> None:
         """Change the rates in `stats`, where there was a look before and the counters have not begun anew."""
         took_s, self._at_s = now_s - self._at_s, now_s
+        past, self._before = self._before, {}  # of what is gone nothing is kept
         for name, document in stats.items():
             parts = {str(name): document}
             parts |= {f"{name}\0{key}": each for key, each in document.get("subscriptions", {}).items()}
             for key, part in parts.items():
                 counters = {rate: part[counter] for rate, counter in _COUNTERS.items() if counter in part}
-                before = self._before.get(key)
+                before = past.get(key)
                 if (
                     before is not None
                     and took_s > 0

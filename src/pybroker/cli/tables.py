@@ -64,6 +64,11 @@ def cell_text(cell: Cell) -> str:
     return printable(cell)
 
 
+def plain(value: object) -> str | None:
+    """Of a number that is no quantity, as a hash or an id: without commas."""
+    return None if value is None else str(value)
+
+
 def printable(text: str) -> str:
     """The text with an escape for everything that does not print: control characters, line feeds, half surrogates, marks
     that turn the direction of writing.
