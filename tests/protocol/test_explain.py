@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections import Counter
-from typing import Any
+from collections.abc import Generator
+from typing import Any, TypeVar
 
 import pytest
 from starlette.routing import Match
@@ -14,7 +15,7 @@ from tests.support.recording_peer import RecordingPeer
 
 from pybroker.admin.explain import explain_routes
 from pybroker.broker.explain import actions, stops
-from pybroker.broker.explain.steps import LISTED, PIECE, Steps
+from pybroker.broker.explain.steps import LISTED, PIECE
 from pybroker.broker.explain.subscription import explain_subscription
 from pybroker.broker.topic.backlog_quota import require_within_quota
 from pybroker.broker.topic.topic import Topic
@@ -24,13 +25,14 @@ from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.errors import ProducerBlockedQuotaExceededException
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.model.events import Ack, SendRun
-from pybroker.model.findings import Code, Finding
+from pybroker.model.findings import Code
 from pybroker.model.position import Position
 from pybroker.model.transactions import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
 AT = "/persistent/public/default/t"
+T = TypeVar("T")
 
 
 async def test_a_subscription_of_which_nobody_waits_has_no_finding() -> None:
@@ -290,7 +292,7 @@ async def test_what_was_found_of_a_topic_that_is_unloaded_meanwhile_is_not_told(
         assert (answer.status, "being unloaded" in answer.text) == (503, True)
 
 
-def pauses_of(steps: Steps) -> tuple[int, list[Finding]]:
+def pauses_of(steps: Generator[None, None, T]) -> tuple[int, T]:
     """How often a rule lets others run, and what it finds."""
     pauses = 0
     while True:
@@ -359,6 +361,17 @@ async def test_what_each_of_many_consumers_holds_is_looked_at_one_after_the_othe
         assert (finding.code, finding.evidence["unackedMessages"]) == (Code.UNACKED_LIMIT_SUBSCRIPTION, 30)
         assert len(finding.evidence["consumers"]) == LISTED
         assert finding.evidence["moreConsumers"] == 5
+
+
+async def test_the_subscriptions_of_a_topic_are_looked_at_one_after_the_other() -> None:
+    async with memory_broker() as broker:
+        topic = await broker.topic(TOPIC)
+        for number in range(30):
+            await topic.subscription(f"s{number}", True, True, {})
+        await broker.publish(topic, 1)
+        pauses, listed = pauses_of(explain_routes.of_subscriptions(topic, [*topic.subscriptions, "gone"]))
+        assert pauses >= 30
+        assert [(each["subscription"], each["waiting"]) for each in listed] == [(f"s{n}", True) for n in range(30)]
 
 
 async def test_every_call_that_findings_suggest_is_served() -> None:

@@ -6,6 +6,7 @@ Looking changes nothing. What costs time is done in slices, and evidence is boun
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
@@ -36,6 +37,7 @@ from pybroker.model.findings import Finding, is_waiting, ordered
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
+    from pybroker.broker.explain.steps import Steps
     from pybroker.broker.topic.backlog_quota import Exceeded
     from pybroker.broker.topic.topic_base import TopicBase
 
@@ -72,7 +74,7 @@ async def explain_one(call: Call) -> Response:
         _require_served(topic, subscription)
         return answer(call, _message_subject(message_id), findings)
     if key is None and consumer is None:
-        findings = await _findings(topic, subscription)
+        findings = await in_slices(_findings(topic, subscription), call.surroundings.clock)
         _require_served(topic, subscription)
         return answer(call, subscription_subject(subscription), findings)
     if not isinstance(topic, Topic) or not isinstance(subscription, Subscription):
@@ -146,14 +148,8 @@ async def explain_topic(call: Call) -> Response:
     if producer is not None:
         return await _of_producer(call, topic, producer)
     of_topic = ordered(explain_topic_state(topic, await _quota(topic)))
-    listed: list[dict[str, Any]] = []
     names = sorted(topic.subscriptions)
-    for name in names[:MAX_SUBSCRIPTIONS]:
-        subscription = topic.subscriptions.get(name)
-        if subscription is not None:
-            findings = await _findings(topic, subscription)
-            shown = [finding.as_short_json() for finding in findings]
-            listed.append({"subscription": name, "waiting": is_waiting(findings), "findings": shown})
+    listed = await in_slices(of_subscriptions(topic, names[:MAX_SUBSCRIPTIONS]), call.surroundings.clock)
     _require_served(topic)
     document = {
         "topic": str(topic.name),
@@ -166,10 +162,23 @@ async def explain_topic(call: Call) -> Response:
     return json_with_nulls(document)
 
 
-async def _findings(topic: TopicBase, subscription: SubscriptionBase) -> list[Finding]:
+def of_subscriptions(topic: TopicBase, names: list[str]) -> Generator[None, None, list[dict[str, Any]]]:
+    """Shortly what is found of each of these that is still there. One may take a while, and so may many for which nothing waits."""
+    listed: list[dict[str, Any]] = []
+    for name in names:
+        subscription = topic.subscriptions.get(name)
+        if subscription is not None:
+            findings = yield from _findings(topic, subscription)
+            shown = [finding.as_short_json() for finding in findings]
+            listed.append({"subscription": name, "waiting": is_waiting(findings), "findings": shown})
+        yield
+    return listed
+
+
+def _findings(topic: TopicBase, subscription: SubscriptionBase) -> Steps:
     if not isinstance(topic, Topic) or not isinstance(subscription, Subscription):
         return explain_non_persistent(subscription)
-    return await in_slices(explain_subscription(topic, subscription), topic.surroundings.clock)
+    return (yield from explain_subscription(topic, subscription))
 
 
 def _require_served(topic: TopicBase, subscription: SubscriptionBase | None = None) -> None:
