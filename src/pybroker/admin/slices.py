@@ -1,20 +1,15 @@
-"""Long work on the event loop, cut into slices: the loop turns to others in between.
-
-What works is a generator that pauses after each small piece of work; the pieces of a slice are as many as fit into its time,
-so that a slow machine turns to others as often as a fast one.
-"""
+"""Long work in slices (`pybroker/slices.py`), where it makes a text piece by piece, or keeps what it finds itself."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
+
+from pybroker.slices import SLICE_MS, in_slices
 
 if TYPE_CHECKING:
     from pybroker.clock import Clock
 
-SLICE_MS = 2.0
-"""How long the loop is held, but for the piece that is begun."""
 SLICE_CHARACTERS = 256 * 1024
 """What becomes of a slice, encoding, compressing and sending it, has to be as short."""
 
@@ -37,8 +32,8 @@ def sliced(pieces: Iterator[str], clock: Clock) -> Iterator[str]:
 
 async def exhaust(steps: Iterator[None], clock: Clock) -> None:
     """Have everything done that `steps` does."""
-    ends_ms = clock.monotonic_ms() + SLICE_MS
-    for _ in steps:
-        if clock.monotonic_ms() >= ends_ms:
-            await asyncio.sleep(0)
-            ends_ms = clock.monotonic_ms() + SLICE_MS
+
+    def all_steps() -> Generator[None, None, None]:
+        yield from steps
+
+    await in_slices(all_steps(), clock)

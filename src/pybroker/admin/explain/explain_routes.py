@@ -29,11 +29,11 @@ from pybroker.broker.explain.one_key import explain_key
 from pybroker.broker.explain.producers import explain_producer, producer_subject
 from pybroker.broker.explain.subscription import explain_subscription
 from pybroker.broker.explain.topics import explain_topic as explain_topic_state
-from pybroker.broker.inspection.pages import in_slices
 from pybroker.broker.topic.backlog_quota import exceeded
 from pybroker.broker.topic.topic import Topic
 from pybroker.errors import AdminError, ServiceNotReady, StoreError, SubscriptionNotFound
 from pybroker.model.findings import Finding, is_waiting, ordered
+from pybroker.slices import in_slices
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription_base import SubscriptionBase

@@ -19,10 +19,11 @@ from pybroker.broker.delivery import single_messages
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.inspection.delayed_list import delayed_positions
 from pybroker.broker.inspection.entry_reads import ReadEntry, read_entries
-from pybroker.broker.inspection.pages import cursor_text, in_slices
+from pybroker.broker.inspection.pages import cursor_text
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
 from pybroker.errors import AdminError
 from pybroker.model.position import Position
+from pybroker.slices import in_slices
 from pybroker.wire.entry_metadata import deliver_at_ms
 from pybroker.wire.entry_view import MAX_KEY_BYTES, key_of_entry
 

@@ -25,8 +25,9 @@ from pybroker.admin.inspection.asked import (
 )
 from pybroker.broker.inspection import hashes
 from pybroker.broker.inspection.entry_reads import read_entries
-from pybroker.broker.inspection.pages import cursor_text, in_slices
+from pybroker.broker.inspection.pages import cursor_text
 from pybroker.model.position import Position
+from pybroker.slices import in_slices
 from pybroker.wire.entry_metadata import sticky_key
 from pybroker.wire.entry_view import entry_view, is_slow_to_open
 

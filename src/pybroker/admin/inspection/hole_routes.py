@@ -13,8 +13,8 @@ from pybroker.admin.calls.paths import SUBSCRIPTION
 from pybroker.admin.calls.routing import route
 from pybroker.admin.inspection.asked import LIMIT, page_limit, single_subscription
 from pybroker.broker.inspection.ack_holes import Kept, acknowledged_behind, held
-from pybroker.broker.inspection.pages import in_slices
 from pybroker.errors import DamagedEntries
+from pybroker.slices import in_slices
 
 
 def routes() -> list[Route]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
@@ -20,13 +19,14 @@ from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import route
 from pybroker.admin.stats.non_persistent_stats import NonPersistentRequest, any_internal_stats, non_persistent_stats
 from pybroker.admin.stats.partitioned_stats import partitioned_stats
-from pybroker.admin.stats.topic_stats import Document, Measured, StatsRequest, Steps, topic_stats
+from pybroker.admin.stats.topic_stats import Document, Measured, StatsRequest, topic_stats
 from pybroker.broker.non_persistent.topic import NonPersistentTopic
 from pybroker.broker.topic.backlog import estimated_bytes_behind
 from pybroker.broker.topic.backlog_quota import estimated_backlog_bytes, slowest_subscription
 from pybroker.broker.topic.topic import Topic
 from pybroker.errors import AdminError, StoreError, TopicNotFound
 from pybroker.model.names import TopicName
+from pybroker.slices import in_slices
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
@@ -67,7 +67,8 @@ class TopicStatsRoutes:
         name, metadata = _partitioned(call)
         documents = {str(topic.name): await self._document(call, topic) async for topic in _partitions(call, name)}
         by_name = call.config.aggregate_publisher_stats_by_producer_name
-        merged = await _made(partitioned_stats(list(documents.values()), merges_publishers_by_name=by_name))
+        merging = partitioned_stats(list(documents.values()), merges_publishers_by_name=by_name)
+        merged = await in_slices(merging, call.surroundings.clock)
         if not documents:
             documents[str(name)] = dict(merged)  # So does Pulsar: no partition was made yet.
         is_detailed = call.query("perPartition") is None or call.flag("perPartition")
@@ -84,7 +85,7 @@ class TopicStatsRoutes:
         with_publishers = call.config.expose_publisher_stats and not call.flag("excludePublishers")
         if isinstance(topic, NonPersistentTopic):
             shown = NonPersistentRequest(broker_id(call), with_publishers, not call.flag("excludeConsumers"))
-            return await _made(non_persistent_stats(topic, self._rates, shown))
+            return await in_slices(non_persistent_stats(topic, self._rates, shown), call.surroundings.clock)
         assert isinstance(topic, Topic)
         request = StatsRequest(
             measured=await _measure(call, topic),
@@ -93,7 +94,7 @@ class TopicStatsRoutes:
             with_publishers=with_publishers,
             with_consumers=not call.flag("excludeConsumers"),
         )
-        return await _made(topic_stats(topic, self._rates, request))
+        return await in_slices(topic_stats(topic, self._rates, request), call.surroundings.clock)
 
 
 def _partitioned(call: Call) -> tuple[TopicName, Document]:
@@ -115,17 +116,6 @@ async def _partitions(call: Call, name: TopicName) -> AsyncIterator[TopicBase]:
     for partition in topics_of(call, name):
         with contextlib.suppress(TopicNotFound):
             yield await call.broker.topics.any(partition, may_create=False)
-
-
-async def _made(steps: Steps) -> Document:
-    """Let the loop turn to others at each pause."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            document: Document = done.value
-            return document
-        await asyncio.sleep(0)
 
 
 async def _measure(call: Call, topic: Topic) -> dict[Subscription, Measured]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -14,7 +13,6 @@ from pybroker.model.position import Position
 if TYPE_CHECKING:
     from pyroaring import BitMap
 
-    from pybroker.clock import Clock
     from pybroker.dispatch.pending_acks import Hold, PendingAcks
 
 T = TypeVar("T")
@@ -26,8 +24,6 @@ DEFAULT_LIMIT, MAX_LIMIT = 100, 1000
 """How many rows a page has."""
 ENTRIES_PER_STEP = 500
 """Between two pauses: a fraction of a millisecond."""
-SLICE_MS = 2.0
-"""How long the loop is held, but for the piece that is begun."""
 
 
 class Place(NamedTuple):
@@ -70,17 +66,3 @@ def pieces_of(pending: PendingAcks) -> Iterator[tuple[int, BitMap, Mapping[int, 
         entry_ids = pending.entries_in(ledger_id)
         for start in range(0, len(entry_ids), ENTRIES_PER_STEP):
             yield ledger_id, entry_ids[start : start + ENTRIES_PER_STEP], pending.holds_in(ledger_id)
-
-
-async def in_slices(steps: Steps[T], clock: Clock) -> T:
-    """All of it; the loop turns to others in between."""
-    ends_ms = clock.monotonic_ms() + SLICE_MS
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-        if clock.monotonic_ms() >= ends_ms:
-            await asyncio.sleep(0)
-            ends_ms = clock.monotonic_ms() + SLICE_MS

@@ -9,9 +9,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker.broker.inspection.entry_reads import ReadEntry, read_entries
-from pybroker.broker.inspection.pages import SLICE_MS, Place, in_slices
+from pybroker.broker.inspection.pages import Place
 from pybroker.broker.inspection.unacked import UnackedEntry, Wanted, candidates, unacked_indexes
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
+from pybroker.slices import SLICE_MS, in_slices
 from pybroker.wire.entry_view import EntryView, MessageOfEntry, entry_view, is_slow_to_open
 
 if TYPE_CHECKING:
