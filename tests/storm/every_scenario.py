@@ -2,7 +2,13 @@
 
 from importlib import import_module
 
-MODULES = ("scenarios_subscriptions", "scenarios_topics", "scenarios_neighbours", "scenarios_massive")
+MODULES = (
+    "scenarios_subscriptions",
+    "scenarios_topics",
+    "scenarios_neighbours",
+    "scenarios_helped",
+    "scenarios_massive",
+)
 
 
 def load() -> None:

@@ -80,7 +80,8 @@ def main(arguments: list[str]) -> int:
                 all_results.append(run(broker, names, size, options.seed, tell))
         if options.reference or options.only_reference:
             with reference_broker(options.reference_dir) as reference:
-                all_results.append(run(reference, names, size, options.seed, tell))
+                both = [name for name in names if not Scenario.ALL[name].is_ours]
+                all_results.append(run(reference, both, size, options.seed, tell))
     if options.save:
         options.save.write_text(all_results[-1].to_json())
     show(all_results)

@@ -62,6 +62,7 @@ class Scenario:
 
     name: ClassVar[str]
     is_massive: ClassVar[bool] = False  # runs only when named
+    is_ours: ClassVar[bool] = False  # of calls that the reference does not have
     ALL: ClassVar[dict[str, "Scenario"]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -265,10 +266,9 @@ class Actor:
 
     def subscribe(self, topic: Any, name: str, kind: str = "Shared", *allowed: str, **options: Any) -> Any:
         options = {"initial_position": pulsar.InitialPosition.Earliest, **options}
-        consumer_type = getattr(pulsar.ConsumerType, kind.replace("_", ""))
         return self.attempt(
             f"subscribe {kind}",
-            lambda: self.client.subscribe(topic, name, consumer_type, **options),
+            lambda: self.client.subscribe(topic, name, _consumer_type(kind), **options),
             *allowed,
         )
 
@@ -307,18 +307,25 @@ class Scene(Names):
     def receipted(self, topic: str) -> set[bytes]:
         return {body for report in self.reports for body in report.receipted.get(topic, [])}
 
-    def check_kept(self, topic: str, subscription: str | None = None, quiet_ms: int = 3000) -> list[bytes]:
-        """What is on a topic, or still owed to a subscription; all that was receipted must be."""
+    def check_kept(
+        self,
+        topic: str,
+        subscription: str | None = None,
+        quiet_ms: int = 3000,
+        kind: str = "Shared",
+        wanted: set[bytes] | None = None,
+    ) -> list[bytes]:
+        """What is on a topic, or still owed to a subscription; all that was receipted must be, or all that is `wanted`."""
         quiet = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
         client = pulsar.Client(self.place.url, logger=quiet, operation_timeout_seconds=self.place.timeout_s)
-        wanted, found = self.receipted(topic), []
+        wanted, found = self.receipted(topic) if wanted is None else wanted, []
         missing = set(wanted)
         try:
             if subscription is None:
                 source = client.create_reader(topic, pulsar.MessageId.earliest)
                 receive = source.read_next
             else:
-                source = client.subscribe(topic, subscription, pulsar.ConsumerType.Shared)
+                source = client.subscribe(topic, subscription, _consumer_type(kind))
                 receive = source.receive
             with contextlib.suppress(pulsar.Timeout):
                 # Once everything is there, what comes beyond it needs no long wait.
@@ -333,3 +340,8 @@ class Scene(Names):
         if missing:
             self.find(f"LOST {len(missing)} of {len(wanted)} receipted messages of {topic}: {sorted(missing)[:3]}")
         return found
+
+
+def _consumer_type(kind: str) -> pulsar.ConsumerType:
+    """By Pulsar's name of it."""
+    return getattr(pulsar.ConsumerType, kind.replace("_", ""))
