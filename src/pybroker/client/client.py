@@ -50,7 +50,23 @@ class TopicSchema:
         return schema
 
 
-class ClientPart(ABC):
+class Closing(ABC):
+    """An asynchronous context manager that is closed at the end of its block."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Idempotent."""
+
+
+class ClientPart(Closing):
     """A producer or consumer that its client was asked for, as long as neither it nor the client is closed."""
 
     @abstractmethod
@@ -58,7 +74,7 @@ class ClientPart(ABC):
         """Nothing more comes or goes: end all tasks and timers, and tell whoever waits. Must not raise."""
 
 
-class Client:
+class Client(Closing):
     """Use it as an asynchronous context manager, on one loop."""
 
     def __init__(self, access: Access) -> None:
@@ -73,14 +89,6 @@ class Client:
         self._opening: dict[tuple[Address, Address | None], asyncio.Lock] = {}
         self._closed = False
         self._process_id = os.getpid()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Close all connections; producers and consumers that are open still end, and whoever waits for them is told."""

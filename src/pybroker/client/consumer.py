@@ -17,6 +17,7 @@ from pybroker.client.connection import Connection, ConnectionUser
 from pybroker.client.failures import ClientError, ConnectionLost, RequestTimedOut
 from pybroker.client.flow_window import FlowWindow
 from pybroker.client.frames import ReceivedEntry
+from pybroker.client.subscribing import subscribe_command
 from pybroker.errors import BrokerError
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, LATEST, Position, from_wire
@@ -158,21 +159,16 @@ class Consumer(ConnectionUser):
     async def subscribe(self) -> None:
         """Attach. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
         wanted = self._subscribing
-        command = Command(type=Command.SUBSCRIBE)
-        request = command.subscribe
-        request.topic = str(self.topic)
-        request.subscription = wanted.subscription
-        request.subType = wanted.kind
-        request.consumer_id = self._consumer_id
-        request.durable = wanted.start is None
-        request.read_compacted = wanted.read_compacted
-        request.force_topic_creation = wanted.may_create_topic
-        request.initialPosition = (
-            pb.CommandSubscribe.Earliest if wanted.is_from_earliest else pb.CommandSubscribe.Latest
+        command = subscribe_command(
+            self.topic,
+            wanted.subscription,
+            wanted.kind,
+            self._consumer_id,
+            wanted.start,
+            is_from_earliest=wanted.is_from_earliest,
+            read_compacted=wanted.read_compacted,
         )
-        if wanted.start is not None:
-            request.start_message_id.ledgerId = wanted.start.ledger_id & _MASK_64
-            request.start_message_id.entryId = wanted.start.entry_id & _MASK_64
+        command.subscribe.force_topic_creation = wanted.may_create_topic
         self._connection.consumers[self._consumer_id] = self
         try:
             await self._connection.request(command)

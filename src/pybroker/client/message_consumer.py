@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
-from types import TracebackType
-from typing import Self
 
 from pybroker.client.client import Client, ClientPart
 from pybroker.client.failures import ClientError, RequestTimedOut
@@ -33,14 +31,6 @@ class MessageConsumer(Receiver, ClientPart):
         self._changed = asyncio.Event()
         self._is_closed = False
         client.parts[self] = None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def attach(self, topics: Iterable[TopicName]) -> None:
         """Attach to all of them. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""

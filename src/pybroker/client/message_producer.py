@@ -11,8 +11,6 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import Self
 
 from pybroker.client.client import Client, ClientPart, TopicSchema
 from pybroker.client.failures import NotSent
@@ -302,14 +300,6 @@ class MessageProducer(ClientPart):
         self._turn = 0
         self._client = client
         client.parts[self] = None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     @property
     def name(self) -> str:

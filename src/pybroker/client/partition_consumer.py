@@ -21,6 +21,7 @@ from pybroker.client.connection import Connection, ConnectionUser
 from pybroker.client.failures import ClientError, ConnectionLost, may_pass
 from pybroker.client.frames import ReceivedEntry
 from pybroker.client.message import EARLIEST, LATEST, Message, MessageId
+from pybroker.client.subscribing import subscribe_command
 from pybroker.client.transactions import Transaction
 from pybroker.client.unpacking import ChunkedMessages, EncryptedMessage, unpack
 from pybroker.errors import BrokerError, ConsumerBusy
@@ -129,18 +130,18 @@ class PartitionConsumer(ConnectionUser):
 
     def _subscribe_command(self, consumer_id: int) -> pb.BaseCommand:
         wanted = self._settings
-        command = Command(type=Command.SUBSCRIBE)
-        request = command.subscribe
-        request.topic = str(self.topic)
-        request.subscription = wanted.subscription
-        request.subType = wanted.kind
-        request.consumer_id = consumer_id
-        request.priority_level = wanted.priority_level
-        request.durable = wanted.start is None
-        request.read_compacted = wanted.read_compacted
-        request.initialPosition = (
-            pb.CommandSubscribe.Earliest if wanted.is_from_earliest else pb.CommandSubscribe.Latest
+        start = None if wanted.start is None else self._last_taken or wanted.start
+        command = subscribe_command(
+            self.topic,
+            wanted.subscription,
+            wanted.kind,
+            consumer_id,
+            None if start is None else start.first_chunk or (start.ledger_id, start.entry_id),
+            is_from_earliest=wanted.is_from_earliest,
+            read_compacted=wanted.read_compacted,
         )
+        request = command.subscribe
+        request.priority_level = wanted.priority_level
         if self._is_ordered:
             request.consumer_epoch = self._epoch
         if wanted.name:
@@ -155,10 +156,6 @@ class PartitionConsumer(ConnectionUser):
             meta.allowOutOfOrderDelivery = wanted.is_out_of_order_allowed
             for first, last in wanted.key_ranges:
                 meta.hashRanges.add(start=first, end=last)
-        start = self._last_taken or wanted.start
-        if wanted.start is not None and start is not None:
-            at = start.first_chunk or (start.ledger_id, start.entry_id)
-            request.start_message_id.ledgerId, request.start_message_id.entryId = (part & _MASK_64 for part in at)
         return command
 
     def _attach_again(self, reason: Exception) -> None:
