@@ -248,3 +248,34 @@ async def test_a_message_that_nobody_could_send_fails_alone(embedded: tuple[Embe
     assert [message.value for message in found] == [b"first", b"1", b"2", b"3"]
     ids = [message.sequence_id for message in found]
     assert ids == sorted(set(ids))
+
+
+async def test_who_waits_for_exclusive_access_waits_longer_than_for_any_answer(
+    embedded: tuple[EmbeddedBroker, PulsarClient],
+) -> None:
+    broker, client = embedded
+    holder = await client.producer(TOPIC, access_mode="exclusive")
+    async with connect(broker.service_url, operation_timeout_s=0.2) as hasty, asyncio.TaskGroup() as group:
+        waiting = group.create_task(hasty.producer(TOPIC, access_mode="wait_for_exclusive"))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+        await holder.close()
+        producer = await waiting
+        await producer.send(b"m")
+
+
+async def test_a_producer_that_is_closed_while_it_waits_asks_again() -> None:
+    async with scripted() as (broker, client):
+        numbers = count()
+
+        async def attach(command: pb.BaseCommand) -> bytes:
+            if next(numbers):
+                return await broker.attached(command)
+            said = command.producer
+            waits = encode(Type.PRODUCER_SUCCESS, request_id=said.request_id, producer_name="p", producer_ready=False)
+            closed = encode(Type.CLOSE_PRODUCER, producer_id=said.producer_id, request_id=(1 << 64) - 1)
+            return frame(waits) + frame(closed)
+
+        broker.attach = attach
+        await open_producer(client, TopicName.parse(TOPIC), ProducerSettings(access_mode=pb.WaitForExclusive))
+        assert broker.seen["PRODUCER"] == 2

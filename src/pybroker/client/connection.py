@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import ssl
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import cast
 
 from pybroker import logs
@@ -63,6 +64,13 @@ class ConnectionUser(ABC):
         """The connection has ended. Nothing else comes from it."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    command: pb.BaseCommand
+    answered: asyncio.Future[pb.BaseCommand]
+    timeout: asyncio.Timeout
+
+
 class Connection(asyncio.Protocol):
     """Owned by the client that opened it."""
 
@@ -77,7 +85,7 @@ class Connection(asyncio.Protocol):
         self.failure: ConnectionLost | None = None
         self._access = access
         self._reader = FrameReader(read_event)
-        self._requests: dict[int, asyncio.Future[pb.BaseCommand]] = {}
+        self._requests: dict[int, _Request] = {}
         self._request_ids = itertools.count()
         self._transport: asyncio.Transport | None = None
         self._connected: asyncio.Future[pb.BaseCommand] | None = None
@@ -162,7 +170,7 @@ class Connection(asyncio.Protocol):
             self._writable.set()
             if self._alive_timer is not None:
                 self._alive_timer.cancel()
-            waiting = [*self._requests.values()]
+            waiting = [request.answered for request in self._requests.values()]
             if self._connected is not None:
                 waiting.append(self._connected)
             self._requests.clear()
@@ -183,7 +191,8 @@ class Connection(asyncio.Protocol):
     async def request(self, command: pb.BaseCommand, timeout_s: float | None = None) -> pb.BaseCommand:
         """Send `command` with a request id of its own, and return what answers it.
 
-        Raises the broker's refusal, ConnectionLost or RequestTimedOut. `timeout_s`: that of the access unless given.
+        Raises the broker's refusal, ConnectionLost or RequestTimedOut. `timeout_s`: that of the access unless given. A producer
+        that is told to wait for exclusive access does so as long as its caller.
         """
         if self.failure is not None:
             raise self.failure
@@ -191,11 +200,11 @@ class Connection(asyncio.Protocol):
         name = _FIELD_OF_TYPE[command.type]
         getattr(command, name).request_id = request_id
         answered: asyncio.Future[pb.BaseCommand] = asyncio.get_running_loop().create_future()
-        self._requests[request_id] = answered
-        self.write(frame(command))
         timeout_s = self._access.operation_timeout_s if timeout_s is None else timeout_s
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s) as timeout:
+                self._requests[request_id] = _Request(command, answered, timeout)
+                self.write(frame(command))
                 answer = await answered
         except TimeoutError:
             raise RequestTimedOut(
@@ -283,6 +292,7 @@ class Connection(asyncio.Protocol):
         elif kind == Command.SEND_ERROR:
             self._tell(self.producers, command.send_error.producer_id, command)
         elif kind == Command.CLOSE_PRODUCER:
+            self._waits_no_more(command.close_producer.producer_id)
             self._tell(self.producers, command.close_producer.producer_id, command, is_last=True)
         elif kind == Command.CLOSE_CONSUMER:
             self._tell(self.consumers, command.close_consumer.consumer_id, command, is_last=True)
@@ -306,11 +316,20 @@ class Connection(asyncio.Protocol):
             user.received(command)
 
     def _answered(self, command: pb.BaseCommand) -> None:
+        request = self._requests.get(getattr(command, _FIELD_OF_TYPE[command.type]).request_id)
+        if request is None or request.answered.done():
+            return
         if command.type == Command.PRODUCER_SUCCESS and not command.producer_success.producer_ready:
-            return  # It waits for its turn; another answer follows.
-        answered = self._requests.get(getattr(command, _FIELD_OF_TYPE[command.type]).request_id)
-        if answered is not None and not answered.done():
-            answered.set_result(command)
+            request.timeout.reschedule(None)  # it waits for its turn; another answer follows
+        else:
+            request.answered.set_result(command)
+
+    def _waits_no_more(self, producer_id: int) -> None:
+        """A producer that waits for exclusive access is closed before it has it, and not always answered any more."""
+        for request in self._requests.values():
+            is_its = request.command.type == Command.PRODUCER and request.command.producer.producer_id == producer_id
+            if is_its and not request.answered.done():
+                request.answered.set_exception(ConnectionLost("the broker closed the producer that waited: try again"))
 
     def _answer_challenge(self) -> None:
         """The credentials have expired on the broker's side: show those that are valid now."""
