@@ -201,6 +201,7 @@ async def test_a_topic_says_which_transactions_hold_its_readers_back(broker: Mem
         assert start == str(first)
         shown = (await rest(broker, "transactionMetadata/0/1")).json
         assert shown["producedPartitions"] == {TOPIC: {"startPosition": start, "aborted": False}}
+        assert shown["pybroker"]["holds"] == [{"topic": TOPIC, "entries": 1}]
         assert "error" not in await ask(client, B.END_TXN, **ids(txn), txn_action=pb.COMMIT)
         stats = (await rest(broker, f"transactionBufferStats/{name}")).json
         assert stats["ongoingTxnSize"] == 0
@@ -247,6 +248,8 @@ async def test_a_subscription_says_what_transactions_hold_of_it(broker: MemoryBr
         up_to = {"cumulativeAckPosition": str(sent[2])}
         assert (await rest(broker, f"transactionInPendingAckStats/{of}/0/1")).json == up_to
         assert (await rest(broker, "transactionMetadata/0/1")).json["ackedPartitions"] == {TOPIC: {"a/b": up_to}}
+        held_here = {"topic": TOPIC, "subscription": "a/b", "entries": 2}
+        assert (await rest(broker, "slowTransactions/0")).json["(0,1)"]["pybroker"]["holds"] == [held_here]
         assert (await rest(broker, f"transactionInPendingAckStats/{of}/0/2")).json == {}
         assert (await rest(broker, f"pendingAckInternalStats/{of}")).json == {}
         assert "error" not in await ask(client, B.END_TXN, **ids(txn), txn_action=pb.COMMIT)

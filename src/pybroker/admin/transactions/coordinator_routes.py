@@ -14,16 +14,12 @@ from pybroker.admin.calls.routing import route
 from pybroker.admin.transactions.views import (
     coordinator_stats,
     log_stats,
-    transaction_in_buffer,
-    transaction_in_pending_ack,
     transaction_metadata,
 )
 from pybroker.errors import AdminError, BrokerError, TransactionCoordinatorNotFound
 from pybroker.model.transactions import TxnAction, TxnId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pybroker.transactions.coordinator import Coordinator
     from pybroker.transactions.coordinator_state import Transaction
 
@@ -144,31 +140,7 @@ async def get_transaction_metadata(call: Call) -> Response:
 
 def _shown(call: Call, coordinator: Coordinator, transaction: Transaction) -> dict[str, Any]:
     now_ms = call.surroundings.clock.wall_ms()
-    return transaction_metadata(
-        coordinator, transaction, now_ms, _in_topics(call, transaction.id), _in_subscriptions(call, transaction.id)
-    )
-
-
-def _in_topics(call: Call, txn_id: TxnId) -> Callable[[str], dict[str, Any]]:
-    """Says what a topic that is loaded knows of a transaction; others are not loaded for that."""
-
-    def in_topic(name: str) -> dict[str, Any]:
-        topic = call.broker.loaded.persistent.get(name)
-        buffer = None if topic is None else topic.transactions.buffer
-        return transaction_in_buffer(buffer, txn_id)
-
-    return in_topic
-
-
-def _in_subscriptions(call: Call, txn_id: TxnId) -> Callable[[str, str], dict[str, Any]]:
-    """The same for subscriptions."""
-
-    def in_subscription(name: str, subscription_name: str) -> dict[str, Any]:
-        topic = call.broker.loaded.persistent.get(name)
-        subscription = None if topic is None else topic.subscriptions.get(subscription_name)
-        return transaction_in_pending_ack(None if subscription is None else subscription.cursor.state.held, txn_id)
-
-    return in_subscription
+    return transaction_metadata(coordinator, transaction, now_ms, call.broker.loaded.persistent.get)
 
 
 async def list_slow_transactions(call: Call) -> Response:

@@ -44,24 +44,42 @@ def transaction_metadata(
     coordinator: Coordinator,
     transaction: Transaction,
     now_ms: int,
-    in_topic: Callable[[str], dict[str, Any]],
-    in_subscription: Callable[[str, str], dict[str, Any]],
+    loaded: Callable[[str], Topic | None],
 ) -> dict[str, Any]:
-    """`transactionMetadata` of one; the last two say what a topic's buffer and a subscription know of it."""
+    """`transactionMetadata` of one, with what loaded topics know of it."""
+    produced: dict[str, Any] = {}
     acked: dict[str, dict[str, Any]] = {}
-    for topic, subscription in transaction.subscriptions:
-        acked.setdefault(topic, {})[subscription] = in_subscription(topic, subscription)
+    holds: list[dict[str, Any]] = []
+    for name in transaction.partitions:
+        topic = loaded(name)
+        buffer = None if topic is None else topic.transactions.buffer
+        produced[name] = transaction_in_buffer(buffer, transaction.id)
+        published = None if buffer is None else buffer.open.get(transaction.id)
+        if published is not None and len(holds) < SHOWN_PARTICIPANTS:
+            holds.append({"topic": name, "entries": published.entry_count})
+    for name, subscription_name in transaction.subscriptions:
+        topic = loaded(name)
+        subscription = None if topic is None else topic.subscriptions.get(subscription_name)
+        held = None if subscription is None else subscription.cursor.state.held
+        acked.setdefault(name, {})[subscription_name] = transaction_in_pending_ack(held, transaction.id)
+        hold = None if held is None else held.open.get(transaction.id)
+        if hold is not None and len(holds) < SHOWN_PARTICIPANTS:
+            holds.append({"topic": name, "subscription": subscription_name, "entries": hold.entry_count})
     shown: dict[str, Any] = {
         "txnId": str(transaction.id),
         "status": str(transaction.status),
         "openTimestamp": transaction.opened_ms,
         "timeoutAt": min(_LATEST_MS, transaction.opened_ms + transaction.timeout_ms),
-        "producedPartitions": {topic: in_topic(topic) for topic in transaction.partitions},
+        "producedPartitions": produced,
         "ackedPartitions": acked,
     }
     if transaction.owner is not None:
         shown["owner"] = transaction.owner
     own: dict[str, Any] = {"ageMillis": max(0, now_ms - transaction.opened_ms)}
+    if holds:
+        own["holds"] = holds
+    if transaction.label is not None:
+        own |= {"sink": transaction.label.sink, "batch": transaction.label.batch}
     ending = coordinator.endings.find(transaction.id)
     if ending is not None:
         waits_for = [
