@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -11,6 +12,7 @@ from tests.support.recording_peer import RecordingPeer
 from tests.support.transactions import ABORT, COMMIT, entry_of, run_in, send, txn
 
 from pybroker.broker.topic.topic import Topic
+from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
 from pybroker.dispatch.gates import Gate
 from pybroker.errors import (
     BrokerError,
@@ -141,6 +143,30 @@ async def test_what_was_open_aborted_and_committed_is_the_same_after_the_topic_i
     await topic.end_transaction(txn(3), COMMIT, 2)
     await quiet(broker, topic)
     assert peer.delivered == committed + still_open
+
+
+async def test_thousands_of_open_transactions_are_restored_while_others_have_a_turn(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, peer, restored_by = await broker.topic(TOPIC), RecordingPeer(), []
+    await send(broker, topic, None)
+    producer = broker.producer(topic, peer)
+    for least in range(1, 401):
+        topic.publish(producer, run_in(txn(least), 1, least))
+    await broker.until(lambda: len(peer.receipts) == 400)
+    restore = TransactionBuffer.restore
+
+    def noted(record: bytes, max_open: int) -> TransactionBuffer:
+        restored_by.append(threading.current_thread())
+        return restore(record, max_open)
+
+    monkeypatch.setattr(TransactionBuffer, "restore", noted)
+    again = await loaded_again(broker, topic)
+    assert restored_by != [threading.main_thread()]
+    assert again.transactions.buffer is not None
+    again.transactions.buffer.check_invariants()
+    assert list(again.transactions.buffer.open) == [txn(least) for least in range(1, 401)]
+    assert [each.first for each in again.transactions.buffer.open.values()] == peer.receipts
 
 
 async def test_a_message_for_a_transaction_that_has_ended_is_refused(broker: MemoryBroker) -> None:

@@ -67,6 +67,21 @@ class _Snapshot(msgspec.Struct, array_like=True):
     aborted_total: int
 
 
+class _Version(msgspec.Struct, array_like=True):
+    version: int
+
+
+class _Restored(_Snapshot, array_like=True):
+    """The same as it is read, one transaction after the other: a thread that restores thousands lets others have a turn."""
+
+    open: list[msgspec.Raw]  # type: ignore[assignment]
+
+
+_VERSIONS = msgspec.msgpack.Decoder(_Version)
+_SNAPSHOTS = msgspec.msgpack.Decoder(_Restored)
+_TRANSACTIONS = msgspec.msgpack.Decoder(_StoredTransaction)
+
+
 class TransactionBuffer:
     """Owned by its topic's transactions."""
 
@@ -278,20 +293,20 @@ class TransactionBuffer:
     def restore(record: bytes, max_open: int = 0) -> TransactionBuffer:
         """What a snapshot says. Raises StoreError."""
         try:
-            version = msgspec.msgpack.decode(record)[0]
+            version = _VERSIONS.decode(record).version
             if version > FORMAT_VERSION:
                 raise StoreError(
                     f"a snapshot of transactions has format version {version}, this broker reads up to {FORMAT_VERSION}: "
                     "it was written by a newer one"
                 )
-            found = msgspec.msgpack.decode(record, type=_Snapshot)
+            found = _SNAPSHOTS.decode(record)
             buffer = TransactionBuffer(max_open)
             buffer.up_to = Position(*found.up_to)
             buffer.hidden = _decoded(found.hidden)
             buffer._low_water_marks = found.low_water_marks
             buffer._ended = OrderedDict((TxnId(*each), None) for each in found.ended)
             buffer.committed_total, buffer.aborted_total = found.committed_total, found.aborted_total
-            for each in found.open:
+            for each in map(_TRANSACTIONS.decode, found.open):
                 transaction = OpenTransaction(Position(*each.first), each.opened_ms, each.owner)
                 transaction.entries = _decoded(each.entries)
                 transaction.entry_count = sum(map(len, transaction.entries.values()))
