@@ -6,8 +6,9 @@ What must hold is said by `World.check` and by what each step asserts: it is the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import cast
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
 
 from tests.unit.managed_ledger.stack import SMALL, FakeClock, LocalStack
 
@@ -21,6 +22,9 @@ from pybroker.transactions.endings import Participant
 
 PATH = "/managed-ledgers/pulsar/system/persistent/__transaction_log_7"
 ID = 7
+TOPICS = ["a", "b", "c"]
+Step = tuple[str, int, int]
+"""What is done, to which, and how many turns of the loop it is given."""
 
 
 class ManualSurroundings(Surroundings):
@@ -91,7 +95,40 @@ class World:
         if any(other.id.least <= low_water_mark for other in self.coordinator.state.transactions()):
             self.wrong.append("a low-water mark above what has not ended")
 
+    @asynccontextmanager
+    async def walked(self, steps: Sequence[Step], step: Callable[[Any, str, int], None]) -> AsyncIterator[None]:
+        """Take these steps, crash, let everything end and crash once more; what is begun inside has to end as well."""
+        await self.start()
+        try:
+            for name, which, turns in steps:
+                if name in ("refuse", "allow"):
+                    (self.refusing.add if name == "refuse" else self.refusing.discard)(TOPICS[which % 3])
+                elif name == "ring":
+                    self.surroundings.ring()
+                else:
+                    step(self, name, which)
+                await self.turn(turns)
+                if name == "crash":
+                    await self.crash()
+                elif turns > 10:
+                    await self.settle()
+                self.check()
+            await self.settle()
+            self.check()
+            await self.crash()
+            await self.finish()
+            await self.crash()
+            yield
+            await self.settle()
+            await self.finish()
+        finally:
+            await asyncio.wait_for(self.stop(), 5)
+
     # --- steps -----------------------------------------------------------------------------------------------------------
+
+    def pass_time(self, passed_ms: int) -> None:
+        self.stack.clock.now_ms += passed_ms
+        self.surroundings.ring()
 
     def ask(self, work: Callable[[], object]) -> None:
         """Begin a request; what it is answered becomes known whenever that is, unless the broker dies before."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.planting import Plant, found_by_walk
-from tests.unit.transactions.coordinator_world import World
+from tests.unit.transactions.coordinator_world import TOPICS, Step, World
 
 from pybroker.managed_ledger.retention import RetentionLimits
 from pybroker.model.transactions import TxnAction, TxnId
@@ -20,9 +20,6 @@ from pybroker.transactions.endings import Endings
 from pybroker.transactions.log_places import LogPlaces
 from pybroker.transactions.records import WITHOUT_SINKS, Kind, Record
 from pybroker.transactions.transaction_log import TransactionLog
-
-TOPICS = ["a", "b", "c"]
-Step = tuple[str, int, int]
 
 STEPS = st.lists(
     st.tuples(
@@ -50,51 +47,20 @@ STEPS = st.lists(
 )
 
 
-@pytest.fixture(autouse=True)
-def short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logs are shortened after a few records, and ledgers hold ten."""
-    monkeypatch.setattr(log_places, "FEW_RECORDS", 4)
-    monkeypatch.setattr(log_places, "RECORDS_EACH", 2)
-    monkeypatch.setattr(log_places, "AGAIN_AT_ONCE", 2)
-
-
 async def walk(steps: list[Step]) -> None:
     world = World()
-    await world.start()
-    try:
-        for name, which, turns in steps:
-            step(world, name, which)
-            await world.turn(turns)
-            if name == "crash":
-                await world.crash()
-            elif turns > 10:
-                await world.settle()
-                world.check()
-        await world.settle()
-        world.check()
-        await world.crash()
-        await world.finish()
-        await world.crash()
+    async with world.walked(steps, step):
         assert not len(world.coordinator.state), "it came back after a restart"
         assert world.highest_mark <= world.coordinator.state.last_least
         world.new(1000)
-        await world.settle()
-        await world.finish()
-    finally:
-        await asyncio.wait_for(world.stop(), 5)
 
 
 def step(world: World, name: str, which: int) -> None:
     txns = list(world.known)
     if name == "new":
         world.new(1000 * (1 + which))
-    elif name in ("refuse", "allow"):
-        (world.refusing.add if name == "refuse" else world.refusing.discard)(TOPICS[which % 3])
     elif name == "time":
-        world.stack.clock.now_ms += 700
-        world.surroundings.ring()
-    elif name == "ring":
-        world.surroundings.ring()
+        world.pass_time(700)
     elif txns and name in ("add", "commit", "abort"):
         txn = txns[-1 - which // 3 % len(txns)]
         if name == "add":

@@ -10,19 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.planting import Plant, found_by_walk
+from tests.unit.transactions.coordinator_world import TOPICS, Step
 from tests.unit.transactions.sink_world import ANYBODY, SinkWorld
 
 from pybroker.errors import AuthorizationError, InvalidTxnStatus, TooManyRequests, TransactionNotFound
 from pybroker.model.transactions import TxnAction
-from pybroker.transactions import log_places
 from pybroker.transactions.coordinator import Coordinator
 from pybroker.transactions.coordinator_state import CoordinatorState, Transaction
 from pybroker.transactions.log_places import LogPlaces, PlaceKey
 from pybroker.transactions.records import Kind, Record
 from pybroker.transactions.sinks import Asking, Label, Mark, Marks, home_of
-
-TOPICS = ["a", "b", "c"]
-Step = tuple[str, int, int]
 
 OPENING = ["open", "open", "open"]
 COMMITTING = ["together", "together", "again", "part", "unheard", "abort"]
@@ -32,41 +29,15 @@ STEPS = st.lists(
 )
 
 
-@pytest.fixture(autouse=True)
-def short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logs are shortened after a few records, and ledgers hold ten."""
-    monkeypatch.setattr(log_places, "FEW_RECORDS", 4)
-    monkeypatch.setattr(log_places, "RECORDS_EACH", 2)
-    monkeypatch.setattr(log_places, "AGAIN_AT_ONCE", 2)
-
-
 async def walk(steps: Sequence[Step]) -> None:
     world = SinkWorld()
-    await world.start()
-    try:
-        for name, which, turns in steps:
-            step(world, name, which)
-            await world.turn(turns)
-            if name == "crash":
-                await world.crash()
-            elif turns > 10:
-                await world.settle()
-            world.check()
-        await world.settle()
-        world.check()
-        await world.crash()
-        await world.finish()
-        await world.crash()
+    async with world.walked(steps, step):
         for driver in world.drivers:  # whatever became of them, they go on
             world.restart(driver)
             world.open(driver, TOPICS)
             await world.settle()
             world.together(driver, driver.batch, 0)
-        await world.settle()
-        await world.finish()
-        assert all(driver.answered >= 0 for driver in world.drivers), "a driver that cannot go on"
-    finally:
-        await asyncio.wait_for(world.stop(), 5)
+    assert all(driver.answered >= 0 for driver in world.drivers), "a driver that cannot go on"
 
 
 def step(world: SinkWorld, name: str, which: int) -> None:
@@ -85,13 +56,8 @@ def step(world: SinkWorld, name: str, which: int) -> None:
         world.abort(driver)
     elif name == "restart":
         world.restart(driver)
-    elif name in ("refuse", "allow"):
-        (world.refusing.add if name == "refuse" else world.refusing.discard)(TOPICS[which % 3])
-    elif name == "ring":
-        world.surroundings.ring()
     elif name == "time":
-        world.stack.clock.now_ms += 20_000
-        world.surroundings.ring()
+        world.pass_time(20_000)
 
 
 @settings(max_examples=15)
