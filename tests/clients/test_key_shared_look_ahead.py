@@ -1,66 +1,22 @@
 """No key stops another, with the official client: what cannot go waits, however much it is, and everything else arrives."""
 
-import threading
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pulsar
 import pytest
 from tests.clients.conftest import admin, new_client, path_of, receive_all, running_with_client, until
 from tests.support.broker_process import BrokerProcess
+from tests.support.takers import HIGH_HALF, LOW_HALF, Taker, numbers_by_key, publish_numbers, taken_by_all
 
 from pybroker.dispatch.selectors.consistent_hash import ConsistentHashSelector
 from pybroker.model.hashing import key_hash
 
-KEY_SHARED = pulsar.ConsumerType.KeyShared
 LITTLE_ROOM = {"keySharedLookAheadMaxBytesPerSubscription": "20000"}
 """Bytes: what is stuck in these tests takes many times as much."""
 DEFAULT_ROOM: dict[str, str] = {}
 ARRIVAL_TIMEOUT_S = 90.0
-LOW_HALF = [(0, 32_767)]
-HIGH_HALF = [(32_768, 65_535)]
-
-
-class Taker:
-    """A consumer with a client of its own that acknowledges what it takes in a thread of its own, once it is told to start."""
-
-    def __init__(
-        self, url: str, topic: str, name: str, queue: int, ranges: list[tuple[int, int]] | None = None
-    ) -> None:
-        policy = None
-        if ranges is not None:
-            policy = pulsar.ConsumerKeySharedPolicy(pulsar.KeySharedMode.Sticky, False, ranges)
-        self.client = new_client(url)
-        self.consumer = self.client.subscribe(
-            topic, "s", KEY_SHARED, consumer_name=name, receiver_queue_size=queue, key_shared_policy=policy
-        )
-        self.taken: dict[str, list[int]] = defaultdict(list)
-        self.count = 0
-        self._is_stopped = threading.Event()
-        self._thread = threading.Thread(target=self._take)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def _take(self) -> None:
-        while not self._is_stopped.is_set():
-            try:
-                message = self.consumer.receive(100)
-            except pulsar.Timeout:
-                continue
-            number = int(message.data())
-            self.count += number not in self.taken[message.partition_key()]  # what a restart brings again counts once
-            self.taken[message.partition_key()].append(number)
-            self.consumer.acknowledge(message)
-
-    def stop(self) -> None:
-        self._is_stopped.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-        self.client.close()
 
 
 @contextmanager
@@ -70,15 +26,7 @@ def stopping(*takers: Taker) -> Iterator[None]:
     finally:
         for taker in takers:
             taker.stop()
-
-
-def publish(client: pulsar.Client, topic: str, keys: list[str]) -> None:
-    """A message of each of these keys, in turn; its number is its content."""
-    producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
-    for index, key in enumerate(keys):
-        producer.send_async(b"%d" % index, lambda result, message_id: None, partition_key=key)
-    producer.flush()
-    producer.close()
+            taker.client.close()
 
 
 def subscription_of(broker: BrokerProcess, topic: str) -> dict[str, Any]:
@@ -91,23 +39,16 @@ def is_once_and_in_order(taken: dict[str, list[int]]) -> bool:
     return all(numbers == sorted(set(numbers)) for numbers in taken.values())
 
 
-def numbers_by_key(keys: list[str]) -> dict[str, list[int]]:
-    numbers: dict[str, list[int]] = defaultdict(list)
-    for index, key in enumerate(keys):
-        numbers[key].append(index)
-    return numbers
-
-
 @pytest.mark.parametrize("settings", [DEFAULT_ROOM, LITTLE_ROOM], ids=["room for all", "little room"])
 def test_six_draining_keys_with_half_of_the_traffic_stop_no_other_key(
     tmp_path: Path, topic: str, settings: dict[str, str]
 ) -> None:
     with running_with_client(tmp_path, **settings) as (broker, client):
-        first = Taker(broker.url, topic, "first", 1000)
+        first = Taker(new_client(broker.url), topic, "first", 1000)
         candidates = [f"held-{index}" for index in range(60)]
-        publish(client, topic, candidates)
+        publish_numbers(client, topic, candidates)
         held = receive_all(first.consumer, len(candidates))
-        others = [Taker(broker.url, topic, f"other-{index}", 1000) for index in range(2)]
+        others = [Taker(new_client(broker.url), topic, f"other-{index}", 1000) for index in range(2)]
         with stopping(first, *others):
             rows = {row["consumerName"]: row for row in subscription_of(broker, topic)["consumers"]}
             draining = {each["hash"] for each in rows["first"]["drainingHashes"]}
@@ -120,7 +61,7 @@ def test_six_draining_keys_with_half_of_the_traffic_stop_no_other_key(
             for taker in (first, *others):
                 taker.start()
             keys = [stuck[index // 2 % 6] if index % 2 else f"key-{index % 997}" for index in range(24_000)]
-            publish(client, topic, keys)
+            publish_numbers(client, topic, keys)
             until(lambda: first.count + others[0].count + others[1].count >= 12_000, ARRIVAL_TIMEOUT_S)
             shown = subscription_of(broker, topic)["lookAhead"]
             assert {each["consumer"] for each in shown["hashes"]} == {"first"}
@@ -137,11 +78,7 @@ def test_six_draining_keys_with_half_of_the_traffic_stop_no_other_key(
                     first.consumer.acknowledge(message)
             until(lambda: first.count + others[0].count + others[1].count >= 24_000, ARRIVAL_TIMEOUT_S)
             assert "lookAhead" not in subscription_of(broker, topic)
-            taken: dict[str, list[int]] = defaultdict(list)
-            for taker in (first, *others):
-                for key, numbers in taker.taken.items():
-                    taken[key] += numbers
-            assert taken == numbers_by_key(keys)
+            assert taken_by_all([first, *others]) == numbers_by_key(keys)
 
 
 def test_a_consumer_that_takes_nothing_leaves_the_others_what_is_theirs_also_across_a_restart(
@@ -152,11 +89,11 @@ def test_a_consumer_that_takes_nothing_leaves_the_others_what_is_theirs_also_acr
     expected = numbers_by_key(keys)
     of_live = sum(len(numbers) for key, numbers in expected.items() if key not in low)
     with running_with_client(tmp_path, **LITTLE_ROOM) as (broker, client):
-        dead = Taker(broker.url, topic, "dead", 10, LOW_HALF)
-        live = Taker(broker.url, topic, "live", 1000, HIGH_HALF)
+        dead = Taker(new_client(broker.url), topic, "dead", 10, LOW_HALF)
+        live = Taker(new_client(broker.url), topic, "live", 1000, HIGH_HALF)
         with stopping(dead, live):
             live.start()
-            publish(client, topic, keys)
+            publish_numbers(client, topic, keys)
             until(lambda: live.count >= of_live, ARRIVAL_TIMEOUT_S)
             shown = subscription_of(broker, topic)["lookAhead"]
             assert {each["consumer"] for each in shown["hashes"]} == {"dead"}
@@ -179,11 +116,11 @@ def test_a_consumer_that_takes_nothing_leaves_the_others_what_is_theirs_also_acr
 def test_a_million_messages_wait_within_the_bound_and_come_once_and_in_order(tmp_path: Path, topic: str) -> None:
     keys = [f"key-{index % 1999}" for index in range(1_000_000)]
     with running_with_client(tmp_path) as (broker, client):
-        dead = Taker(broker.url, topic, "dead", 10, LOW_HALF)
-        live = Taker(broker.url, topic, "live", 1000, HIGH_HALF)
+        dead = Taker(new_client(broker.url), topic, "dead", 10, LOW_HALF)
+        live = Taker(new_client(broker.url), topic, "live", 1000, HIGH_HALF)
         with stopping(dead, live):
             live.start()
-            publish(client, topic, keys)
+            publish_numbers(client, topic, keys)
             low = sum((key_hash(key.encode()) % 65_536 or 1) <= LOW_HALF[0][1] for key in keys)
             until(lambda: live.count >= len(keys) - low, 600)
             shown = subscription_of(broker, topic)["lookAhead"]

@@ -1,73 +1,20 @@
 """Key_Shared while something is stuck, counted in messages: how much of the others' arrives, and that all does in the end."""
 
 import json
-import threading
 import time
-from collections import defaultdict
 from typing import Any
 
-import pulsar
 from tests.differential.harness import Run, scenario
+from tests.support.takers import HIGH_HALF, LOW_HALF, Taker, numbers_by_key, publish_numbers, taken_by_all
 
 from pybroker.dispatch.selectors.consistent_hash import ConsistentHashSelector
 from pybroker.model.hashing import key_hash
 
 MESSAGES = 24_000
-LOW_HALF, HIGH_HALF = [(0, 32_767)], [(32_768, 65_535)]
 STILL_S = 5.0
 """When nothing has come for so long, nothing comes."""
 TIMEOUT_S = 120.0
 CANDIDATES = [f"held-{index}" for index in range(60)]
-
-
-class Taker:
-    """A consumer with a client of its own; a thread takes and acknowledges once it is told to start."""
-
-    def __init__(
-        self, run: Run, topic: str, name: str, queue: int, ranges: list[tuple[int, int]] | None = None
-    ) -> None:
-        policy = None
-        if ranges is not None:
-            policy = pulsar.ConsumerKeySharedPolicy(pulsar.KeySharedMode.Sticky, False, ranges)
-        self.consumer = run.client().subscribe(
-            topic,
-            "s",
-            pulsar.ConsumerType.KeyShared,
-            consumer_name=name,
-            receiver_queue_size=queue,
-            key_shared_policy=policy,
-        )
-        self.taken: dict[str, list[int]] = defaultdict(list)
-        self.count = 0
-        self._is_stopped = threading.Event()
-        self._thread = threading.Thread(target=self._take)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def _take(self) -> None:
-        while not self._is_stopped.is_set():
-            try:
-                message = self.consumer.receive(100)
-            except pulsar.Timeout:
-                continue
-            self.taken[message.partition_key()].append(int(message.data()))
-            self.count += 1
-            self.consumer.acknowledge(message)
-
-    def stop(self) -> None:
-        self._is_stopped.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-
-
-def publish(run: Run, topic: str, keys: list[str]) -> None:
-    """A message of each of these keys in turn, whose content is its number."""
-    producer = run.client().create_producer(topic, batching_enabled=False, block_if_queue_full=True)
-    for index, key in enumerate(keys):
-        producer.send_async(b"%d" % index, lambda _result, _message_id: None, partition_key=key)
-    producer.flush()
-    producer.close()
 
 
 def wait_until_still(takers: list[Taker], wanted: int) -> int:
@@ -97,24 +44,17 @@ def draining_of(run: Run, topic: str, name: str) -> dict[int, int]:
 
 def record_end(run: Run, takers: list[Taker], keys: list[str]) -> None:
     """Whether everything has arrived, once and in the order of each key."""
-    expected: dict[str, list[int]] = defaultdict(list)
-    for index, key in enumerate(keys):
-        expected[key].append(index)
-    taken: dict[str, list[int]] = defaultdict(list)
-    for taker in takers:
-        for key, numbers in taker.taken.items():
-            taken[key] += numbers
-    run.step("everything once and in order", taken == expected)
+    run.step("everything once and in order", taken_by_all(takers) == numbers_by_key(keys))
 
 
 @scenario
 def key_shared_stuck_keys(run: Run) -> None:
     """Six draining keys with half of the traffic: how many messages of the other keys arrive; then all, when they are free."""
     topic = run.topic()
-    first = Taker(run, topic, "first", 1000)
-    publish(run, topic, CANDIDATES)
+    first = Taker(run.client(), topic, "first", 1000)
+    publish_numbers(run.client(), topic, CANDIDATES)
     held = run.receive(first.consumer, len(CANDIDATES))
-    others = [Taker(run, topic, f"other-{index}", 1000) for index in range(2)]
+    others = [Taker(run.client(), topic, f"other-{index}", 1000) for index in range(2)]
     takers = [first, *others]
     try:
         draining = draining_of(run, topic, "first")
@@ -127,7 +67,7 @@ def key_shared_stuck_keys(run: Run) -> None:
         for taker in takers:
             taker.start()
         keys = [stuck[index // 2 % 6] if index % 2 else f"key-{index % 997}" for index in range(MESSAGES)]
-        publish(run, topic, keys)
+        publish_numbers(run.client(), topic, keys)
         run.step("messages of the other keys", wait_until_still(takers, MESSAGES // 2))
         for message in held:
             if message.partition_key() in stuck:
@@ -145,11 +85,11 @@ def key_shared_stuck_consumer(run: Run) -> None:
     topic = run.topic()
     keys = [f"key-{index % 1999}" for index in range(MESSAGES)]
     low = sum((key_hash(key.encode()) % 65_536 or 1) <= LOW_HALF[0][1] for key in keys)
-    stuck = Taker(run, topic, "stuck", 10, LOW_HALF)
-    live = Taker(run, topic, "live", 1000, HIGH_HALF)
+    stuck = Taker(run.client(), topic, "stuck", 10, LOW_HALF)
+    live = Taker(run.client(), topic, "live", 1000, HIGH_HALF)
     try:
         live.start()
-        publish(run, topic, keys)
+        publish_numbers(run.client(), topic, keys)
         run.step("of the other half", {"due": MESSAGES - low, "arrived": wait_until_still([live], MESSAGES - low)})
         stuck.start()
         run.step("when it takes", wait_until_still([live, stuck], MESSAGES))

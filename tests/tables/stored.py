@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+
 import pulsar
+from tests.support.broker_process import BrokerProcess
 
 from pybroker.columns.entry_run import EntryRun
 from pybroker.reading.entry_source import EntrySource
@@ -20,6 +24,21 @@ def publish(client: pulsar.Client, topic: str, count: int, *, size: int = 10, se
     producer.close()
     assert not failures
     return sent
+
+
+def stored(broker: BrokerProcess, topic: str) -> Counter[int]:
+    """How often each number is there that a sink has written."""
+    client = pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn))
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    found: Counter[int] = Counter()
+    while reader.has_message_available():
+        found[int(reader.read_next(10_000).data())] += 1
+    client.close()
+    return found
+
+
+def once(*ranges: range) -> Counter[int]:
+    return Counter(itertools.chain(*ranges))
 
 
 def ranges_of(plan: TopicPlan) -> list[EntryRange]:

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import pulsar
 import pyarrow as pa
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.rest import call
+from tests.tables.stored import once, stored
 
 from pybroker.client.connection import Connection
 from pybroker.model.transactions import TxnId
@@ -66,20 +66,6 @@ class Batch:
 
     def commit(self, *transactions: TxnId | None) -> bool:
         return commit_batch(self.options, self.who, [txn for txn in transactions if txn is not None])
-
-
-def stored(broker: BrokerProcess, topic: str) -> Counter[int]:
-    client = pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn))
-    reader = client.create_reader(topic, pulsar.MessageId.earliest)
-    found: Counter[int] = Counter()
-    while reader.has_message_available():
-        found[int(reader.read_next(10_000).data())] += 1
-    client.close()
-    return found
-
-
-def once(*ranges: range) -> Counter[int]:
-    return Counter(itertools.chain(*ranges))
 
 
 def test_nothing_is_seen_before_the_batch_is_committed_and_then_all_of_it(broker: BrokerProcess, topic: str) -> None:

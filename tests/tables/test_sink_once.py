@@ -1,9 +1,7 @@
 """An effectively-once sink on a real broker: attempts that die, are repeated or see other rows lose nothing."""
 
-import itertools
 import json
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pulsar
 import pyarrow as pa
 import pytest
 from tests.support.broker_process import BrokerProcess
+from tests.tables.stored import once, stored
 
 from pybroker.spark.once_writer import OnceWriter, complete_batch, plan_batch
 from pybroker.spark.sink_notes import SinkFenced, Writer
@@ -56,20 +55,6 @@ def attempt(
         return writer.finish()
     finally:
         writer.close()
-
-
-def stored(broker: BrokerProcess, topic: str) -> Counter[int]:
-    client = pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn))
-    reader = client.create_reader(topic, pulsar.MessageId.earliest)
-    found: Counter[int] = Counter()
-    while reader.has_message_available():
-        found[int(reader.read_next(10_000).data())] += 1
-    client.close()
-    return found
-
-
-def once(*ranges: range) -> Counter[int]:
-    return Counter(itertools.chain(*ranges))
 
 
 def test_a_task_that_dies_and_is_tried_again_stores_each_row_once(broker: BrokerProcess, topic: str) -> None:
