@@ -109,7 +109,7 @@ def every_type() -> FileDescriptorProto:
 
 
 def _add(message: DescriptorProto, name: str, number: int, kind: str, label: int) -> FieldDescriptorProto:
-    field = message.field.add(name=name, number=number, label=label)  # type: ignore[arg-type]
+    field = message.field.add(name=name, number=number, label=label)
     field.type = FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}")
     if kind in {"enum", "message"}:
         field.type_name = ".shop.v1.Colour" if kind == "enum" else ".shop.v1.Every"

@@ -76,6 +76,7 @@ def test_who_you_are_is_asked_for_kept_nowhere_and_decides_what_may_be_pressed(
         assert page.get_by_role("dialog").count() == 0
         page.get_by_role("link", name="s", exact=True).click()
         assert page.get_by_role("button", name="Skip all").get_attribute("aria-disabled") is None
+        page.locator("select[name=consumer] option", has_text="any").wait_for(state="attached")
         assert page.evaluate("[document.cookie, sessionStorage.length, JSON.stringify(localStorage)].join()") == ",0,{}"
         assert page.context.cookies() == []
         page.get_by_role("link", name="Broker", exact=True).click()

@@ -37,13 +37,14 @@ function ring(consumers, draining, waiting, counts) {
   const owned = consumers.filter((each) => (each.keyHashRangeArrays || []).length);
   const sizes = new Map(owned.map((each) => [each, each.keyHashRangeArrays.reduce((sum, [low, high]) => sum + high - low + 1, 0)]));
   const free = HASHES - [...sizes.values()].reduce((sum, size) => sum + size, 0);
-  const drawing = svg("svg", { viewBox: "0 0 260 260", role: "img", "aria-label": `Ring of hashes: ${owned.map((each) => `${each.consumerName} ${percent(sizes.get(each))}`).join(", ")}` },
+  const drawing = svg("svg", { viewBox: "0 0 260 260", role: "img", "aria-label": `Ring of hashes: ${owned.map((each) => `${each.consumerName} ${percent(sizes.get(each))}`).join(", ")}; ${counts.draining} draining, ${counts.waiting} waiting` },
     svg("circle", { cx: 130, cy: 130, r: 120, class: "c-none" }),
     owned.map((each, index) => svg("path", { class: `c-${index % COLOURS}`, d: sectors(each.keyHashRangeArrays) })),
     svg("circle", { cx: 130, cy: 130, r: 78, class: "ring-hole" }),
     waiting.map((each) => mark(each.hash, "waiting")), draining.map((each) => mark(each.hash, "draining")),
-    svg("text", { x: 130, y: 126, class: "ring-text" }, plural(owned.length, "consumer")),
-    svg("text", { x: 130, y: 146, class: "ring-text small" }, `${number(counts.draining)} draining, ${number(counts.waiting)} waiting`));
+    svg("text", { x: 130, y: 118, class: "ring-text" }, plural(owned.length, "consumer")),
+    svg("text", { x: 130, y: 138, class: "ring-text small" }, `${number(counts.draining)} draining`),
+    svg("text", { x: 130, y: 154, class: "ring-text small" }, `${number(counts.waiting)} waiting`));
   const rows = owned.map((each, index) => ({ each, index }));
   if (free > 1) rows.push({ each: { consumerName: "nobody", keyHashRangeArrays: [] }, index: null });
   return h("div", { class: "ring" }, drawing, h("div", {}, table("Shares of the hashes", [

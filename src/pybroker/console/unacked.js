@@ -75,7 +75,7 @@ export function unackedSection(topic, base, rights, signal) {
   const offer = (consumers) => {
     const chosen = consumer.value;
     const names = ["", ...new Set(chosen ? [...consumers, chosen] : consumers)];
-    if (names.join("\n") === [...consumer.options].map((each) => each.value).join("\n")) return;
+    if (names.length === consumer.options.length && names.every((name, index) => name === consumer.options[index].value)) return;
     replace(consumer, names.map((name) => h("option", { value: name }, name || "any")));
     consumer.value = chosen;
   };
