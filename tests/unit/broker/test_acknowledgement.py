@@ -10,6 +10,7 @@ from tests.unit.broker.one_topic import ack_of, one_topic
 from pybroker.broker.delivery.acknowledgement import Acknowledged, AckReceipt, PartOfBatch, decided
 from pybroker.config import BrokerConfig
 from pybroker.errors import PersistenceError, StoreError
+from pybroker.model.ack_set import full, to_words
 from pybroker.model.events import Ack, PartialAck
 from pybroker.model.position import Position
 
@@ -56,6 +57,53 @@ async def test_who_claims_a_giant_batch_of_an_entry_that_left_memory_is_held_to_
             ack = partial_ack(elsewhere, words, batch_size)
             [part] = decided(ack, subscription.cursor, CONFIG).parts
             assert part.message_count == count
+
+
+def partial_acks(position: Position, *ack_sets: list[int], batch_size: int = 100) -> Ack:
+    ack = Ack(1)
+    ack.partials = [PartialAck(position.ledger_id, position.entry_id, words, batch_size) for words in ack_sets]
+    return ack
+
+
+def all_but(*indexes: int, count: int = 100) -> list[int]:
+    return to_words(full(count) & ~sum(1 << index for index in indexes))
+
+
+async def test_messages_of_one_batch_one_after_the_other_are_one_part_of_it() -> None:
+    async with one_topic() as one:
+        subscription = await one.subscription()
+        first, second = await one.publish(2, messages_each=100)
+        ack = partial_acks(first, *(all_but(index) for index in range(0, 100, 3)))
+        [part] = decided(ack, subscription.cursor, CONFIG).parts
+        assert part == PartOfBatch(first, all_but(*range(0, 100, 3)), 100)
+        ack.partials += partial_acks(second, all_but(0), all_but(99)).partials
+        ack.partials += partial_acks(first, all_but(1), all_but(2)).partials
+        places = [(each.position, each.ack_set) for each in decided(ack, subscription.cursor, CONFIG).parts]
+        assert places == [(first, part.ack_set), (second, all_but(0, 99)), (first, all_but(1, 2))]
+        whole = decided(partial_acks(first, *map(all_but, range(100))), subscription.cursor, CONFIG)
+        subscription.settle(whole)
+        assert subscription.cursor.state.is_deleted(*first)
+        assert subscription.backlog_entries == 1
+
+
+async def test_a_message_of_a_batch_that_is_named_twice_stays_two_parts_so_that_a_transaction_sees_it() -> None:
+    async with one_topic() as one:
+        subscription = await one.subscription()
+        [position] = await one.publish(1, messages_each=100)
+        ack = partial_acks(position, all_but(1), all_but(2), all_but(1, 3), all_but(4))
+        sets = [each.ack_set for each in decided(ack, subscription.cursor, CONFIG).parts]
+        assert sets == [all_but(1, 2), all_but(1, 3, 4)]
+
+
+async def test_what_says_something_else_of_the_batch_is_a_part_of_its_own() -> None:
+    async with one_topic() as one:
+        subscription = await one.subscription()
+        elsewhere = Position(10**6, 0)
+        ack = partial_acks(elsewhere, [0b10], [0b01], batch_size=2)
+        ack.partials += partial_acks(elsewhere, [0b011], batch_size=3).partials
+        ack.partials += partial_acks(elsewhere, [0b110, 0], batch_size=3).partials
+        found = [(each.ack_set, each.message_count) for each in decided(ack, subscription.cursor, CONFIG).parts]
+        assert found == [([], 2), ([0b011], 3), ([0b110, 0], 3)]
 
 
 async def test_a_part_of_a_batch_up_to_which_all_is_acknowledged_leaves_that_batch_alone_without_its_index() -> None:

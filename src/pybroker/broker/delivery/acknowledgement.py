@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker import logs
 from pybroker.errors import BrokerError, NotAllowedError, StoreError
-from pybroker.model.ack_set import WORD_BITS
+from pybroker.model.ack_set import WORD_BITS, full, left_of, to_words
 from pybroker.model.events import Ack, PartialAck
 from pybroker.model.position import Position, from_wire
 
@@ -78,7 +78,30 @@ def decided(ack: Ack, cursor: ManagedCursor, config: BrokerConfig) -> Acknowledg
 def _parts(partials: Sequence[PartialAck], cursor: ManagedCursor, config: BrokerConfig) -> Sequence[PartOfBatch]:
     if not config.acknowledgment_at_batch_index_level_enabled:
         return ()  # The client acknowledges the whole entry once all of it is done.
-    return [_part(each, cursor, config.max_messages_in_batch) for each in partials]
+    parts: list[PartOfBatch] = []
+    last, left = partials[0], -1
+    for each in partials:
+        if left >= 0 and _is_of_same_batch(last, each):
+            count = parts[-1].message_count
+            more = left_of(count, each.ack_set)
+            # What names a message twice stays apart: transactions refuse it.
+            if left | more == full(count):
+                left &= more
+                parts[-1] = parts[-1]._replace(ack_set=to_words(left))
+                continue
+        parts.append(part := _part(each, cursor, config.max_messages_in_batch))
+        last, left = each, left_of(part.message_count, part.ack_set)
+    return parts
+
+
+def _is_of_same_batch(one: PartialAck, other: PartialAck) -> bool:
+    """Whether both speak of one entry, and claim as many messages of it: clients acknowledge a batch message by message."""
+    return (
+        one.entry_id == other.entry_id
+        and one.ledger_id == other.ledger_id
+        and one.batch_size == other.batch_size
+        and len(one.ack_set) == len(other.ack_set)
+    )
 
 
 def _part(partial: PartialAck, cursor: ManagedCursor, max_messages_in_batch: int) -> PartOfBatch:
