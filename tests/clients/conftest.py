@@ -86,7 +86,7 @@ def close_after_kill(client: pulsar.Client) -> None:
         client.close()
 
 
-def receive_all(consumer: pulsar.Consumer, count: int, timeout_ms: int = 10_000) -> list[pulsar.Message]:
+def receive_all(consumer: pulsar.Consumer, count: int, timeout_ms: int = 30_000) -> list[pulsar.Message]:
     """The next `count` messages, not acknowledged."""
     return [consumer.receive(timeout_ms) for _ in range(count)]
 

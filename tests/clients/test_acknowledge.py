@@ -183,16 +183,16 @@ def test_redelivery_counts_outlive_the_consumers_and_the_type(client: pulsar.Cli
     consumer = client.subscribe(topic, "s", SHARED, initial_position=EARLIEST, negative_ack_redelivery_delay_ms=10)
     client.create_producer(topic, batching_enabled=False).send(b"m")
     for expected in (0, 1):
-        message = consumer.receive(10_000)
+        message = consumer.receive(30_000)
         assert message.redelivery_count() == expected
         consumer.negative_acknowledge(message)
-    assert consumer.receive(10_000).redelivery_count() == 2
+    assert consumer.receive(30_000).redelivery_count() == 2
     consumer.close()
     by_key = client.subscribe(topic, "s", pulsar.ConsumerType.KeyShared)
-    assert by_key.receive(10_000).redelivery_count() == 3
+    assert by_key.receive(30_000).redelivery_count() == 3
     by_key.close()
     alone = client.subscribe(topic, "s")
-    alone.acknowledge(alone.receive(10_000))
+    alone.acknowledge(alone.receive(30_000))
     alone.close()
     assert_nothing_arrives(client.subscribe(topic, "s", SHARED))
 

@@ -46,13 +46,13 @@ def test_clients_come_back_by_themselves_when_their_bundle_is_unloaded(tmp_path:
             consumer = client.subscribe("some-topic", "s", consumer_type=pulsar.ConsumerType.Shared)
             for index in range(3):
                 producer.send(str(index).encode())
-            assert [consumer.receive(10_000).data() for _ in range(3)] == [b"0", b"1", b"2"]
+            assert [consumer.receive(30_000).data() for _ in range(3)] == [b"0", b"1", b"2"]
             lookup = f"{broker.http_url}/lookup/v2/topic/persistent/public/default/some-topic/bundle"
             bundle = call(lookup).text
             unload = f"{broker.http_url}{ADMIN}/namespaces/public/default/{bundle}/unload"
             assert call(unload, "PUT").status == 204
             producer.send(b"3")
-            received = sorted(consumer.receive(10_000).data() for _ in range(4))
+            received = sorted(consumer.receive(30_000).data() for _ in range(4))
             assert received == [b"0", b"1", b"2", b"3"]  # What nobody acknowledged comes again.
         finally:
             client.close()

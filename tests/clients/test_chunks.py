@@ -141,7 +141,7 @@ def test_chunks_survive_the_broker(own_broker: BrokerProcess, topic: str) -> Non
         raw.open_producer(topic)
         chunk(raw, 1, "u", 1, parts)
     client = new_client(own_broker.url)
-    assert client.subscribe(topic, "s", Shared).receive(10_000).data() == b"first second"
+    assert client.subscribe(topic, "s", Shared).receive(30_000).data() == b"first second"
     client.close()
 
 

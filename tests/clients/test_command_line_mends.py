@@ -63,7 +63,7 @@ def test_a_subscription_without_consumers_waits_and_explain_says_so_with_its_exi
 def test_what_a_consumer_holds_is_listed_and_acknowledged_one_by_one(run: Run, client: pulsar.Client) -> None:
     consumer = key_shared(client, "held", "holder")
     run("produce", "held", "a", "b", "--key", "k", "--no-batching", "--property", "p=q")
-    ids = [consumer.receive(10_000).message_id() for _ in range(2)]
+    ids = [consumer.receive(30_000).message_id() for _ in range(2)]
     listed = run("unacked", "held", "s", "--consumer", "holder", "--key", "k", "--properties", "--json").json
     assert listed["total"] == 2
     assert [each["messageId"] for each in listed["messages"]] == [
@@ -89,7 +89,7 @@ def test_a_hash_that_drains_is_shown_and_an_acknowledgement_ends_it(run: Run, cl
     for key in range(8):
         run("produce", "moved", "x", "--key", str(key), "--no-batching")
     for _ in range(8):
-        old.receive(10_000)
+        old.receive(30_000)
     new = key_shared(client, "moved", "new")
     listed = run("draining", "moved", "s", "--json").json["hashes"]
     assert listed
@@ -107,7 +107,7 @@ def test_a_hash_that_drains_is_shown_and_an_acknowledgement_ends_it(run: Run, cl
     ids = [message for each in listed for message in each["messageIds"]]
     assert run("ack", "moved", "s", *ids).code == 0
     assert run("draining", "moved", "s").out == "No hash drains.\n"
-    assert new.receive(10_000).data() == b"y"  # keySharedUnblockingIntervalMs later
+    assert new.receive(30_000).data() == b"y"  # keySharedUnblockingIntervalMs later
     assert run("waiting", "moved", "s").out == "Nothing fills the look-ahead.\n"
     for each in (old, new):
         each.close()
@@ -117,12 +117,12 @@ def test_a_message_is_delivered_again_and_clients_are_disconnected(run: Run, cli
     consumer = client.subscribe("again", "s", pulsar.ConsumerType.Shared, consumer_name="c")
     producer = client.create_producer("again", producer_name="p")
     producer.send(b"x")
-    at = consumer.receive(10_000).message_id()
+    at = consumer.receive(30_000).message_id()
     given = f"{at.ledger_id()}:{at.entry_id()}"
     assert run("redeliver", "again", "s", given).out == f"{given} to be delivered again\n"
-    assert consumer.receive(10_000).redelivery_count() == 1
+    assert consumer.receive(30_000).redelivery_count() == 1
     assert run("disconnect", "again", "s", "--consumer", "c").code == 0
-    assert consumer.receive(10_000).data() == b"x"  # its client came back
+    assert consumer.receive(30_000).data() == b"x"  # its client came back
     assert (
         run("disconnect", "again", "--producer", "p").out
         == "producer p is disconnected from persistent://public/default/again\n"

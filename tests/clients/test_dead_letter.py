@@ -127,7 +127,7 @@ def test_deliveries_count_on_when_the_consumer_crashed(own_broker: BrokerProcess
     raw.close()
     client = new_client(own_broker.url)
     last = client.subscribe(topic, "s", SHARED)
-    assert last.receive(10_000).redelivery_count() == MAX_REDELIVERIES
+    assert last.receive(30_000).redelivery_count() == MAX_REDELIVERIES
     client.close()
 
 
@@ -145,7 +145,7 @@ def test_an_initial_subscription_needs_the_right_to_be_made(tmp_path: Path, topi
         assert raw.open_producer(topic, 2, initial_subscription_name="keeper")["type"] == "PRODUCER_SUCCESS"
         raw.publish(2, 1)
         raw.close()
-        assert client.subscribe(topic, "keeper").receive(10_000).data() == b"m0"
+        assert client.subscribe(topic, "keeper").receive(30_000).data() == b"m0"
 
 
 def test_an_initial_subscription_begins_in_front_of_the_first_message(broker: BrokerProcess, topic: str) -> None:
@@ -194,6 +194,6 @@ def test_a_retry_goes_out_later_and_dies_in_the_end(client: pulsar.Client, topic
             at_ms = message.publish_timestamp() + 200
             retries.send(message.data(), properties={**properties, **more}, deliver_at=at_ms)
         main.acknowledge(message)
-    letter = keeper.receive(10_000)
+    letter = keeper.receive(30_000)
     assert letter.properties() == {"own": "1", "RECONSUMETIMES": "2", "REAL_TOPIC": topic, "DELAY_TIME": "200"}
     assert_nothing_arrives(main)

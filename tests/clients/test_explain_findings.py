@@ -149,7 +149,7 @@ def test_a_subscription_with_as_many_unacknowledged_messages_as_it_may_is_found(
     policy = finding["actions"][-1]
     broker.admin(policy["method"], policy["path"].removeprefix("/admin/v2"), policy["body"])
     for consumer in consumers:
-        consumer.acknowledge(consumer.receive(5000))
+        consumer.acknowledge(consumer.receive(30_000))
     until(lambda: "unacked-limit-subscription" not in asked.codes())
 
 
@@ -168,7 +168,7 @@ def test_the_limit_of_the_whole_broker_is_found_with_who_holds_most(
     assert (most["topic"], most["subscription"], most["unackedMessages"]) == (topic, "s", 450)
     for message in receive_all(consumer, 450):
         consumer.acknowledge(message)
-    consumer.acknowledge(consumer.receive(5000))
+    consumer.acknowledge(consumer.receive(30_000))
     asked.until()
 
 
@@ -257,7 +257,7 @@ def test_of_failover_consumers_who_stands_by_and_who_starts_is_found(
     standing = ({"a", "b"} - {active}).pop()
     assert asked.codes(consumer=active) == ["consumer-starting"]
     broker.clock.advance(milliseconds=STARTS_AFTER_MS)
-    consumers[active].acknowledge(consumers[active].receive(5000))
+    consumers[active].acknowledge(consumers[active].receive(30_000))
     asked.until()
     finding = asked.until("consumer-stands-by", consumer=standing)
     assert finding["evidence"]["active"]["name"] == active
@@ -294,7 +294,7 @@ def test_a_key_that_drains_is_found_with_who_holds_it_and_who_waits(
     if stayed is not None:
         assert asked.codes(key=stayed) == ["held-by-consumer"]
     before.acknowledge(held[moved])
-    assert after.receive(5000).partition_key() == moved
+    assert after.receive(30_000).partition_key() == moved
     asked.until()
 
 
@@ -405,7 +405,7 @@ def test_an_open_transaction_is_found_with_its_producer_and_how_to_end_it(
                 await transaction.abort()
 
     asyncio.run(open_one())
-    assert consumer.receive(5000).data() == b"m"
+    assert consumer.receive(30_000).data() == b"m"
     asked.until()
 
 

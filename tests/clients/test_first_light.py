@@ -95,7 +95,7 @@ def test_a_message_of_the_maximum_size_goes_through(client: pulsar.Client, topic
     producer = client.create_producer(topic, batching_enabled=False)
     body = b"x" * (5 * 1024 * 1024 - 4096)
     producer.send(body)
-    assert consumer.receive(10_000).data() == body
+    assert consumer.receive(30_000).data() == body
 
 
 def test_a_second_exclusive_consumer_is_refused(client: pulsar.Client, topic: str) -> None:
@@ -170,7 +170,7 @@ def test_a_negatively_acknowledged_message_comes_again_with_its_count(client: pu
             consumer.negative_acknowledge(message)
         else:
             consumer.acknowledge(message)
-    again = consumer.receive(10_000)
+    again = consumer.receive(30_000)
     assert (again.data(), again.redelivery_count()) == (b"1", 1)
     consumer.acknowledge(again)
     assert_nothing_arrives(consumer)
@@ -216,7 +216,7 @@ def test_a_service_url_may_be_http(broker: BrokerProcess, topic: str) -> None:
     client = new_client(broker.http_url)
     consumer = client.subscribe(topic, "s")
     client.create_producer(topic).send(b"by http")
-    assert consumer.receive(10_000).data() == b"by http"
+    assert consumer.receive(30_000).data() == b"by http"
     client.close()
 
 
@@ -224,7 +224,7 @@ def test_a_short_name_is_in_public_default(client: pulsar.Client, topic: str) ->
     short = topic.rpartition("/")[2]
     consumer = client.subscribe(topic, "s")
     client.create_producer(short).send(b"short")
-    assert consumer.receive(10_000).topic_name() == topic
+    assert consumer.receive(30_000).topic_name() == topic
 
 
 def test_a_reader_starts_where_it_is_told(client: pulsar.Client, topic: str) -> None:
@@ -246,7 +246,7 @@ def test_an_initial_position_holds_for_a_new_subscription_only(client: pulsar.Cl
     latest = client.subscribe(topic, "latest")
     earliest = client.subscribe(topic, "earliest", initial_position=pulsar.InitialPosition.Earliest)
     producer.send(b"after")
-    assert latest.receive(10_000).data() == b"after"
+    assert latest.receive(30_000).data() == b"after"
     assert [message.data() for message in receive_all(earliest, 2)] == [b"before", b"after"]
 
 
@@ -258,7 +258,7 @@ def test_unsubscribe_forgets_the_subscription(client: pulsar.Client, topic: str)
     again = client.subscribe(topic, "s")
     assert_nothing_arrives(again)
     producer.send(b"seen")
-    assert again.receive(10_000).data() == b"seen"
+    assert again.receive(30_000).data() == b"seen"
 
 
 def test_a_missing_namespace_is_told(client: pulsar.Client) -> None:
@@ -284,9 +284,9 @@ def test_clients_reconnect_to_a_restarted_broker(own_broker: BrokerProcess, topi
     assert own_broker.stop() == 0
     own_broker.start()
     producer.send(b"after")
-    received = {consumer.receive(10_000).data()}
+    received = {consumer.receive(30_000).data()}
     while received != {b"before", b"after"}:
-        received.add(consumer.receive(10_000).data())
+        received.add(consumer.receive(30_000).data())
     client.close()
 
 

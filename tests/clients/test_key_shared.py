@@ -153,7 +153,7 @@ def test_a_newcomer_waits_for_the_keys_that_another_still_holds(tmp_path: Path, 
         assert_nothing_arrives(second)
         for message in held:
             first.acknowledge(message)
-        moved = {second.receive(10_000).partition_key() for _ in range(5)}
+        moved = {second.receive(30_000).partition_key() for _ in range(5)}
         stayed = {message.partition_key() for message in receive_all(first, 5)}
         assert not moved & stayed
         client.close()
@@ -180,7 +180,7 @@ def test_with_out_of_order_delivery_a_newcomer_does_not_wait(client: pulsar.Clie
     receive_all(first, len(KEYS))
     second = client.subscribe(topic, "s", KEY_SHARED, consumer_name="second", key_shared_policy=policy)
     publish(producer, len(KEYS), first=len(KEYS))
-    assert second.receive(10_000).redelivery_count() == 0
+    assert second.receive(30_000).redelivery_count() == 0
 
 
 def test_batches_of_one_key_go_whole_to_its_consumer(client: pulsar.Client, broker: BrokerProcess, topic: str) -> None:

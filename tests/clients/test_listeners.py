@@ -113,7 +113,7 @@ def test_the_official_client_reaches_the_broker_by_the_listener_it_names(broker:
     client = new_client(broker.url, listener_name="outside")
     consumer = client.subscribe(TOPIC, "s")
     client.create_producer(TOPIC).send(b"by the other name")
-    assert consumer.receive(10_000).data() == b"by the other name"
+    assert consumer.receive(30_000).data() == b"by the other name"
     client.close()
 
 

@@ -133,7 +133,7 @@ def test_readers_and_consumers_of_several_topics(client: pulsar.Client, topic: s
 def test_negative_acknowledgements_bring_nothing_back(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "sub", pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=100)
     client.create_producer(topic).send(b"once")
-    consumer.negative_acknowledge(consumer.receive(5000))
+    consumer.negative_acknowledge(consumer.receive(30_000))
     assert_nothing_arrives(consumer, 600)
 
 

@@ -99,7 +99,7 @@ def test_a_namespaces_rate_holds_for_its_topics(tmp_path: Path, topic: str) -> N
     with running_with_client(tmp_path) as (broker, client):
         fill(client, topic)
         consumer = client.subscribe(topic, "s", initial_position=EARLIEST, receiver_queue_size=1)
-        consumer.receive(10_000)
+        consumer.receive(30_000)
         admin(broker, "POST", "/namespaces/public/default/dispatchRate", TEN_A_SECOND)
         assert seconds_to_receive(consumer, MESSAGES - 1) >= EXPECTED_S - 0.2
 

@@ -180,9 +180,9 @@ def test_an_old_message_holds_producers_until_it_is_acknowledged(
     path = f"{path_of(topic)}/backlogQuota?backlogQuotaType=message_age"
     admin(broker, "POST", path, {"policy": HOLD, "limitTime": 1})
     until(lambda: not producer.is_connected())
-    consumer.acknowledge(consumer.receive(10_000))
+    consumer.acknowledge(consumer.receive(30_000))
     producer.send(b"new")
-    assert consumer.receive(10_000).data() == b"new"
+    assert consumer.receive(30_000).data() == b"new"
 
 
 # --- cursors and ends ----------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def test_a_terminated_topic_refuses_producers_and_is_read_to_its_end(
         producer.send(b"too late")
     with pytest.raises(pulsar.TopicTerminated):
         client.create_producer(topic)
-    assert consumer.receive(10_000).data() == b"last"
+    assert consumer.receive(30_000).data() == b"last"
 
 
 def test_consumers_of_a_terminated_topic_are_told_when_nothing_is_left(broker: BrokerProcess, topic: str) -> None:
@@ -237,7 +237,7 @@ def test_the_end_of_a_topic_does_not_cost_the_official_client_its_connection(
     send(client, topic, 1)
     admin(broker, "POST", f"{path_of(topic)}/terminate")
     connections = connections_created(broker)
-    consumer.acknowledge(consumer.receive(10_000))
+    consumer.acknowledge(consumer.receive(30_000))
     until(lambda: internal_stats(broker, topic)["cursors"]["s"]["numberOfEntriesSinceFirstNotAckedMessage"] == 0)
     consumer.get_last_message_id()  # behind what the broker said of the end, on the same connection or a new one
     assert connections_created(broker) == connections

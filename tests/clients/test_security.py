@@ -81,7 +81,7 @@ def topic_in(namespace: str, request: pytest.FixtureRequest) -> str:
 def assert_round_trip(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     client.create_producer(topic).send(b"here")
-    assert consumer.receive(10_000).data() == b"here"
+    assert consumer.receive(30_000).data() == b"here"
 
 
 # --- right credentials -------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def test_messages_of_every_size_go_by_tls_in_both_directions(secured: Secured, p
         for body in bodies:
             producer.send_async(body, lambda result, message_id: None)
         producer.flush()
-        assert [consumer.receive(10_000).data() for _ in bodies] == bodies
+        assert [consumer.receive(30_000).data() for _ in bodies] == bodies
 
 
 # --- wrong credentials -------------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ def test_one_role_may_produce_and_not_consume_and_another_the_reverse(secured: S
         with pytest.raises(pulsar.AuthorizationError):
             writer.subscribe(oneway, "s2")
         producer.send(b"one way")
-        assert consumer.receive(10_000).data() == b"one way"
+        assert consumer.receive(30_000).data() == b"one way"
 
 
 def test_a_role_without_a_permission_is_refused_and_its_connection_stays(secured: Secured, private: str) -> None:
@@ -383,12 +383,12 @@ def test_who_is_connected_loses_producer_and_consumer_with_the_right_to_them(sec
                 client.subscribe(private, "s"),
             )
             producer.send(b"granted")
-            assert consumer.receive(10_000).data() == theirs.receive(10_000).data() == b"granted"
+            assert consumer.receive(30_000).data() == theirs.receive(10_000).data() == b"granted"
             assert secured.rest("DELETE", permission, "boss").status == 204
             with pytest.raises(pulsar.PulsarException):
                 producer.send(b"revoked")
             mine.send(b"secret")
-            assert theirs.receive(10_000).data() == b"secret"
+            assert theirs.receive(30_000).data() == b"secret"
             with pytest.raises(pulsar.PulsarException):
                 consumer.receive(500)
 

@@ -21,6 +21,7 @@ from pybroker.client import (
     connect,
 )
 from pybroker.client.transactions import TransactionState
+from pybroker.embedding import embed
 from pybroker.errors import (
     BrokerError,
     InvalidTxnStatus,
@@ -233,24 +234,26 @@ async def test_a_second_acknowledgement_is_a_conflict_whoever_gave_the_first(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_time_ends_a_transaction_as_an_abort_does(client: PulsarClient, topic: str, kind: str) -> None:
-    consumer = await client.consumer(topic + "-in", "s", kind=kind, from_earliest=True)
-    await sent(await client.producer(topic + "-in"), 2)
-    messages = await received(consumer, 2)
-    transaction = await client.transaction(timeout_s=0.5)
-    producer = await client.producer(topic + "-out")
-    await producer.send(b"never", transaction=transaction)
-    await consumer.ack(*messages, transaction=transaction)
-    await producer.send(b"7")
-    out = await client.consumer(topic + "-out", "s", from_earliest=True)
-    assert numbers(await received(out, 1)) == [7]  # which the time-out has let go
-    assert sorted(numbers(await received(consumer, 2))) == [0, 1]
-    with pytest.raises(NotAllowedError):
-        await producer.send(b"late", transaction=transaction)
-    with pytest.raises((TransactionNotFound, InvalidTxnStatus, TransactionFailed)):
-        await transaction.commit()
-    await producer.send(b"8")
-    assert numbers(await received(out, 1)) == [8]
+async def test_time_ends_a_transaction_as_an_abort_does(topic: str, kind: str) -> None:
+    async with embed() as broker, connect(broker.service_url, operation_timeout_s=TIMEOUT_S) as client:
+        consumer = await client.consumer(topic + "-in", "s", kind=kind, from_earliest=True)
+        await sent(await client.producer(topic + "-in"), 2)
+        messages = await received(consumer, 2)
+        transaction = await client.transaction(timeout_s=600)
+        producer = await client.producer(topic + "-out")
+        await producer.send(b"never", transaction=transaction)
+        await consumer.ack(*messages, transaction=transaction)
+        await producer.send(b"7")
+        out = await client.consumer(topic + "-out", "s", from_earliest=True)
+        await broker.clock.advance(minutes=11)
+        assert numbers(await received(out, 1)) == [7]  # which the time-out has let go
+        assert sorted(numbers(await received(consumer, 2))) == [0, 1]
+        with pytest.raises(NotAllowedError):
+            await producer.send(b"late", transaction=transaction)
+        with pytest.raises((TransactionNotFound, InvalidTxnStatus, TransactionFailed)):
+            await transaction.commit()
+        await producer.send(b"8")
+        assert numbers(await received(out, 1)) == [8]
 
 
 async def test_a_transaction_that_has_ended_or_never_was_takes_nothing(client: PulsarClient, topic: str) -> None:

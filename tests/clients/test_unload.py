@@ -108,7 +108,7 @@ def test_what_was_not_acknowledged_comes_again_and_nothing_else(
     missing = [number for number in range(MESSAGES) if not is_acknowledged(number)]
     # Acknowledgements of single messages in a batch do not show in the backlog, but they go out before this one.
     publish_one(producer, b"999")
-    consumer.acknowledge(consumer.receive(10_000))
+    consumer.acknowledge(consumer.receive(30_000))
     wait_until_unread(broker, name, len({number // batch for number in missing}))
 
     unload(broker, name)
@@ -148,7 +148,7 @@ def test_publishing_goes_on_across_unloads_without_loss(
     assert results == [pulsar.Result.Ok] * 300
     seen: list[int] = []
     while not seen or seen[-1] != 299:
-        message = consumer.receive(10_000)
+        message = consumer.receive(30_000)
         seen.append(int(message.data()))
         consumer.acknowledge_cumulative(message)
     # What was received before an unload may come again; nothing is passed over.

@@ -156,7 +156,7 @@ class Churn:
         producer.send(body)
         self._unload(namespace, topic)
         while True:
-            message = consumer.receive(10_000)
+            message = consumer.receive(30_000)
             consumer.acknowledge(message)
             if message.data() == body:
                 break
@@ -197,7 +197,7 @@ class SteadyClients:
         """All of it, each once, in order; without what a kill has cut off from its acknowledgement, which comes again."""
         bodies: list[bytes] = []
         while len(bodies) < len(self.sent):
-            message = self._consumer.receive(10_000)
+            message = self._consumer.receive(30_000)
             self._consumer.acknowledge(message)
             if message.data().startswith(f"{self._life}-".encode()):
                 bodies.append(message.data())

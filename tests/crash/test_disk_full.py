@@ -145,7 +145,7 @@ def test_publishing_is_refused_at_once_and_everything_else_goes_on(
 
     ballast.leave(0)  # and now not a byte is left for anybody
     for number in range(receipted):
-        message = consumer.receive(10_000)
+        message = consumer.receive(30_000)
         assert message.data() == body(number)
         consumer.acknowledge(message)
     assert_nothing_arrives(consumer)
@@ -259,12 +259,12 @@ def test_what_is_acknowledged_makes_room_by_itself_though_it_is_in_the_open_ledg
         receipted = publish_until_it_stays_refused(producer)
         assert receipted > FILE_SYSTEM_MIB // 2
         for _ in range(receipted):
-            consumer.acknowledge(consumer.receive(10_000))
+            consumer.acknowledge(consumer.receive(30_000))
         start_s = time.monotonic()
         while metric(broker, "pybroker_store_free_bytes") < FILE_SYSTEM_MIB * MIB / 2:
             assert time.monotonic() - start_s < 4 * LATEST_S, "nothing came back"
         producer.send(bytes(MIB))
-        consumer.acknowledge(consumer.receive(10_000))
+        consumer.acknowledge(consumer.receive(30_000))
     assert_nothing_arrives(consumer)
     broker.kill()
     close_after_kill(client)

@@ -66,7 +66,7 @@ def test_everything_receipted_under_load_survives_three_kills(broker: BrokerProc
     seen: list[bytes] = []
     positions: list[tuple[int, int, int]] = []
     while wanted - set(seen):
-        message = consumer.receive(10_000)
+        message = consumer.receive(30_000)
         seen.append(message.data())
         position = message.message_id()
         positions.append((position.ledger_id(), position.entry_id(), position.batch_index()))

@@ -84,7 +84,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
                 sent[place_of(producer.send(body(topic, number)))] = body(topic, number)
             numbers = {data: number for number in range(COUNT) for data in (body(topic, number),)}
             for _ in range(len(sent.keys() - acked)):
-                message = consumer.receive(10_000)
+                message = consumer.receive(30_000)
                 if is_acknowledged(topic, numbers[message.data()]):
                     consumer.acknowledge(message)
                     acked.add(place_of(message))
@@ -239,6 +239,6 @@ def goes_on(client: pulsar.Client) -> None:
         producer = client.create_producer(ROOT + topic)
         for number in range(5):
             producer.send(b"%d" % number)
-        assert [consumer.receive(10_000).data() for _ in range(5)] == [b"%d" % number for number in range(5)]
+        assert [consumer.receive(30_000).data() for _ in range(5)] == [b"%d" % number for number in range(5)]
         assert_nothing_arrives(consumer)
         consumer.close()

@@ -40,7 +40,7 @@ with pybroker.embed_in_thread({directory}) as broker:
     client = pulsar.Client(broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     consumer = client.subscribe("t", "s")
     client.create_producer("t").send(b"here")
-    print(consumer.receive(10_000).data().decode())
+    print(consumer.receive(30_000).data().decode())
     client.close()
 """
 
@@ -55,7 +55,7 @@ def round_trip(client: pulsar.Client, topic: str = "t") -> bytes:
     consumer = client.subscribe(topic, "round trip", initial_position=pulsar.InitialPosition.Latest)
     producer = client.create_producer(topic)
     producer.send(b"there and back")
-    data: bytes = consumer.receive(10_000).data()
+    data: bytes = consumer.receive(30_000).data()
     producer.close()
     consumer.close()
     return data
@@ -118,7 +118,7 @@ def test_what_is_stored_in_a_directory_is_there_next_time(tmp_path: Path, connec
         client.close()
     with embed_in_thread(tmp_path / "data") as broker:
         client = connect(broker.service_url)
-        assert client.subscribe("kept", "s").receive(10_000).data() == b"kept"
+        assert client.subscribe("kept", "s").receive(30_000).data() == b"kept"
         client.close()
 
 
@@ -134,9 +134,9 @@ def test_what_was_receipted_outlives_a_crash(is_local: bool, tmp_path: Path, con
         assert not broker.is_running
         broker.restart()
         producer.send(b"10")
-        received = [consumer.receive(10_000).data() for _ in range(11)]
+        received = [consumer.receive(30_000).data() for _ in range(11)]
         while b"10" not in received:
-            received.append(consumer.receive(10_000).data())
+            received.append(consumer.receive(30_000).data())
         assert set(received) == {b"%d" % index for index in range(11)}
         client.close()
 
@@ -188,7 +188,7 @@ def test_time_goes_on_while_clients_publish_all_the_time(broker: BrokerThread, c
     try:
         for _ in range(3):
             broker.clock.advance(hours=1)
-            consumer.receive(10_000)
+            consumer.receive(30_000)
     finally:
         ends.set()
         publishing.join()

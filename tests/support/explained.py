@@ -32,19 +32,20 @@ class Asked:
         return [each["code"] for each in self.document(**query)["findings"]]
 
     def until(self, *codes: str, **query: str) -> dict[str, Any]:
-        """Exactly these are found at last, in this order; returns the first finding."""
-        found: list[list[str]] = []
+        """Exactly these are found at last, in this order; returns the first of them, as it was then."""
+        found: list[dict[str, Any]] = []
+        seen: list[str] = []
 
         def is_so() -> bool:
-            found.append(self.codes(**query))
-            return found[-1] == list(codes)
+            found[:] = self.document(**query)["findings"]
+            seen[:] = [each["code"] for each in found]
+            return seen == list(codes)
 
         try:
-            until(is_so, timeout_s=15)
+            until(is_so)
         except AssertionError:
-            raise AssertionError(f"found was {found[-1]} instead of {list(codes)}") from None
-        document = self.document(**query)
-        return dict(document["findings"][0]) if document["findings"] else {}
+            raise AssertionError(f"found was {seen} instead of {list(codes)}") from None
+        return found[0] if found else {}
 
 
 def send(client: pulsar.Client, topic: str, *keys: str | None) -> list[str]:

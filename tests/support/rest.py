@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tests.support.credentials import CertificateFiles
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
 
 
 class Answer(NamedTuple):
