@@ -362,12 +362,15 @@ async def test_who_waits_for_a_client_that_is_closed_is_told_and_nothing_of_it_r
     fresh = await client.producer(topic)  # of which the sending task has not taken its first step
     consumer, reader = await client.consumer(topic, "s", kind="shared"), await client.reader(topic + "-other")
     receiving = [asyncio.ensure_future(each.receive()) for each in (consumer, reader)]
-    await producer.send(b"stored")
+    stored = await producer.submit(
+        OutgoingMessage(b"stored")
+    )  # at once; who comes while it is on its way waits for others
     batched = [await producer.submit(OutgoingMessage(b"%d" % number)) for number in range(3)]
+    await stored
     receiving.append(asyncio.ensure_future(consumer.receive()))
     await asyncio.wait(receiving, return_when=asyncio.FIRST_COMPLETED)
     await client.close()
-    assert all(isinstance(each.exception(), NotSent) for each in batched)
+    assert [type(each.exception()) for each in batched] == [NotSent] * 3
     done, waiting = await asyncio.wait(receiving, timeout=TIMEOUT_S)
     assert not waiting
     assert sum(isinstance(each.exception(), ClientError) for each in done) == 2
