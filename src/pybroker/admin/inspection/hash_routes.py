@@ -32,6 +32,8 @@ from pybroker.wire.entry_metadata import sticky_key
 from pybroker.wire.entry_view import entry_view, is_slow_to_open
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from pybroker.broker.delivery.subscription import Subscription
 
 _DRAINING, _WAITING = "draining", "waiting"
@@ -91,9 +93,19 @@ async def draining_hashes(call: Call) -> Response:
     await call.share.of_views(2 * call.config.max_message_size)
     with while_served(subscription.topic, subscription):
         keys = await _keys(subscription, [position for row in rows for position in row.positions])
-    shown = [_draining(row, keys) for row in rows]
+    shown = await in_slices(_draining_rows(rows, keys), call.surroundings.clock)
     end = cursor_text(_DRAINING, rows[-1].sticky_hash) if len(rows) >= limit else None
     return json_with_nulls({"hashes": shown, "next": end, "total": total})
+
+
+def _draining_rows(
+    rows: list[hashes.DrainingRow], keys: dict[Position, list[bytes]]
+) -> Generator[None, None, list[dict[str, Any]]]:
+    shown = []
+    for row in rows:
+        shown.append(_draining(row, keys))
+        yield
+    return shown
 
 
 def _draining(row: hashes.DrainingRow, keys: dict[Position, list[bytes]]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ async def read_entries(ledger: ManagedLedger, positions: Sequence[Position]) -> 
     while at < len(positions):
         first = positions[at]
         span = 1
-        for position in positions[at + 1 :]:
+        for position in positions[at + 1 : at + MAX_RUN_ENTRIES]:
             ahead = position.entry_id - (first.entry_id + span)
             if position.ledger_id != first.ledger_id or ahead > READ_GAP_ENTRIES or span >= MAX_RUN_ENTRIES:
                 break
