@@ -10,6 +10,7 @@ import os
 import random
 
 import pytest
+from tests.support.findings import at_once
 from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker
 from tests.support.recording_peer import RecordingPeer
 
@@ -17,7 +18,6 @@ from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.explain.one_consumer import explain_consumer
 from pybroker.broker.explain.one_key import explain_key
-from pybroker.broker.explain.steps import at_once
 from pybroker.broker.explain.subscription import explain_subscription
 from pybroker.broker.topic.topic import Topic
 from pybroker.dispatch.key_shared import KeySharedDispatcher

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections import Counter
-from collections.abc import Generator
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from starlette.routing import Match
+from tests.support.findings import counting_pauses
 from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker
 from tests.support.recording_peer import RecordingPeer
 
@@ -32,7 +32,6 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
 AT = "/persistent/public/default/t"
-T = TypeVar("T")
 
 
 async def test_a_subscription_of_which_nobody_waits_has_no_finding() -> None:
@@ -292,17 +291,6 @@ async def test_what_was_found_of_a_topic_that_is_unloaded_meanwhile_is_not_told(
         assert (answer.status, "being unloaded" in answer.text) == (503, True)
 
 
-def pauses_of(steps: Generator[None, None, T]) -> tuple[int, T]:
-    """How often a rule lets others run, and what it finds."""
-    pauses = 0
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            return pauses, done.value
-        pauses += 1
-
-
 async def test_thousands_of_keys_that_drain_and_what_is_held_of_them_are_looked_at_in_small_pieces() -> None:
     async with memory_broker(max_unacked_messages_per_consumer=0, max_unacked_messages_per_subscription=0) as broker:
         topic = await broker.topic(TOPIC)
@@ -320,7 +308,7 @@ async def test_thousands_of_keys_that_drain_and_what_is_held_of_them_are_looked_
         assert isinstance(dispatcher, KeySharedDispatcher)
         waiting, set_aside = dispatcher.waiting.waiting, dispatcher.set_aside
         await broker.until(lambda: not subscription.is_queued and len({*waiting, *set_aside.hashes}) > 3_000)
-        pauses, findings = pauses_of(explain_subscription(topic, subscription))
+        pauses, findings = counting_pauses(explain_subscription(topic, subscription))
         assert pauses >= 3_000 // PIECE
         assert [each.code for each in findings] == [Code.KEY_DRAINS]
         (finding,) = (await explained(broker))["findings"]
@@ -337,7 +325,7 @@ async def test_a_thousand_consumers_without_room_are_one_finding_that_names_ten(
         for number in range(1000):
             broker.consumer_on(subscription, RecordingPeer(), "Shared", f"c{number}").state.permits = 0
         await broker.publish(topic, 1)
-        pauses, findings = pauses_of(explain_subscription(topic, subscription))
+        pauses, findings = counting_pauses(explain_subscription(topic, subscription))
         assert pauses >= 1000 // PIECE
         (finding,) = findings
         assert finding.code is Code.NO_PERMITS
@@ -355,7 +343,7 @@ async def test_what_each_of_many_consumers_holds_is_looked_at_one_after_the_othe
         await broker.publish(topic, 40)
         dispatcher = subscription.dispatcher
         await broker.until(lambda: dispatcher is not None and dispatcher.blocked)
-        pauses, findings = pauses_of(explain_subscription(topic, subscription))
+        pauses, findings = counting_pauses(explain_subscription(topic, subscription))
         assert pauses >= LISTED
         (finding,) = findings
         assert (finding.code, finding.evidence["unackedMessages"]) == (Code.UNACKED_LIMIT_SUBSCRIPTION, 30)
@@ -369,7 +357,7 @@ async def test_the_subscriptions_of_a_topic_are_looked_at_one_after_the_other() 
         for number in range(30):
             await topic.subscription(f"s{number}", True, True, {})
         await broker.publish(topic, 1)
-        pauses, listed = pauses_of(explain_routes.of_subscriptions(topic, [*topic.subscriptions, "gone"]))
+        pauses, listed = counting_pauses(explain_routes.of_subscriptions(topic, [*topic.subscriptions, "gone"]))
         assert pauses >= 30
         assert [(each["subscription"], each["waiting"]) for each in listed] == [(f"s{n}", True) for n in range(30)]
 

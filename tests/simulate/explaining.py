@@ -13,9 +13,9 @@ from typing import Any
 from tests.simulate import tape
 from tests.simulate.tape import Tape
 from tests.simulate.world import World
+from tests.support.findings import at_once
 
 from pybroker.broker.delivery.subscription import Subscription
-from pybroker.broker.explain.steps import at_once
 from pybroker.broker.explain.subscription import explain_subscription
 from pybroker.broker.topic.topic import Topic
 from pybroker.model.findings import Code, Finding

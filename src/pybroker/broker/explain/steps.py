@@ -19,16 +19,6 @@ PIECE = 200
 """How many objects are looked at between two pauses."""
 
 
-def at_once(steps: Steps) -> list[Finding]:
-    """All of it, without pauses: for who has no loop, or little to look at."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            found: list[Finding] = done.value
-            return found
-
-
 def wall_ms(monotonic_ms: float, clock: Clock) -> int:
     """A monotonic time as one since 1970."""
     return round(clock.wall_ms() - (clock.monotonic_ms() - monotonic_ms))
