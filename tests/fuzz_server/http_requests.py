@@ -51,6 +51,14 @@ class RequestMaker:
             for method in methods
             if method.upper() in METHODS and not HURTS_ALL.match(f"{method.upper()} {path}")
         ]
+        self._own_queries = {
+            (method, path): [
+                each["name"]
+                for each in document["paths"][path][method.lower()].get("parameters", ())
+                if each["in"] == "query"
+            ]
+            for method, path in self._operations
+        }
         self._properties = document_properties()
         self._queries = query_parameters()
 
@@ -70,7 +78,8 @@ class RequestMaker:
     def _proper(self) -> HttpRequest:
         while True:
             method, path = self._random.choice(self._operations)
-            target = PARAMETER.sub(lambda found: self._segment(found.group(1)), path) + self._query()
+            target = PARAMETER.sub(lambda found: self._segment(found.group(1)), path)
+            target += self._query(self._own_queries[method, path])
             # A name that was drawn may lead to another route.
             if not HURTS_ALL.match(f"{method} {target}"):
                 break
@@ -85,13 +94,14 @@ class RequestMaker:
             return random.choice(known)
         return random.choice(NASTY_NAMES) or "x"
 
-    def _query(self) -> str:
+    def _query(self, own: list[str]) -> str:
+        """Mostly of what the operation takes, if it takes anything."""
         random = self._random
         if random.random() < 0.6:
             return ""
         values = ("", "true", "false", *NUMBERS, *NASTY, "persistent://public/default/t")
         pairs = [
-            f"{random.choice(self._queries)}={quote(random.choice(values), safe='%')}"
+            f"{random.choice(own if own and random.random() < 0.8 else self._queries)}={quote(random.choice(values), safe='%')}"
             for _ in range(random.randrange(1, 4))
         ]
         return "?" + "&".join(pairs)
