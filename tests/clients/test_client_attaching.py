@@ -8,9 +8,10 @@ from itertools import count
 
 import pytest
 from tests.support.raw_client import encode, frame
+from tests.support.rest import call
 from tests.support.waiting import until
 
-from pybroker.client import NotSent, OutgoingMessage, PulsarClient, RequestTimedOut, connect
+from pybroker.client import EARLIEST, ClientError, NotSent, OutgoingMessage, PulsarClient, RequestTimedOut, connect
 from pybroker.client.client import Client
 from pybroker.client.frames import FrameReader, read_event
 from pybroker.client.producer import ProducerSettings, open_producer
@@ -279,3 +280,42 @@ async def test_a_producer_that_is_closed_while_it_waits_asks_again() -> None:
         broker.attach = attach
         await open_producer(client, TopicName.parse(TOPIC), ProducerSettings(access_mode=pb.WaitForExclusive))
         assert broker.seen["PRODUCER"] == 2
+
+
+async def test_a_reader_that_was_moved_to_a_time_stays_there_when_its_connection_is_lost(
+    embedded: tuple[EmbeddedBroker, PulsarClient],
+) -> None:
+    broker, client = embedded
+    producer = await client.producer(TOPIC)
+    for text in (b"early", b"late"):
+        await producer.send(text)
+        await asyncio.sleep(0.02)
+    other = await client.reader(TOPIC)
+    times_ms = [(await other.receive(TIMEOUT_S)).publish_time_ms for _ in range(2)]
+    reader = await client.reader(TOPIC)
+    await reader.seek(publish_time_ms=times_ms[1])
+    await broker.restart()  # which knows nothing of readers that were there before
+    assert (await reader.receive(TIMEOUT_S)).value == b"late"
+
+
+async def test_places_of_one_partition_are_not_taken_for_those_of_all(
+    embedded: tuple[EmbeddedBroker, PulsarClient],
+) -> None:
+    broker, client = embedded
+    path = "/admin/v2/persistent/public/default/p/partitions"
+    assert (await asyncio.to_thread(call, broker.admin_url + path, "PUT", body=2)).status == 204
+    message_id = await (await client.producer("p")).send(b"m")
+    consumer = await client.consumer("p", "s", from_earliest=True)
+    with pytest.raises(ClientError, match="is of one partition, and there are 2"):
+        await consumer.seek(message_id)
+    with pytest.raises(ClientError, match="is of one partition, and there are 2"):
+        await client.reader("p", message_id)
+    reader = await client.reader(f"p-partition-{message_id.partition}", message_id)
+    message = await reader.receive(TIMEOUT_S)
+    assert message.value == b"m"
+    await consumer.seek(EARLIEST)
+    other = await client.consumer(TOPIC, "s")
+    with pytest.raises(ClientError, match="not one of this consumer"):
+        await other.ack(message)
+    with pytest.raises(ClientError, match="not one of this consumer"):
+        other.nack(message)

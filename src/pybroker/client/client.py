@@ -154,10 +154,9 @@ class Client(Closing):
 
         return await self.retried(ask)
 
-    async def retried(self, attempt: Callable[[], Awaitable[Result]], patience_s: float | None = None) -> Result:
-        """`attempt`, again and again while what it raises may pass, for `patience_s` (the operation time-out unless given)."""
-        patience_s = self.access.operation_timeout_s if patience_s is None else patience_s
-        deadline = time.monotonic() + patience_s
+    async def retried(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
+        """`attempt`, again and again while what it raises may pass, for the operation time-out."""
+        deadline = time.monotonic() + self.access.operation_timeout_s
         backoff = Backoff(random.random())
         while True:
             try:

@@ -188,11 +188,11 @@ class Connection(asyncio.Protocol):
 
     # --- out
 
-    async def request(self, command: pb.BaseCommand, timeout_s: float | None = None) -> pb.BaseCommand:
+    async def request(self, command: pb.BaseCommand) -> pb.BaseCommand:
         """Send `command` with a request id of its own, and return what answers it.
 
-        Raises the broker's refusal, ConnectionLost or RequestTimedOut. `timeout_s`: that of the access unless given. A producer
-        that is told to wait for exclusive access does so as long as its caller.
+        Raises the broker's refusal, ConnectionLost, or RequestTimedOut after the access's operation time-out. A producer that is
+        told to wait for exclusive access does so as long as its caller.
         """
         if self.failure is not None:
             raise self.failure
@@ -200,7 +200,7 @@ class Connection(asyncio.Protocol):
         name = _FIELD_OF_TYPE[command.type]
         getattr(command, name).request_id = request_id
         answered: asyncio.Future[pb.BaseCommand] = asyncio.get_running_loop().create_future()
-        timeout_s = self._access.operation_timeout_s if timeout_s is None else timeout_s
+        timeout_s = self._access.operation_timeout_s
         try:
             async with asyncio.timeout(timeout_s) as timeout:
                 self._requests[request_id] = _Request(command, answered, timeout)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 
 from pybroker.client.client import Client, ClientPart
 from pybroker.client.failures import ClientError, RequestTimedOut
-from pybroker.client.message import Message, MessageId
+from pybroker.client.message import EARLIEST, LATEST, Message, MessageId
 from pybroker.client.partition_consumer import PartitionConsumer, Receiver, Receiving
 from pybroker.client.transactions import Transaction
 from pybroker.model.names import TopicName
@@ -36,7 +36,9 @@ class MessageConsumer(Receiver, ClientPart):
         """Attach to all of them. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
         try:
             for topic in topics:
-                for partition in await self._client.partitions(topic, may_create=True):
+                partitions = await self._client.partitions(topic, may_create=True)
+                _require_one(len(partitions), self._settings.start)
+                for partition in partitions:
                     consumer = PartitionConsumer(self._client, partition, self._settings, self)
                     await consumer.attach()
                     self._partitions[str(partition)] = consumer
@@ -107,18 +109,18 @@ class MessageConsumer(Receiver, ClientPart):
 
         TransactionConflict: another transaction has acknowledged one of them, or it is acknowledged already.
         """
-        by_topic: dict[str, list[MessageId]] = {}
+        by_partition: dict[PartitionConsumer, list[MessageId]] = {}
         for message in messages:
-            by_topic.setdefault(message.topic, []).append(message.id)
-        for topic, ids in by_topic.items():
-            work = self._partitions[topic].acknowledge(ids, wants_receipt=wants_receipt, transaction=transaction)
+            by_partition.setdefault(self._partition_of(message), []).append(message.id)
+        for partition, ids in by_partition.items():
+            work = partition.acknowledge(ids, wants_receipt=wants_receipt, transaction=transaction)
             await (work if transaction is None else transaction.do(work))
 
     async def ack_cumulative(
         self, message: Message, *, wants_receipt: bool = False, transaction: Transaction | None = None
     ) -> None:
         """This one and all in front of it in its partition are done with. Not on Shared and Key_Shared."""
-        partition = self._partitions[message.topic]
+        partition = self._partition_of(message)
         work = partition.acknowledge(
             [message.id], is_cumulative=True, wants_receipt=wants_receipt, transaction=transaction
         )
@@ -127,7 +129,13 @@ class MessageConsumer(Receiver, ClientPart):
     def nack(self, message: Message, delay_s: float | None = None) -> None:
         """Have it delivered again after a while (`nack_delay_s` unless given)."""
         delay_s = self._settings.nack_delay_s if delay_s is None else delay_s
-        self._partitions[message.topic].negatively_acknowledge(message.id, delay_s)
+        self._partition_of(message).negatively_acknowledge(message.id, delay_s)
+
+    def _partition_of(self, message: Message) -> PartitionConsumer:
+        partition = self._partitions.get(message.topic)
+        if partition is None:
+            raise ClientError(f"a message of {message.topic} is not one of this consumer of {self.subscription}")
+        return partition
 
     def redeliver_all(self) -> None:
         """Have everything delivered again that is not acknowledged."""
@@ -140,6 +148,7 @@ class MessageConsumer(Receiver, ClientPart):
         """Begin anew at a message, EARLIEST, LATEST or a time. A message's id needs a topic without partitions."""
         if (message_id is None) == (publish_time_ms is None):
             raise ClientError("seek to a message or to a time")
+        _require_one(len(self._partitions), message_id)
         for each in self._partitions.values():
             await each.seek(message_id, publish_time_ms)
 
@@ -192,6 +201,13 @@ class MessageConsumer(Receiver, ClientPart):
 
     def changed(self) -> None:
         self._changed.set()
+
+
+def _require_one(partitions: int, message_id: MessageId | None) -> None:
+    if partitions > 1 and message_id not in (None, EARLIEST, LATEST):
+        raise ClientError(
+            f"message {message_id} is of one partition, and there are {partitions}: name that one as the topic"
+        )
 
 
 async def open_message_consumer(client: Client, topics: Sequence[TopicName], settings: Receiving) -> MessageConsumer:

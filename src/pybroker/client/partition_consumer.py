@@ -100,6 +100,8 @@ class PartitionConsumer(ConnectionUser):
         self._entries_of_parts = EntriesOfParts()
         self._used_permits = 0
         self._last_taken: MessageId | None = None
+        self._from_ms = 0  # of a reader that was moved to a time, and took nothing since
+        self._is_before_time = False  # it attached in front of that time
         self._nacks: list[tuple[float, tuple[int, int]]] = []
         self._nack_timer: asyncio.TimerHandle | None = None
 
@@ -126,6 +128,7 @@ class PartitionConsumer(ConnectionUser):
             raise
         self._connection, self._consumer_id = connection, consumer_id
         self._used_permits = 0
+        self._is_before_time = self._last_taken is None
         self._flow(self._settings.queue_messages)
 
     def _subscribe_command(self, consumer_id: int) -> pb.BaseCommand:
@@ -217,19 +220,21 @@ class PartitionConsumer(ConnectionUser):
         if is_stale:
             self._use(unpacked.permits)
             return
-        messages = [each for each in unpacked.messages if not self._is_seeking and not self._was_taken(each.id)]
+        messages = [each for each in unpacked.messages if not self._is_seeking and not self._is_behind(each)]
         if unpacked.chunk_entries:
             self._entries_of_parts.keep(unpacked.chunk_entries)
         self._use(unpacked.permits - len(messages))
         if messages:
             self._owner.came(self, messages)
 
-    def _was_taken(self, message_id: MessageId) -> bool:
-        """Of a reader, which attaches at the entry it took something of last."""
+    def _is_behind(self, message: Message) -> bool:
+        """Of a reader, which attaches at the entry it took something of last, or at the first one after it was moved to a time."""
         if self._settings.start is None:
             return False
-        last = self._last_taken
-        return last is not None and _place(message_id) <= _place(last)
+        if self._last_taken is not None:
+            return _place(message.id) <= _place(self._last_taken)
+        self._is_before_time = self._is_before_time and message.publish_time_ms < self._from_ms
+        return self._is_before_time
 
     def taken(self, item: Message | DamagedPayload) -> None:
         """The owner has handed it to its caller: there is room for another one."""
@@ -409,6 +414,7 @@ class PartitionConsumer(ConnectionUser):
 
         self._is_seeking = True  # what comes meanwhile comes again, or is not wanted any more
         self._last_taken = None
+        self._from_ms = publish_time_ms or 0
         self._partly.clear()
         if self._settings.start is not None:
             self._settings = replace(self._settings, start=message_id or EARLIEST)
