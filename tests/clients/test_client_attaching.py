@@ -256,9 +256,9 @@ async def test_who_waits_for_exclusive_access_waits_longer_than_for_any_answer(
 ) -> None:
     broker, client = embedded
     holder = await client.producer(TOPIC, access_mode="exclusive")
-    async with connect(broker.service_url, operation_timeout_s=0.2) as hasty, asyncio.TaskGroup() as group:
+    async with connect(broker.service_url, operation_timeout_s=1.5) as hasty, asyncio.TaskGroup() as group:
         waiting = group.create_task(hasty.producer(TOPIC, access_mode="wait_for_exclusive"))
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(2)
         assert not waiting.done()
         await holder.close()
         producer = await waiting

@@ -135,7 +135,7 @@ async def test_a_topic_that_is_unloaded_costs_nothing(
 
 async def test_a_broker_that_does_not_answer_in_time_fails_what_was_sent(tmp_path: Path, topic: str) -> None:
     broker = BrokerProcess(tmp_path).start()
-    access = Access(broker.url, operation_timeout_s=1, connection_timeout_s=1)
+    access = Access(broker.url, operation_timeout_s=TIMEOUT_S, connection_timeout_s=1)
     async with Client(access) as client:
         producer = await open_producer(client, TopicName.parse(topic), ProducerSettings(send_timeout_s=0.5))
         broker.kill()

@@ -257,9 +257,11 @@ def test_policies_and_termination_survive_a_kill(tmp_path: Path) -> None:
     broker.restart_after_kill()
     assert admin(broker, "GET", f"{path_of(held)}/retention?applied=true").json == FOR_EVER
     assert admin(broker, "GET", f"{path_of(held)}/messageTTL").json == 3600
-    client = pulsar.Client(broker.url, operation_timeout_seconds=2)
+    impatient = pulsar.Client(broker.url, operation_timeout_seconds=2)
     with pytest.raises(pulsar.PulsarException) as held_back:
-        client.create_producer(held)
+        impatient.create_producer(held)
+    impatient.close()
+    client = new_client(broker.url)
     assert type(held_back.value) in {pulsar.Timeout, pulsar.ProducerBlockedQuotaExceededError}
     with pytest.raises(pulsar.TopicTerminated):
         client.create_producer(ended)

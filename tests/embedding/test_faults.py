@@ -166,11 +166,11 @@ def test_faults_are_set_and_undone_by_several_threads_at_once(broker: BrokerThre
 def test_a_full_disk_is_full_for_local_stores_too(tmp_path: object, connect: Connect) -> None:
     with embed_in_thread(str(tmp_path)) as broker:
         client = connect(broker.service_url)
-        producer = client.create_producer("t", send_timeout_millis=500)
-        producer.send(b"x")
+        client.create_producer("t").send(b"x")
+        impatient = client.create_producer("t", send_timeout_millis=500)
         with broker.faults.full_disk():
             broker.restart()
             with pytest.raises(pulsar.PulsarException):
-                producer.send(b"x")
+                impatient.send(b"x")
         broker.restart()
         connect(broker.service_url).create_producer("t").send(b"x")
