@@ -304,6 +304,21 @@ def test_callers_without_a_loop_have_one_in_a_thread(broker: BrokerProcess, topi
         background.run(producer.flush())
 
 
+def test_the_thread_ends_with_a_client_that_cannot_be_closed_in_order(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    background = BackgroundClient(Access(broker.url))
+
+    async def close() -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(background.client, "close", close)
+    with pytest.raises(TimeoutError):
+        background.close()
+    assert not background.is_usable
+    assert "pulsar-client" not in [thread.name for thread in threading.enumerate()]
+
+
 def test_no_secret_is_in_what_a_client_says(broker: BrokerProcess) -> None:
     access = Access(broker.url, token=Secret(text="very-secret"))
     background = BackgroundClient(access)

@@ -55,14 +55,16 @@ class BackgroundClient:
         """Close the client, its connections and its thread. Nothing in a child process, which has none of them."""
         if not self.is_usable:
             return
-        if hasattr(self, "client"):
-            self.run(_closed(self.client))
-        self._closed = True
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(CLOSE_PATIENCE_S)
-        if not self._thread.is_alive():
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._loop.close()
+        try:
+            if hasattr(self, "client"):
+                self.run(_closed(self.client))
+        finally:
+            self._closed = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(CLOSE_PATIENCE_S)
+            if not self._thread.is_alive():
+                self._loop.run_until_complete(self._loop.shutdown_default_executor())
+                self._loop.close()
 
 
 async def _made(access: Access) -> Client:
