@@ -23,7 +23,7 @@ from pybroker.client.frames import ReceivedEntry
 from pybroker.client.message import EARLIEST, LATEST, Message, MessageId
 from pybroker.client.subscribing import subscribe_command
 from pybroker.client.transactions import Transaction
-from pybroker.client.unpacking import ChunkedMessages, EncryptedMessage, unpack
+from pybroker.client.unpacking import MAX_CHUNKED_MESSAGES, ChunkedMessages, EncryptedMessage, unpack
 from pybroker.errors import BrokerError, ConsumerBusy
 from pybroker.model.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -208,6 +208,7 @@ class PartitionConsumer(ConnectionUser):
         )  # sent before everything was asked for again: it comes again, in its order
         try:
             chunked = ChunkedMessages() if is_stale else self._chunked
+            given_up_count = chunked.given_up_count
             unpacked = unpack(entry, str(self.topic), self.topic.partition_index, chunked)
         except DamagedPayload as error:
             if is_stale:
@@ -220,6 +221,9 @@ class PartitionConsumer(ConnectionUser):
         if is_stale:
             self._use(unpacked.permits)
             return
+        if chunked.given_up_count > given_up_count:
+            reason = f"parts of more than {MAX_CHUNKED_MESSAGES} messages at once; it comes when everything is delivered again"
+            logs.warning("client.message_given_up", topic=self.topic, reason=reason)
         messages = [each for each in unpacked.messages if not self._is_seeking and not self._is_behind(each)]
         if unpacked.chunk_entries:
             self._entries_of_parts.keep(unpacked.chunk_entries)

@@ -42,6 +42,8 @@ class ChunkedMessages:
     def __init__(self, max_messages: int = MAX_CHUNKED_MESSAGES) -> None:
         self._max_messages = max_messages
         self._parts: OrderedDict[str, _Parts] = OrderedDict()
+        self.given_up_count = 0
+        """Of messages whose parts came, and that cannot be put together unless they come again."""
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -55,6 +57,7 @@ class ChunkedMessages:
             self._parts[uuid] = _Parts(at, bytearray())
             while len(self._parts) > self._max_messages:
                 self._parts.popitem(last=False)
+                self.given_up_count += 1
         parts = self._parts.get(uuid)
         if parts is None or parts.next_chunk != metadata.chunk_id or len(parts.payload) + len(part) > total_bytes:
             return None

@@ -93,6 +93,7 @@ def test_parts_of_many_messages_that_never_end_are_given_up() -> None:
         first = next(pack_chunks(packing, OutgoingMessage(b"x" * 100), 1, 1, 10))
         unpack(received(first), TOPIC, -1, chunked)
     assert len(chunked) == 3
+    assert chunked.given_up_count == 7
 
 
 def test_a_part_that_does_not_follow_makes_no_message() -> None:
