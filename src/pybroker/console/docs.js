@@ -78,7 +78,12 @@ function inside(path, method, operation, described) {
   more && field("Query", more), takesBody && field("Body (JSON)", body),
   h("button", { type: "submit" }, `Send ${method.toUpperCase()}`), outcome);
   const answers = Object.entries(operation.responses).map(([status, each]) => h("div", {}, h("dt", {}, status), h("dd", {}, each.description)));
-  return [operation.description && h("p", { class: "description" }, operation.description), h("dl", { class: "evidence" }, answers), form].filter(Boolean);
+  return [operation.description && h("p", { class: "description" }, paragraphs(operation.description)), h("dl", { class: "evidence" }, answers), form].filter(Boolean);
+}
+
+/** As in Markdown: a line goes on where the one before ended, a blank one begins a paragraph. */
+function paragraphs(text) {
+  return text.replace(/([^\n])\n(?=[^\n])/g, "$1 ");
 }
 
 /** What may be left empty is not sent: the broker's default holds, which is shown where it is known. */

@@ -47,7 +47,19 @@ HOW_MANY = (
     Query("whose", "of whom", is_required=True),
     Query("granted", "only those", bool),
 )
+
+
+async def grant_wishes(_call: Call) -> Any:
+    """Grant all wishes of those who have wished for something that can be had
+    for nothing. The others wait.
+
+    For a year at most.
+    """
+    return empty_ok()
+
+
 WISHES = [
+    route("POST", "/admin/v2/wishes/granted", grant_wishes),
     route("POST", "/admin/v2/wishes/{tenant}/{rest:path}", make_wish, body=Wish, answers={204: "It is noted"}),
     route("GET", "/admin/v2/wishes", count_wishes, queries=HOW_MANY),
     route("POST", "/admin/v2/wishes", make_wish, body=list[Wish]),
@@ -104,6 +116,12 @@ def test_an_operation_is_described_by_its_route_and_the_docstring_of_its_handler
     assert described["components"]["schemas"]["Wish"]["required"] == ["name"]
     assert set(described["paths"]["/admin/v2/wishes"]) == {"get", "post"}
     assert described["paths"]["/admin/v2/wishes"]["get"]["summary"] == "Count wishes"
+
+
+def test_a_sentence_that_goes_on_in_the_next_line_is_told_whole() -> None:
+    granted = document(WISHES, "1")["paths"]["/admin/v2/wishes/granted"]["post"]
+    assert granted["summary"] == "Grant all wishes of those who have wished for something that can be had for nothing."
+    assert granted["description"] == "The others wait.\n\nFor a year at most."
 
 
 def test_what_a_route_reads_of_the_query_is_described_with_types_and_defaults() -> None:

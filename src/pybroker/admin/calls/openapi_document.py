@@ -105,9 +105,13 @@ def _describe(operation: _Operation, body_schema: Json | None) -> Json:
 
 
 def _words(handler: Any) -> tuple[str, str]:
-    """The first sentence of a handler's docstring and the rest; its name when it has none."""
+    """The first line of a handler's docstring, or the sentence that goes on behind it, and the rest; its name when it has none."""
     name = getattr(handler, "__name__", type(handler).__name__)
-    summary, _, description = (inspect.getdoc(handler) or "").partition("\n")
+    first, _, description = (inspect.getdoc(handler) or "").partition("\n\n")
+    summary, is_longer, _ = first.partition("\n")
+    if is_longer:
+        summary, dot, more = first.replace("\n", " ").partition(". ")
+        summary, description = summary + dot.rstrip(), f"{more}\n\n{description}"
     return summary or name.strip("_").replace("_", " ").capitalize(), description.strip()
 
 

@@ -33,7 +33,7 @@ from pybroker.model.position import Position
 
 _CURSOR = "unacked"
 HASH = Query("hash", "messages of that hash; Key_Shared only", int)
-MIN_AGE = Query("minAgeMs", "messages that were delivered so long ago; Shared and Key_Shared only", int, 0)
+MIN_AGE = Query("minAgeMs", "messages that were delivered so long ago", int, 0)
 WITH_PROPERTIES = Query("withProperties", "also the properties of each message", bool)
 
 
