@@ -61,9 +61,17 @@ class AuthorizationService:
         if self.enabled and not self._may(topic, role, AuthAction.PRODUCE, AuthAction.CONSUME):
             raise AuthorizationError(f"role {role!r} may neither produce to nor consume from {topic}")
 
+    def may_all(self, role: str | None) -> bool:
+        """Whether that is a super user, or nobody is asked for a role."""
+        return not self.enabled or self._is_superuser(role)
+
+    def may_use(self, owner: str | None, role: str | None) -> bool:
+        """Whether `role` may use what the role `owner` has made, None for nobody in particular."""
+        return owner is None or owner == role or self.may_all(role)
+
     def require_superuser(self, role: str | None) -> None:
         """Refuse everybody but the super users."""
-        if self.enabled and not self._is_superuser(role):
+        if not self.may_all(role):
             raise AuthorizationError(f"role {role!r} is no super user")
 
     def require_tenant_admin(self, tenant: str, role: str | None) -> None:

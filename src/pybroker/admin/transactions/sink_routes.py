@@ -20,7 +20,7 @@ from pybroker.admin.calls.call import Call, json_response, no_content
 from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import route
 from pybroker.admin.transactions.coordinator_routes import BASE, require_enabled
-from pybroker.errors import AdminError, AuthorizationError, TransactionCoordinatorNotFound
+from pybroker.errors import AdminError, TransactionCoordinatorNotFound
 from pybroker.transactions.sinks import MAX_BATCH, MAX_NAME, Asking, Label, home_of
 
 if TYPE_CHECKING:
@@ -108,11 +108,7 @@ def _require_batch(batch: int) -> None:
 
 def _asking(call: Call) -> Asking:
     authorization = call.broker.commons.authorization
-    try:
-        authorization.require_superuser(call.role)
-    except AuthorizationError:
-        return Asking(call.role, may_all=False)
-    return Asking(call.role if authorization.enabled else None, may_all=True)
+    return Asking(call.role if authorization.enabled else None, may_all=authorization.may_all(call.role))
 
 
 async def list_sinks(call: Call) -> Response:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pybroker.auth.authorization import AuthorizationService
-from pybroker.errors import AuthorizationError, BrokerError, InvalidTxnStatus, NotAllowedError, TransactionNotFound
+from pybroker.errors import BrokerError, InvalidTxnStatus, NotAllowedError, TransactionNotFound
 from pybroker.transactions.coordinator_state import Status, Transaction
 from pybroker.transactions.coordinators import Coordinators, is_ready
 
@@ -40,7 +40,7 @@ class TakingPart:
             return TransactionNotFound(f"Transaction {txn} has ended, or never was. Please use a new transaction")
         if transaction.status is not Status.OPEN:
             return InvalidTxnStatus(f"Transaction {txn} is {transaction.status}. Please use a new transaction")
-        if transaction.owner is not None and transaction.owner != role and not self._is_superuser(role):
+        if not self._authorization.may_use(transaction.owner, role):
             return TransactionNotFound(f"Transaction {txn} is not one of the role {role}")
         if not _takes_part(transaction, topic, subscription):
             what = topic if subscription is None else f"subscription {subscription} of {topic}"
@@ -49,13 +49,6 @@ class TakingPart:
                 "ADD_SUBSCRIPTION_TO_TXN)"
             )
         return None
-
-    def _is_superuser(self, role: str | None) -> bool:
-        try:
-            self._authorization.require_superuser(role)
-        except AuthorizationError:
-            return False
-        return True
 
 
 def _takes_part(transaction: Transaction, topic: str, subscription: str | None) -> bool:

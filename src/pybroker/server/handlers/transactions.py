@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from pybroker.errors import AuthorizationError, BrokerError, NotAllowedError, TooManyRequests, TransactionNotFound
+from pybroker.errors import BrokerError, NotAllowedError, TooManyRequests, TransactionNotFound
 from pybroker.model.names import TopicName
 from pybroker.model.transactions import TxnAction, TxnId
 from pybroker.server.handlers.answered import answered
@@ -77,24 +77,18 @@ def _named(request: _Identified, response: _Identified) -> TxnId:
 
 def _require_own(connection: Connection, transaction: Transaction) -> None:
     """Raises TransactionNotFound for a role that neither opened it nor is a super user."""
-    if transaction.owner is None or transaction.owner == connection.role:
-        return
-    try:
-        connection.broker.commons.authorization.require_superuser(connection.role)
-    except AuthorizationError:
+    if not connection.broker.commons.authorization.may_use(transaction.owner, connection.role):
         raise TransactionNotFound(
             f"Client ({connection.role}) is neither the owner of the transaction {transaction.id} nor a super user"
-        ) from None
+        )
 
 
 def _require_coordinator(connection: Connection, txn_id: TxnId) -> None:
     """Only a super user speaks for a coordinator. Raises TransactionNotFound."""
-    try:
-        connection.broker.commons.authorization.require_superuser(connection.role)
-    except AuthorizationError:
+    if not connection.broker.commons.authorization.may_all(connection.role):
         raise TransactionNotFound(
             f"TC client ({connection.role}) is not a super user, and is not allowed to operate on transaction {txn_id}"
-        ) from None
+        )
 
 
 def _action(request: pb.CommandEndTxn | pb.CommandEndTxnOnPartition | pb.CommandEndTxnOnSubscription) -> TxnAction:
