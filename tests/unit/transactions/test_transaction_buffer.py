@@ -99,3 +99,23 @@ def test_a_snapshot_of_a_newer_version_is_refused_by_its_version() -> None:
     record[1] = 99
     with pytest.raises(StoreError, match="newer"):
         TransactionBuffer.restore(bytes(record))
+
+
+def test_a_snapshot_says_what_has_become_of_a_transaction_since_the_last_one() -> None:
+    buffer = TransactionBuffer()
+    for least in (1, 2, 3):
+        buffer.found(TxnId(0, least), Position(least % 2, least), 1, 0, "p")
+
+    def stored() -> dict[TxnId, dict[int, list[int]]]:
+        restored = TransactionBuffer.restore(buffer.snapshot())
+        return {
+            txn: {ledger_id: list(entries) for ledger_id, entries in each.entries.items()}
+            for txn, each in restored.open.items()
+        }
+
+    assert stored() == {TxnId(0, 1): {1: [1]}, TxnId(0, 2): {0: [2]}, TxnId(0, 3): {1: [3]}}
+    buffer.found(TxnId(0, 2), Position(1, 9), 2, 0, "p")
+    buffer.ended(TxnId(0, 3), ABORT, Position(1, 11))
+    assert stored() == {TxnId(0, 1): {1: [1]}, TxnId(0, 2): {0: [2], 1: [9, 10]}}
+    buffer.forget_ledgers(lambda ledger_id: ledger_id == 1)
+    assert stored() == {TxnId(0, 1): {1: [1]}, TxnId(0, 2): {1: [9, 10]}}

@@ -33,7 +33,7 @@ that is forgotten would open again, until the low-water mark has passed it, whic
 class OpenTransaction:
     """One that holds back delivery."""
 
-    __slots__ = ("entries", "entry_count", "first", "opened_ms", "owner")
+    __slots__ = ("entries", "entry_count", "first", "opened_ms", "owner", "row")
 
     def __init__(self, first: Position, opened_ms: int, owner: str) -> None:
         self.first = first
@@ -43,6 +43,8 @@ class OpenTransaction:
         """The producer of that message."""
         self.entries: dict[int, BitMap] = {}
         self.entry_count = 0
+        self.row: msgspec.Raw | None = None
+        """What a snapshot says of it, while that is true: of thousands that are open few change from one snapshot to the next."""
 
 
 class _StoredTransaction(msgspec.Struct, array_like=True):
@@ -55,11 +57,15 @@ class _StoredTransaction(msgspec.Struct, array_like=True):
 
 
 class _Snapshot(msgspec.Struct, array_like=True):
-    """Everything up to and including `up_to`; bitmaps are roaring ones in their portable form."""
+    """Everything up to and including `up_to`; bitmaps are roaring ones in their portable form.
+
+    Transactions are read one after the other: a thread that restores thousands lets others have a turn.
+    """
 
     version: int
     up_to: tuple[int, int]
-    open: list[_StoredTransaction]
+    open: list[msgspec.Raw]
+    """Each a `_StoredTransaction`."""
     hidden: list[tuple[int, bytes]]
     low_water_marks: dict[int, int]
     ended: list[tuple[int, int]]
@@ -71,14 +77,8 @@ class _Version(msgspec.Struct, array_like=True):
     version: int
 
 
-class _Restored(_Snapshot, array_like=True):
-    """The same as it is read, one transaction after the other: a thread that restores thousands lets others have a turn."""
-
-    open: list[msgspec.Raw]  # type: ignore[assignment]
-
-
 _VERSIONS = msgspec.msgpack.Decoder(_Version)
-_SNAPSHOTS = msgspec.msgpack.Decoder(_Restored)
+_SNAPSHOTS = msgspec.msgpack.Decoder(_Snapshot)
 _TRANSACTIONS = msgspec.msgpack.Decoder(_StoredTransaction)
 
 
@@ -168,6 +168,7 @@ class TransactionBuffer:
             bitmap = transaction.entries[first.ledger_id] = BitMap()
         bitmap.add_range(first.entry_id, first.entry_id + entries)
         transaction.entry_count += entries
+        transaction.row = None
         self._reached(first, entries)
 
     def passed(self, first: Position, entries: int) -> None:
@@ -261,26 +262,16 @@ class TransactionBuffer:
                 transaction.entries = without_ledgers(
                     transaction.entries, [each for each in transaction.entries if not has_ledger(each)]
                 )
+                transaction.row = None
 
     # --- what survives -----------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
         """All of it, up to the last entry that is known."""
-        stored = [
-            _StoredTransaction(
-                txn.most,
-                txn.least,
-                (each.first.ledger_id, each.first.entry_id),
-                each.opened_ms,
-                each.owner,
-                _encoded(each.entries.items()),
-            )
-            for txn, each in self.open.items()
-        ]
         snapshot = _Snapshot(
             FORMAT_VERSION,
             (self.up_to.ledger_id, self.up_to.entry_id),
-            stored,
+            [_row(txn, each) for txn, each in self.open.items()],
             _encoded(self.hidden.items()),
             self._low_water_marks,
             [(txn.most, txn.least) for txn in self._ended],
@@ -327,6 +318,20 @@ class TransactionBuffer:
                 seen[ledger_id] = seen.get(ledger_id, BitMap()) | bitmap
         assert all(count > 0 for count in self._in_flight.values())
         assert self._only_in_flight == sum(txn not in self.open for txn in self._in_flight)
+
+
+def _row(txn: TxnId, transaction: OpenTransaction) -> msgspec.Raw:
+    if transaction.row is None:
+        stored = _StoredTransaction(
+            txn.most,
+            txn.least,
+            (transaction.first.ledger_id, transaction.first.entry_id),
+            transaction.opened_ms,
+            transaction.owner,
+            _encoded(transaction.entries.items()),
+        )
+        transaction.row = msgspec.Raw(msgspec.msgpack.encode(stored))
+    return transaction.row
 
 
 def _encoded(bitmaps: Iterable[tuple[int, BitMap]]) -> list[tuple[int, bytes]]:
