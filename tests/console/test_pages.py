@@ -394,8 +394,37 @@ def test_no_page_is_wider_than_the_screen(
             assert_readable(page)
 
 
+LOW_CONTRAST = """() => {
+    const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+    const light = ([red, green, blue]) => [red, green, blue].map((each) => each / 255)
+        .map((each) => (each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4))
+        .reduce((sum, each, index) => sum + each * [0.2126, 0.7152, 0.0722][index], 0);
+    const ground = (element) => {
+        for (let each = element; each; each = each.parentElement) {
+            const [red, green, blue, opacity = 1] = parts(getComputedStyle(each).backgroundColor);
+            if (opacity === 1) return light([red, green, blue]);
+        }
+        return light(parts(getComputedStyle(document.documentElement).backgroundColor));
+    };
+    const owns = (each) => [...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    return [...document.querySelectorAll('body *')].filter((each) => each.checkVisibility() && owns(each)
+        && !(each instanceof SVGElement) && !each.closest(':disabled, [aria-disabled], .unseen')).filter((each) => {
+        const [one, other] = [light(parts(getComputedStyle(each).color)), ground(each)].sort((a, b) => b - a);
+        return (one + 0.05) / (other + 0.05) < 4.5;
+    }).map((each) => each.outerHTML.slice(0, 200));
+}"""
+"""Texts that are hard to see: less than 4.5 to 1 against what is behind them."""
+CUT_OFF = """() => [...document.querySelectorAll('.scroll')].filter((each) => each.scrollWidth > each.clientWidth + 1)
+    .map((each) => each.textContent.slice(0, 80))"""
+"""Tables of which something is out of sight."""
+
+
 def assert_readable(page: Page) -> None:
-    """Every button and field has a name, every picture says what it is or is none, and there is one main heading."""
+    """Every button and field has a name, every picture says what it is or is none, there is one main heading, every text can
+    be seen, and no table is wider than its place.
+    """
+    assert page.evaluate(LOW_CONTRAST) == []
+    assert page.evaluate(CUT_OFF) == []
     unnamed = page.evaluate(
         """() => [...document.querySelectorAll('button, a, input, select, textarea')].filter((each) => each.offsetParent
             && !each.textContent.trim() && !each.getAttribute('aria-label')
@@ -415,5 +444,8 @@ def test_the_keyboard_reaches_everything_and_colours_can_be_switched(browser: Br
         before = page.evaluate("getComputedStyle(document.body.parentElement).backgroundColor")
         page.get_by_role("button", name="Switch to dark colours").focus()
         page.keyboard.press("Enter")
+        page.get_by_role("button", name="Switch to light colours").wait_for()
+        assert page.evaluate("getComputedStyle(document.body.parentElement).backgroundColor") != before
+        page.reload()
         page.get_by_role("button", name="Switch to light colours").wait_for()
         assert page.evaluate("getComputedStyle(document.body.parentElement).backgroundColor") != before

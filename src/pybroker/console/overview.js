@@ -6,6 +6,8 @@ import { badge, bytes, facts, field, h, number, plural, renew, replace, say, tab
 
 const ROWS = 50;
 const REFRESH_MS = 4000;
+// A table that is older than two seconds is made anew, and rates are known from one table to the next.
+const FIRST_RATES_MS = 2100;
 const COLUMNS = [
   { name: "Topic", sort: "name", cell: (row) => topicLink(row.name) },
   { name: "State", sort: "standing", cell: state },
@@ -115,13 +117,13 @@ export async function overviewPage(main, { query: asked, signal, rights }) {
 
   await refresh();
   say(`${main.querySelector(".turn span")?.textContent || ""} topics`);
-  keepFresh(refresh, signal);
+  keepFresh(refresh, signal, REFRESH_MS, FIRST_RATES_MS);
 }
 
-/** Again from time to time, while somebody sees it. */
-export async function keepFresh(refresh, signal, milliseconds = REFRESH_MS) {
-  while (!signal.aborted) {
-    await pause(milliseconds, signal);
+/** Again from time to time, while somebody sees it; for the first time after `first`. */
+export async function keepFresh(refresh, signal, milliseconds = REFRESH_MS, first = milliseconds) {
+  for (let next = first; !signal.aborted; next = milliseconds) {
+    await pause(next, signal);
     if (!document.hidden && !signal.aborted) await refresh();
   }
 }

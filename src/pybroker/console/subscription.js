@@ -81,7 +81,7 @@ function content(topic, name, own, holes, rights, again) {
       { name: "Last delivery", cell: (each) => ago(each.lastConsumedTimestamp) },
       { name: "Address", cell: (each) => each.address },
       { name: "Client", cell: (each) => each.clientVersion || "–" },
-      { name: "Since", cell: (each) => time(Date.parse(each.connectedSince)) },
+      { name: "Connected", cell: (each) => time(Date.parse(each.connectedSince)) },
       { name: "", cell: (each) => [lookButton("Explain", `${base}/explain${query({ consumer: each.consumerName })}`, rights, `Consumer ${each.consumerName}`), " ", actionButton({
         text: "Disconnect", method: "POST", path: `${base}/consumer/${encodeURIComponent(each.consumerName)}/disconnect`,
         why: "What it holds is delivered to others, or to itself when it comes back.",

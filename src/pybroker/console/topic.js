@@ -81,7 +81,7 @@ function content(topic, stats, internal, explained, rights, refresh) {
       { name: "Address", cell: (each) => each.address },
       { name: "Access", cell: (each) => each.accessMode },
       { name: "Client", cell: (each) => each.clientVersion || "–" },
-      { name: "Since", cell: (each) => time(Date.parse(each.connectedSince)) },
+      { name: "Connected", cell: (each) => time(Date.parse(each.connectedSince)) },
       { name: "", cell: (each) => [lookButton("Explain", `${topicPath(topic)}/explain${query({ producer: each.producerName })}`, rights, `Producer ${each.producerName}`), " ", actionButton({
         text: "Disconnect", method: "POST", path: `${topicPath(topic)}/producer/${encodeURIComponent(each.producerName)}/disconnect`,
         why: "Its connection is told to look the topic up again; clients usually come back by themselves.",
