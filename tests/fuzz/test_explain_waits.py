@@ -6,16 +6,13 @@ Who has what is judged entry by entry, by the cursor and by who holds it. EXPLAI
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 
 import pytest
+from tests.fuzz.one_subscription import KEYS, KINDS, SEED, STEPS, SubscriptionWalk, walked_topic, walks
 from tests.support.findings import at_once
-from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker
-from tests.support.recording_peer import RecordingPeer
+from tests.support.memory_broker import MemoryBroker, acknowledge
 
-from pybroker.broker.delivery.consumer import Consumer
-from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.explain.one_consumer import explain_consumer
 from pybroker.broker.explain.one_key import explain_key
 from pybroker.broker.explain.subscription import explain_subscription
@@ -25,29 +22,14 @@ from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
 from pybroker.model.findings import Code, is_waiting
 from pybroker.model.position import Position
 
-SEED = int(os.environ.get("EXPLAIN_SEED", "0"))
-WALKS = int(os.environ.get("EXPLAIN_WALKS", "2"))
-STEPS = 60
-KINDS = ["Shared", "Key_Shared", "Failover", "Exclusive"]
-KEYS = [f"k{index}" for index in range(9)]
+WALKS = walks(2)
 
 
-class Walk:
-    """One topic with one subscription, and what is done to it."""
-
+class Walk(SubscriptionWalk):
     def __init__(self, broker: MemoryBroker, topic: Topic, kind: str, chance: random.Random) -> None:
-        self.broker = broker
-        self.topic = topic
-        self.kind = kind
-        self.chance = chance
-        self.consumers: list[Consumer] = []
-        self.serial = 0
+        super().__init__(broker, topic, kind, chance)
         self.waited = 0
         self.rested = 0
-
-    @property
-    def subscription(self) -> Subscription:
-        return self.topic.subscriptions["s"]
 
     async def step(self) -> None:
         weights = {
@@ -67,22 +49,8 @@ class Walk:
         self.judge()
 
     async def come(self) -> None:
-        if len(self.consumers) < (1 if self.kind == "Exclusive" else 4):
-            self.serial += 1
-            limit = self.chance.choice([0, 0, 3])
-            consumer = Consumer(
-                self.subscription,
-                self.serial,
-                f"c{self.serial}",
-                0,
-                limit,
-                RecordingPeer(),
-                {},
-                self.broker.clock.now_ms,
-            )
-            self.topic.attach(self.subscription, consumer, self.kind)
+        if consumer := self.join(self.chance.choice([0, 0, 3])):
             consumer.flow(self.chance.choice([0, 1, 2, 100]))
-            self.consumers.append(consumer)
 
     async def leave(self) -> None:
         if self.consumers:
@@ -170,11 +138,8 @@ class Walk:
 @pytest.mark.parametrize("walk", range(WALKS))
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_finding_waits_exactly_when_an_entry_does(kind: str, walk: int) -> None:
-    async with memory_broker(
-        key_shared_unblocking_interval_ms=1, active_consumer_failover_delay_time_millis=1
-    ) as broker:
-        topic = await broker.topic("persistent://public/default/t")
-        await topic.subscription("s", True, True, {})
+    settings = {"active_consumer_failover_delay_time_millis": 1, "key_shared_unblocking_interval_ms": 1}
+    async with walked_topic(**settings) as (broker, topic):
         made = Walk(broker, topic, kind, random.Random(f"{kind} {SEED + walk}"))
         for number in range(STEPS):
             try:

@@ -6,18 +6,17 @@ EXPLAIN_SEED replays one walk, EXPLAIN_WALKS says how many there are.
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker
+from tests.fuzz.one_subscription import KEYS, KINDS, SEED, STEPS, SubscriptionWalk, walked_topic, walks
+from tests.support.memory_broker import MemoryBroker, acknowledge
 from tests.support.recording_peer import RecordingPeer
 from tests.support.transactions import ABORT, COMMIT, send, txn
 
 from pybroker.broker.delivery import cursor_moves
 from pybroker.broker.delivery.consumer import Consumer
-from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.explain.message_question import MessageQuestion, Reasons, StoredEntry, Want
 from pybroker.broker.explain.messages import explain_message
 from pybroker.broker.topic.topic import Topic
@@ -26,11 +25,7 @@ from pybroker.model.events import Ack
 from pybroker.model.findings import Code
 from pybroker.model.position import Position
 
-SEED = int(os.environ.get("EXPLAIN_SEED", "0"))
-WALKS = int(os.environ.get("EXPLAIN_WALKS", "3"))
-STEPS = 60
-KEYS = [f"k{index}" for index in range(9)]
-KINDS = ["Shared", "Key_Shared", "Failover", "Exclusive"]
+WALKS = walks(3)
 DONE = {
     Code.ALREADY_ACKNOWLEDGED,
     Code.EXPIRED,
@@ -41,22 +36,11 @@ DONE = {
 WAITING = {Code.WAITS_FOR_KEY, Code.WAITS_FOR_CONSUMER, Code.WAITS_FOR_REDELIVERY, Code.SET_ASIDE}
 
 
-class Walk:
-    """One topic with one subscription, and what is done to it."""
-
+class Walk(SubscriptionWalk):
     def __init__(self, broker: MemoryBroker, topic: Topic, kind: str, chance: random.Random) -> None:
-        self.broker = broker
-        self.topic = topic
-        self.kind = kind
-        self.chance = chance
-        self.consumers: list[Consumer] = []
-        self.serial = 0
+        super().__init__(broker, topic, kind, chance)
         self.transactions = 0
         self.seen: Counter[Code] = Counter()
-
-    @property
-    def subscription(self) -> Subscription:
-        return self.topic.subscriptions["s"]
 
     async def step(self) -> None:
         chance = self.chance
@@ -65,13 +49,8 @@ class Walk:
         )
         if what == "publish":
             await self.broker.publish(self.topic, chance.randint(1, 12), KEYS)
-        elif what == "join" and (self.kind != "Exclusive" or not self.consumers) and len(self.consumers) < 4:
-            self.serial += 1
-            consumer = Consumer(
-                self.subscription, self.serial, f"c{self.serial}", 0, 0, RecordingPeer(), {}, self.broker.clock.now_ms
-            )
-            self.topic.attach(self.subscription, consumer, self.kind)
-            self.consumers.append(consumer)
+        elif what == "join":
+            self.join()
         elif self.consumers and what == "leave":
             gone = self.consumers.pop(chance.randrange(len(self.consumers)))
             self.subscription.remove_consumer(gone)
@@ -164,9 +143,7 @@ async def test_every_message_is_where_explain_says(kind: str, walk: int) -> None
     seed = f"{SEED + walk}-{kind}"
     print("EXPLAIN_SEED", seed)
     settings = {"active_consumer_failover_delay_time_millis": 0, "key_shared_unblocking_interval_ms": 0}
-    async with memory_broker(**settings) as broker:
-        topic = await broker.topic("persistent://public/default/t")
-        await topic.subscription("s", True, True, {})
+    async with walked_topic(**settings) as (broker, topic):
         walked = Walk(broker, topic, kind, random.Random(seed))
         for _ in range(STEPS):
             await walked.step()
