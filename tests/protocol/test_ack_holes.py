@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.protocol.test_unacked_routes import quiet
 from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker
 from tests.support.recording_peer import RecordingPeer
 from tests.support.rest import call
@@ -37,7 +36,7 @@ async def holes(broker: MemoryBroker, subscription: str = "s", query: str = "") 
 async def test_the_gap_its_age_and_the_ranges_behind_it_are_shown(broker: MemoryBroker, topic: Topic) -> None:
     consumer = await broker.consumer(topic, "s", RecordingPeer())
     positions = [position for _ in range(4) for position in await broker.publish(topic, ENTRIES)]
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     broker.clock.now_ms += 90_500
     assert (await holes(broker))["acknowledgedBehind"] == []
     acknowledge(consumer, [*positions[:2], *positions[3:5], positions[6], *positions[10:12]])
@@ -58,7 +57,7 @@ async def test_what_keeps_a_ledger_is_named_each_with_what_it_keeps(broker: Memo
     consumer = await broker.consumer(topic, "s", RecordingPeer())
     other = await broker.consumer(topic, "other", RecordingPeer())
     positions = [position for _ in range(3) for position in await broker.publish(topic, ENTRIES)]
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     await broker.rest(
         "POST", "/namespaces/public/default/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
     )
@@ -102,7 +101,7 @@ async def test_the_age_of_the_oldest_message_is_in_stats_and_metrics_and_costs_n
     consumer = await broker.consumer(topic, "s", RecordingPeer())
     await broker.consumer(topic, "done", RecordingPeer())
     positions = await broker.publish(topic, ENTRIES)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     done = topic.subscriptions["done"]
     acknowledge(done.consumers[0], positions)
     reads: list[object] = []

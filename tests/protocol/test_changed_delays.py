@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.protocol.test_unacked_routes import all_pages, asked, quiet
+from tests.protocol.test_unacked_routes import all_pages, asked
 from tests.support.memory_broker import START_MS, MemoryBroker, acknowledge, memory_broker
 from tests.support.recording_peer import RecordingPeer
 from tests.support.transactions import txn
@@ -63,7 +63,7 @@ async def pass_time(broker: MemoryBroker, topic: Topic, milliseconds: int) -> No
     broker.clock.now_ms += milliseconds
     for subscription in topic.subscriptions.values():
         subscription.wake()
-    await quiet(broker, topic)
+    await broker.quiet(topic)
 
 
 @pytest.mark.parametrize("kind", SHARED)
@@ -72,7 +72,7 @@ async def test_delayed_messages_are_listed_by_position_with_their_keys_and_times
 ) -> None:
     await broker.consumer(topic, "s", RecordingPeer(), kind)
     positions = await publish_later(broker, topic, 7)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     rows = await all_pages(broker, "delayed", "messages", limit=3)
     assert rows == [
         {"messageId": str(position), "deliverAt": START_MS + HOUR_MS, "key": f"k{index}"}
@@ -89,15 +89,15 @@ async def test_a_delayed_message_is_delivered_at_once_and_once_when_its_delay_is
     peer = RecordingPeer()
     consumer = await broker.consumer(topic, "s", peer, kind)
     positions = await publish_later(broker, topic, 3)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert peer.delivered == []
     assert await delay(broker, positions[1], None) == (204, "")
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert peer.delivered == [positions[1]]
     assert (await delay(broker, positions[1], None))[0] == 409
     # Sent again, it waits for no time either.
     consumer.subscription.redeliver(consumer, [positions[1]], -1)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert peer.delivered == [positions[1]] * 2
     await pass_time(broker, topic, HOUR_MS + 1)
     assert sorted(peer.delivered[2:]) == [positions[0], positions[2]]
@@ -110,7 +110,7 @@ async def test_a_message_is_put_off_brought_forward_and_comes_once_at_its_last_t
     peer = RecordingPeer()
     await broker.consumer(topic, "s", peer, kind)
     later, earlier, untouched = await publish_later(broker, topic, 3)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert (await delay(broker, later, START_MS + 3 * HOUR_MS))[0] == 204
     assert (await delay(broker, later, START_MS + 2 * HOUR_MS))[0] == 204
     assert (await delay(broker, earlier, START_MS + 1000))[0] == 204
@@ -140,7 +140,7 @@ async def test_a_message_that_waits_for_a_consumer_is_put_off_too(
     positions = await publish_later(broker, topic, 3, delay_ms=0)
     assert (await delay(broker, positions[0], START_MS + 1000))[0] == 204
     consumer.flow(10)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert peer.delivered == positions[1:]
     await pass_time(broker, topic, 1001)
     assert peer.delivered == [*positions[1:], positions[0]]
@@ -151,7 +151,7 @@ async def test_changed_times_are_kept_over_an_unload_until_the_message_is_acknow
 ) -> None:
     await broker.consumer(topic, "s", RecordingPeer())
     positions = await publish_later(broker, topic, 4)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert (await delay(broker, positions[0], START_MS + 3 * HOUR_MS))[0] == 204
     assert (await delay(broker, positions[1], START_MS + 1000))[0] == 204
     assert (await delay(broker, positions[2], START_MS + 1000))[0] == 204
@@ -161,7 +161,7 @@ async def test_changed_times_are_kept_over_an_unload_until_the_message_is_acknow
         assert (await broker.rest("GET", f"{AT}/delayed")).status == 412
         peer = RecordingPeer()
         consumer = await broker.consumer(topic, "s", peer)
-        await quiet(broker, topic)
+        await broker.quiet(topic)
         rows = (await asked(broker, "delayed"))["messages"]
         assert [row["deliverAt"] - START_MS for row in rows] == [3 * HOUR_MS, 1000, 1000, HOUR_MS]
         assert peer.delivered == []
@@ -180,7 +180,7 @@ async def test_what_cannot_be_delayed_is_refused_with_the_reason(broker: MemoryB
     consumer = await broker.consumer(topic, "s", peer)
     held, other = await broker.publish(topic, 2)
     (delayed,) = await publish_later(broker, topic, 1)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     status, reason = await delay(broker, held, START_MS)
     assert (status, "consumer c holds it" in reason) == (409, True)
     acknowledge(consumer, [other])
@@ -207,7 +207,7 @@ async def test_only_so_many_times_of_a_subscription_are_changed(
     monkeypatch.setattr("pybroker.dispatch.changed_delays.MAX_CHANGED_DELAYS", 2)
     consumer = await broker.consumer(topic, "s", RecordingPeer())
     positions = await publish_later(broker, topic, 3)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert [(await delay(broker, each, START_MS + 5))[0] for each in positions] == [204, 204, 429]
     assert (await delay(broker, positions[1], START_MS + 6))[0] == 204
     acknowledge(consumer, positions[:1])
@@ -219,7 +219,7 @@ async def test_many_at_once_in_the_middle_of_acknowledgements_and_unloads_leave_
 ) -> None:
     consumer = await broker.consumer(topic, "s", RecordingPeer(), "Key_Shared")
     positions = await publish_later(broker, topic, 30)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
 
     async def clients() -> None:
         for position in positions[::4]:
@@ -236,7 +236,7 @@ async def test_many_at_once_in_the_middle_of_acknowledgements_and_unloads_leave_
     topic = await broker.topic("persistent://public/default/t")
     peer = RecordingPeer()
     again = await broker.consumer(topic, "s", peer, "Key_Shared")
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     await pass_time(broker, topic, 2 * HOUR_MS)
     left = [each for each in positions if not topic.subscriptions["s"].cursor.state.is_deleted(*each)]
     assert sorted(peer.delivered) == left

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.protocol.test_unacked_routes import batch_of, publish_raw, quiet
+from tests.protocol.test_unacked_routes import batch_of, publish_raw
 from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker
 from tests.support.recording_peer import RecordingPeer
 from tests.support.rest import call
@@ -66,7 +66,7 @@ async def test_one_message_of_a_batch_is_acknowledged_and_the_last_one_ends_the_
     consumer = await broker.consumer(topic, "s", RecordingPeer())
     (position,) = await publish_raw(broker, topic, [(batch_of(["a", "b", "c"]), 3)])
     (single,) = await broker.publish(topic, 1)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert consumer.state.unacked_messages == 4
     assert await act(broker, position, "acknowledge", "?batchIndex=1") == (204, "")
     assert consumer.state.unacked_messages == 3
@@ -109,11 +109,11 @@ async def test_a_message_is_sent_again_at_once_with_its_count_and_no_two_hold_it
     peer, other = RecordingPeer(), RecordingPeer()
     holder = await broker.consumer(topic, "s", peer, kind)
     positions = await broker.publish(topic, 2, ["a"])
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     broker.consumer_on(topic.subscriptions["s"], other, kind, "other")
     holder.state.permits = 0  # So that nobody but the other one can take it, if its key may move.
     assert await act(broker, positions[1], "redeliver") == (204, "")
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     subscription = topic.subscriptions["s"]
     assert subscription.dispatcher is not None
     subscription.dispatcher.check_invariants()
@@ -121,7 +121,7 @@ async def test_a_message_is_sent_again_at_once_with_its_count_and_no_two_hold_it
         assert other.delivered == [positions[1]]
         assert subscription.dispatcher.redelivery_counts.column(*positions[1][:1], [positions[1].entry_id]) == [1]
     holder.flow(10)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert sorted([*peer.delivered, *other.delivered]) == sorted([*positions, positions[1]])
     assert subscription.unacked_messages == 2
     assert subscription.counters.redelivered_messages == 1
@@ -149,7 +149,7 @@ async def test_what_an_open_transaction_holds_stays_with_it_until_its_end(broker
     await broker.consumer(topic, "s", peer)
     (batch,) = await publish_raw(broker, topic, [(batch_of(["a", "b"]), 2)])
     positions = [batch, *await broker.publish(topic, 2)]
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     subscription = topic.subscriptions["s"]
     hold = subscription.transactions.hold
     assert hold(txn(1), Acknowledged(None, ((positions[1].ledger_id, [positions[1].entry_id]),))) is None
@@ -181,11 +181,11 @@ async def test_a_drained_key_goes_on_when_its_last_message_is_acknowledged_over_
     await broker.consumer(topic, "s", RecordingPeer(), "Key_Shared")
     keys = [f"k{index}" for index in range(20)]
     positions = await broker.publish(topic, 20, keys)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     late = RecordingPeer()
     broker.consumer_on(topic.subscriptions["s"], late, "Key_Shared", "late")
     await broker.publish(topic, 20, keys)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     draining = (await broker.rest("GET", f"{AT}/drainingHashes")).json["hashes"]
     assert draining
     assert not late.delivered
@@ -203,15 +203,15 @@ async def test_a_hash_that_came_back_to_who_drains_it_waits_for_nothing_but_room
     first = await broker.consumer(topic, "s", RecordingPeer(), "Key_Shared")
     keys = [f"k{index}" for index in range(20)]
     await broker.publish(topic, 20, keys)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     late = broker.consumer_on(topic.subscriptions["s"], RecordingPeer(), "Key_Shared", "late")
     moved = {row["hash"] for row in (await broker.rest("GET", f"{AT}/drainingHashes")).json["hashes"]}
     await broker.publish(topic, 20, keys)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     first.state.permits = 0
     late.detach()
     await broker.publish(topic, 20, keys)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     waiting = (await broker.rest("GET", f"{AT}/waiting")).json["hashes"]
     assert {row["hash"] for row in waiting} >= moved
     assert {(row["reason"], row["consumer"]["name"], row["because"]["name"]) for row in waiting} == {
@@ -228,7 +228,7 @@ async def test_a_full_consumer_goes_on_when_what_it_holds_is_acknowledged_or_tak
     consumer = await broker.consumer(topic, "s", peer)
     consumer.state.limit_unacked(2)
     positions = await broker.publish(topic, 5)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert len(peer.delivered) == 2
     assert (await act(broker, positions[0], "acknowledge"))[0] == 204
     await broker.until(lambda: len(peer.delivered) == 3)
@@ -242,7 +242,7 @@ async def test_a_store_that_fails_is_answered_as_such_and_the_call_may_be_made_a
 ) -> None:
     await broker.consumer(topic, "s", RecordingPeer())
     positions = await broker.publish(topic, 2)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     cursors = broker.service.commons.ledgers.cursor_store
     append = cursors.append_delta
 
@@ -261,7 +261,7 @@ async def test_many_at_once_on_the_same_messages_leave_every_count_right(broker:
     peer = RecordingPeer()
     consumer = await broker.consumer(topic, "s", peer, "Key_Shared")
     positions = await broker.publish(topic, 30, [f"k{index}" for index in range(7)])
-    await quiet(broker, topic)
+    await broker.quiet(topic)
 
     async def clients() -> None:
         for position in positions[::3]:
@@ -274,7 +274,7 @@ async def test_many_at_once_on_the_same_messages_leave_every_count_right(broker:
         clients(),
     )
     assert {each[0] for each in statuses if each is not None} <= {204, 409}
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     subscription = topic.subscriptions["s"]
     assert subscription.dispatcher is not None
     subscription.dispatcher.check_invariants()
@@ -287,7 +287,7 @@ async def test_acting_in_the_middle_of_unload_and_deletion_is_done_or_said_to_be
 ) -> None:
     await broker.consumer(topic, "s", RecordingPeer())
     positions = await broker.publish(topic, 12)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     outcomes = await asyncio.gather(
         *(act(broker, position, "acknowledge") for position in positions[:6]),
         broker.rest("PUT", f"{TOPIC}/unload"),
@@ -308,7 +308,7 @@ async def test_consumers_are_disconnected_by_name_or_by_id_and_what_they_hold_go
     peer, other = RecordingPeer(), RecordingPeer()
     await broker.consumer(topic, "s", peer)
     positions = await broker.publish(topic, 3)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     broker.consumer_on(topic.subscriptions["s"], other, "Shared", "other")
     assert (await broker.rest("POST", f"{AT}/consumer/nobody/disconnect")).status == 404
     assert (await broker.rest("POST", f"{AT}/consumer/c/disconnect?consumerId=9")).status == 404
@@ -352,7 +352,7 @@ async def test_each_call_that_acts_is_one_line_of_the_audit_log_without_secrets(
     monkeypatch.setattr(root, "level", logging.ERROR)
     await broker.consumer(topic, "s", RecordingPeer())
     (position,) = await broker.publish(topic, 1)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     await act(broker, position, "acknowledge", "?batchIndex=&token=secret")
     await act(broker, position, "redeliver")
     url = broker.url(f"{AT}/skip_all")

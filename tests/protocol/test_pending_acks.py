@@ -13,7 +13,6 @@ from tests.support.transactions import ABORT, COMMIT, send, txn
 
 from pybroker.broker.delivery import cursor_moves
 from pybroker.broker.delivery.consumer import Consumer
-from pybroker.broker.topic.topic import Topic
 from pybroker.broker.transactions.subscription_transactions import SLICE_ENTRIES
 from pybroker.errors import BrokerError, NotAllowedError, TransactionConflict, TransactionNotFound
 from pybroker.model.events import Ack, PartialAck
@@ -29,13 +28,6 @@ SHARED = ["Shared", "Key_Shared"]
 async def broker() -> AsyncIterator[MemoryBroker]:
     async with memory_broker(active_consumer_failover_delay_time_millis=0) as found:
         yield found
-
-
-async def quiet(broker: MemoryBroker, topic: Topic) -> None:
-    """Everything that can be dispatched is, once the timers of no delay have rung."""
-    for _ in range(5):
-        await asyncio.sleep(0)
-    await broker.until(lambda: not len(broker.service.commons.pumps) and not len(topic.tasks))
 
 
 async def ack_in(
@@ -70,7 +62,7 @@ async def test_a_commit_acknowledges_what_was_held_and_no_more(broker: MemoryBro
     topic, peer = await broker.topic(TOPIC), RecordingPeer()
     sent = await send(broker, topic, None, 5)
     consumer = await broker.consumer(topic, "s", peer, kind)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     subscription = topic.subscriptions["s"]
     await ack_in(broker, consumer, txn(1), [sent[1], sent[2]])
     assert subscription.cursor.backlog_entries == 5
@@ -87,12 +79,12 @@ async def test_an_abort_has_what_was_held_sent_again(broker: MemoryBroker, kind:
     topic, peer = await broker.topic(TOPIC), RecordingPeer()
     sent = await send(broker, topic, None, 4)
     consumer = await broker.consumer(topic, "s", peer, kind)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     subscription = topic.subscriptions["s"]
     acknowledge(consumer, [sent[0]])
     await ack_in(broker, consumer, txn(1), [sent[1]])
     await subscription.end_transaction(txn(1), ABORT, 0)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     again = peer.delivered[4:]
     assert again == ([sent[1]] if kind in SHARED else sent[1:])
     if kind in SHARED:
@@ -110,15 +102,15 @@ async def test_what_is_held_goes_to_no_other_consumer_until_its_transaction_is_a
     topic, first, second = await broker.topic(TOPIC), RecordingPeer(), RecordingPeer()
     sent = await send(broker, topic, None, 4)
     consumer = await broker.consumer(topic, "s", first, kind)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     await ack_in(broker, consumer, txn(1), [sent[1], sent[3]])
     consumer.detach()
     subscription = topic.subscriptions["s"]
     broker.consumer_on(subscription, second, kind)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert second.delivered == [sent[0], sent[2]]
     await subscription.end_transaction(txn(1), action, 0)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     if action is COMMIT:
         assert second.delivered == [sent[0], sent[2]]
         assert subscription.cursor.backlog_entries == 2
@@ -133,14 +125,14 @@ async def test_what_a_consumer_wants_again_and_holds_in_a_transaction_comes_when
     topic, peer = await broker.topic(TOPIC), RecordingPeer()
     sent = await send(broker, topic, None, 2)
     consumer = await broker.consumer(topic, "s", peer, kind)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     subscription = topic.subscriptions["s"]
     await ack_in(broker, consumer, txn(1), [sent[0]])
     subscription.redeliver(consumer, None, -1)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert peer.delivered == [*sent, sent[1]]
     await subscription.end_transaction(txn(1), ABORT, 0)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert peer.delivered == [*sent, sent[1], sent[0]]
 
 
@@ -151,7 +143,7 @@ async def test_what_another_transaction_holds_or_anybody_has_acknowledged_is_a_c
     topic, peer = await broker.topic(TOPIC), RecordingPeer()
     sent = await send(broker, topic, None, 6)
     consumer = await broker.consumer(topic, "s", peer, kind)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     subscription = topic.subscriptions["s"]
     acknowledge(consumer, [sent[0], sent[3]])
     await ack_in(broker, consumer, txn(1), [sent[1]])
@@ -171,7 +163,7 @@ async def test_one_transaction_acknowledges_no_message_of_a_batch_twice(broker: 
     topic, peer = await broker.topic(TOPIC), RecordingPeer()
     sent = await broker.publish(topic, 2, messages_each=10)
     consumer = await broker.consumer(topic, "s", peer, "Shared")
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     everything = set(range(10))
     await ack_in(broker, consumer, txn(1), [sent[0]], left=sorted(everything - {0}))
     await ack_in(broker, consumer, txn(1), [sent[0]], left=sorted(everything - {1}))
@@ -189,7 +181,7 @@ async def test_a_cumulative_acknowledgement_waits_for_the_end_like_single_ones(b
     topic, peer = await broker.topic(TOPIC), RecordingPeer()
     sent = await send(broker, topic, None, 6)
     consumer = await broker.consumer(topic, "s", peer, kind)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     subscription = topic.subscriptions["s"]
     await ack_in(broker, consumer, txn(1), [sent[2]], is_cumulative=True)
     await ack_in(broker, consumer, txn(1), [sent[3]], is_cumulative=True)
@@ -198,7 +190,7 @@ async def test_a_cumulative_acknowledgement_waits_for_the_end_like_single_ones(b
         with pytest.raises(TransactionConflict):
             await ack_in(broker, consumer, txn(of), [position], is_cumulative=cumulative)
     await subscription.end_transaction(txn(1), ABORT, 0)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert peer.delivered == sent * 2
     await ack_in(broker, consumer, txn(3), [sent[4]])
     with pytest.raises(TransactionConflict):
@@ -216,7 +208,7 @@ async def test_messages_of_one_batch_may_be_held_by_several_transactions(broker:
     topic, peer = await broker.topic(TOPIC), RecordingPeer()
     (batch,) = await broker.publish(topic, 1, messages_each=10)
     consumer = await broker.consumer(topic, "s", peer, kind)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     subscription = topic.subscriptions["s"]
     all_ten = set(range(10))
     await ack_in(broker, consumer, txn(1), [batch], left=sorted(all_ten - {0, 1}))
@@ -230,7 +222,7 @@ async def test_messages_of_one_batch_may_be_held_by_several_transactions(broker:
     await subscription.end_transaction(txn(1), COMMIT, 0)
     await subscription.end_transaction(txn(2), ABORT, 0)
     assert subscription.cursor.state.remaining_messages(*batch) == 7
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert peer.delivered == [batch, batch]
     await ack_in(broker, consumer, txn(4), [batch], left=[0, 1, 3])
     await subscription.end_transaction(txn(4), COMMIT, 0)
@@ -242,18 +234,18 @@ async def test_what_is_held_survives_that_the_topic_is_loaded_again(broker: Memo
     topic, peer = await broker.topic(TOPIC), RecordingPeer()
     sent = await send(broker, topic, None, 4)
     consumer = await broker.consumer(topic, "s", peer)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     await ack_in(broker, consumer, txn(1), [sent[1], sent[2]])
     await broker.service.topics.unload(topic)
     topic = await broker.topic(TOPIC)
     again = RecordingPeer()
     consumer = await broker.consumer(topic, "s", again)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert again.delivered == [sent[0], sent[3]]
     with pytest.raises(TransactionConflict):
         await ack_in(broker, consumer, txn(2), [sent[1]])
     await topic.subscriptions["s"].end_transaction(txn(1), action, 0)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert again.delivered[2:] == ([] if action is COMMIT else [sent[1], sent[2]])
 
 
@@ -261,7 +253,7 @@ async def test_what_acknowledges_too_late_is_refused_or_aborted_by_the_low_water
     topic, peer = await broker.topic(TOPIC), RecordingPeer()
     sent = await send(broker, topic, None, 4)
     consumer = await broker.consumer(topic, "s", peer)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     subscription = topic.subscriptions["s"]
     await subscription.end_transaction(txn(5), COMMIT, 0)
     with pytest.raises(TransactionNotFound):
@@ -284,7 +276,7 @@ async def test_a_late_acknowledgement_of_a_transaction_that_ended_without_any_is
     await broker.service.topics.unload(topic)
     topic, peer = await broker.topic(TOPIC), RecordingPeer()
     consumer = await broker.consumer(topic, "s", peer)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     with pytest.raises(TransactionNotFound):
         await ack_in(broker, consumer, txn(5), sent)
     await ack_in(broker, consumer, txn(6), sent)
@@ -294,7 +286,7 @@ async def test_a_seek_forgets_what_transactions_hold_and_their_end_changes_nothi
     topic, peer = await broker.topic(TOPIC), RecordingPeer()
     sent = await send(broker, topic, None, 3)
     consumer = await broker.consumer(topic, "s", peer)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     subscription = topic.subscriptions["s"]
     await ack_in(broker, consumer, txn(1), [sent[0]])
     async with topic.turn("s", "moved"):
@@ -302,7 +294,7 @@ async def test_a_seek_forgets_what_transactions_hold_and_their_end_changes_nothi
     await subscription.end_transaction(txn(1), COMMIT, 0)
     again = RecordingPeer()
     broker.consumer_on(subscription, again, "Shared")
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert again.delivered == sent
 
 
@@ -310,13 +302,13 @@ async def test_a_cleared_backlog_an_expiry_and_an_unsubscribe_leave_nothing_held
     topic, peer = await broker.topic(TOPIC), RecordingPeer()
     sent = await send(broker, topic, None, 3)
     consumer = await broker.consumer(topic, "s", peer)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     subscription = topic.subscriptions["s"]
     await ack_in(broker, consumer, txn(1), [sent[0]])
     await ack_in(broker, consumer, txn(2), [sent[1]])
     await cursor_moves.skip_all(subscription)
     await subscription.end_transaction(txn(1), ABORT, 0)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert peer.delivered == sent
     await topic.delete_subscription(subscription)
     await subscription.end_transaction(txn(2), COMMIT, 0)
@@ -326,12 +318,12 @@ async def test_a_plain_acknowledgement_wins_over_a_transaction_that_is_aborted_l
     topic, peer = await broker.topic(TOPIC), RecordingPeer()
     sent = await send(broker, topic, None, 2)
     consumer = await broker.consumer(topic, "s", peer)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     subscription = topic.subscriptions["s"]
     await ack_in(broker, consumer, txn(1), [sent[0]])
     acknowledge(consumer, [sent[0]])
     await subscription.end_transaction(txn(1), ABORT, 0)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert peer.delivered == sent
     assert subscription.cursor.backlog_entries == 1
 
@@ -344,18 +336,18 @@ async def test_the_next_active_consumer_of_failover_gets_what_the_open_transacti
     consumer = await broker.consumer(topic, "s", first, "Failover")
     subscription = topic.subscriptions["s"]
     other = broker.consumer_on(subscription, second, "Failover", "d")
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     if subscription.dispatcher is not None and subscription.dispatcher.active_consumer is other.state:
         consumer, other, first, second = other, consumer, second, first
     second.delivered.clear()
     await ack_in(broker, consumer, txn(1), [sent[1]], is_cumulative=True)
     consumer.detach()
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert second.delivered == sent[2:]
     with pytest.raises(TransactionConflict):
         await ack_in(broker, other, txn(2), [sent[3]], is_cumulative=True)
     await subscription.end_transaction(txn(1), ABORT, 0)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert second.delivered == sent[2:] + sent
     await ack_in(broker, other, txn(2), [sent[3]], is_cumulative=True)
 
@@ -365,7 +357,7 @@ async def test_a_reader_acknowledges_nothing_in_transactions(broker: MemoryBroke
     sent = await send(broker, topic, None, 2)
     subscription = topic.registry.non_durable("r", topic.ledger.ledgers.previous_position(sent[0]))
     consumer = broker.consumer_on(subscription, peer, "Exclusive")
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     with pytest.raises(NotAllowedError):
         await ack_in(broker, consumer, txn(1), [sent[0]])
 
@@ -375,7 +367,7 @@ async def test_one_transaction_too_many_on_a_subscription_is_refused() -> None:
         topic, peer = await broker.topic(TOPIC), RecordingPeer()
         sent = await send(broker, topic, None, 4)
         consumer = await broker.consumer(topic, "s", peer)
-        await quiet(broker, topic)
+        await broker.quiet(topic)
         await ack_in(broker, consumer, txn(1), [sent[0]])
         await ack_in(broker, consumer, txn(2), [sent[1]])
         with pytest.raises(BrokerError, match="maxOpenTransactionsPerTopic"):
@@ -395,7 +387,7 @@ async def test_open_transactions_stand_in_the_stats_with_id_age_and_owner(broker
     (aborted,) = await send(broker, topic, txn(8))
     await topic.end_transaction(txn(8), ABORT, 0)
     consumer = await broker.consumer(topic, "s", peer)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     await ack_in(broker, consumer, txn(9, most=3), [sent[0]])
     broker.clock.now_ms += 5000
     path = "/persistent/public/default/t"
@@ -447,7 +439,7 @@ async def test_a_transaction_acknowledges_more_than_a_consumer_may_have_unacknow
         assert subscription.cursor.backlog_entries == count
         await subscription.end_transaction(txn(1), action, 0)
         if action is COMMIT:
-            await quiet(broker, topic)
+            await broker.quiet(topic)
             assert subscription.cursor.backlog_entries == 0
             assert len(peer.delivered) == count
             consumer.detach()
@@ -468,15 +460,15 @@ async def test_an_abort_counts_one_redelivery_whoever_has_left_meanwhile(
     topic, first, second = await broker.topic(TOPIC), RecordingPeer(), RecordingPeer()
     [held] = await send(broker, topic, None, 1)
     consumer = await broker.consumer(topic, "s", first, kind)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     await ack_in(broker, consumer, txn(1), [held])
     subscription = topic.subscriptions["s"]
     other = broker.consumer_on(subscription, second, kind, "other")
     if not stays:
         consumer.detach()
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     await subscription.end_transaction(txn(1), ABORT, 0)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     dispatcher = subscription.dispatcher
     assert dispatcher is not None
     dispatcher.check_invariants()
@@ -494,19 +486,19 @@ async def test_what_one_transaction_leaves_of_a_batch_comes_when_the_other_one_t
     topic, first, second = await broker.topic(TOPIC), RecordingPeer(), RecordingPeer()
     [batch] = await broker.publish(topic, 1, messages_each=10)
     consumer = await broker.consumer(topic, "s", first, kind)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     await ack_in(broker, consumer, txn(1), [batch], left=[5, 6, 7, 8, 9])
     await ack_in(broker, consumer, txn(2), [batch], left=[0, 1, 2, 3, 4])
     consumer.detach()
     subscription = topic.subscriptions["s"]
     broker.consumer_on(subscription, second, kind)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert second.delivered == []
     await subscription.end_transaction(txn(1), COMMIT, 0)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert second.delivered == []
     await subscription.end_transaction(txn(2), ABORT, 0)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert second.delivered == [batch]
 
 
@@ -526,5 +518,5 @@ async def test_an_abort_of_thousands_sends_an_ordered_consumer_everything_again_
     consumer.subscription.acknowledge(consumer, ack)
     await topic.subscriptions["s"].end_transaction(txn(1), ABORT, 0)
     await broker.until(lambda: len(peer.delivered) >= 2 * count)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert peer.delivered[count:] == sent

@@ -45,11 +45,6 @@ async def loaded_again(broker: MemoryBroker, topic: Topic) -> Topic:
     return await broker.topic(TOPIC)
 
 
-async def quiet(broker: MemoryBroker, topic: Topic) -> None:
-    """Everything that can be dispatched is."""
-    await broker.until(lambda: not len(broker.service.commons.pumps) and not len(topic.tasks))
-
-
 async def test_messages_are_delivered_in_their_order_once_their_transaction_is_committed(broker: MemoryBroker) -> None:
     topic = await broker.topic(TOPIC)
     peer = RecordingPeer()
@@ -57,16 +52,16 @@ async def test_messages_are_delivered_in_their_order_once_their_transaction_is_c
     before = await send(broker, topic, None, 2)
     inside = await send(broker, topic, txn(1), 3)
     behind = await send(broker, topic, None, 2)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert peer.delivered == before
     standstill = consumer.subscription.standstill
     assert standstill is not None
     assert standstill.gate is Gate.TRANSACTION
     await topic.end_transaction(txn(1), COMMIT, 0)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert peer.delivered == before + inside + behind
     acknowledge(consumer, peer.delivered)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert consumer.subscription.cursor.backlog_entries == 0, "the marker is acknowledged by itself"
 
 
@@ -79,7 +74,7 @@ async def test_messages_of_an_aborted_transaction_are_never_delivered_and_count_
     await topic.end_transaction(txn(1), ABORT, 0)
     peer = RecordingPeer()
     consumer = await broker.consumer(topic, "s", peer)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert peer.delivered == behind
     assert consumer.subscription.cursor.backlog_entries == 1
 
@@ -95,10 +90,10 @@ async def test_the_oldest_open_transaction_holds_back_what_younger_ones_have_com
     second = await send(broker, topic, txn(2))
     first += await send(broker, topic, txn(1))
     await topic.end_transaction(txn(2), COMMIT, 0)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert peer.delivered == []
     await topic.end_transaction(txn(1), action, 0)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert peer.delivered == (sorted(first + second) if action is COMMIT else second)
 
 
@@ -136,12 +131,12 @@ async def test_what_was_open_aborted_and_committed_is_the_same_after_the_topic_i
     topic = await loaded_again(broker, topic)
     peer = RecordingPeer()
     await broker.consumer(topic, "s", peer)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert peer.delivered == committed
     with pytest.raises(NotAllowedError, match="has been ended"):
         await send(broker, topic, txn(1))
     await topic.end_transaction(txn(3), COMMIT, 2)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert peer.delivered == committed + still_open
 
 
@@ -277,7 +272,7 @@ async def test_what_the_low_water_mark_had_passed_is_aborted_when_its_marker_was
     reader = RecordingPeer()
     await broker.consumer(topic, "s", reader)
     behind = await send(broker, topic, None)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert reader.delivered == behind
 
 
@@ -290,7 +285,7 @@ async def test_an_end_right_behind_messages_that_are_not_stored_yet_takes_them_a
     producer = broker.producer(topic, peer)
     topic.publish(producer, run_in(txn(2), 5))
     await topic.end_transaction(txn(2), COMMIT, 0)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert reader.delivered == peer.receipts
     assert len(peer.receipts) == 5
 
@@ -302,7 +297,7 @@ async def test_late_messages_of_what_the_low_water_mark_has_passed_are_aborted(b
     await send(broker, topic, txn(1), 2)
     behind = await send(broker, topic, txn(7), 2)
     await topic.end_transaction(txn(7), COMMIT, 6)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert reader.delivered == behind
     assert topic.ledger.visibility.limit is None
 
@@ -379,7 +374,7 @@ async def test_a_topic_that_is_unloaded_refuses_ends_and_the_next_one_takes_them
     await topic.end_transaction(txn(1), COMMIT, 0)
     reader = RecordingPeer()
     await broker.consumer(topic, "s", reader)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert reader.delivered == inside
 
 
@@ -412,7 +407,7 @@ async def test_a_deleted_topic_leaves_nothing_of_its_transactions_to_the_next_on
     reader = RecordingPeer()
     await broker.consumer(again, "s", reader)
     sent = await send(broker, again, None, 2)
-    await quiet(broker, again)
+    await broker.quiet(again)
     assert reader.delivered == sent
 
 
@@ -444,7 +439,7 @@ async def test_transactions_of_a_terminated_topic_can_end(broker: MemoryBroker) 
     await topic.terminate()
     await topic.end_transaction(txn(1), COMMIT, 0)
     await topic.end_transaction(txn(2), ABORT, 0)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     assert reader.delivered == committed
     topic = await loaded_again(broker, topic)
     assert topic.ledger.visibility.limit is None

@@ -48,12 +48,6 @@ async def all_pages(broker: MemoryBroker, what: str, rows: str, **query: object)
     return found
 
 
-async def quiet(broker: MemoryBroker, topic: Topic) -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
-    await broker.until(lambda: not len(broker.service.commons.pumps) and not len(topic.tasks))
-
-
 async def publish_raw(broker: MemoryBroker, topic: Topic, entries: Sequence[tuple[bytes, int]]) -> list[Position]:
     """Stored entries as they are given, with so many messages each."""
     peer = RecordingPeer()
@@ -109,10 +103,10 @@ async def test_unacknowledged_messages_say_who_holds_them_since_when_and_what_th
 ) -> None:
     consumer = await broker.consumer(topic, "s", RecordingPeer(), kind)
     first = await broker.publish(topic, 2, ["a", "b"])
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     broker.clock.now_ms += 1500
     await broker.publish(topic, 1, ["c"])
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     broker.clock.now_ms += 500
     acknowledge(consumer, first[:1])
     page = await asked(broker, "unacked")
@@ -136,7 +130,7 @@ async def test_unacknowledged_messages_say_who_holds_them_since_when_and_what_th
     assert (await asked(broker, "unacked", keyBase64="Yw=="))["messages"][0]["key"] == "c"
     assert (await asked(broker, "unacked", consumer="nobody")) == {"messages": [], "next": None, "total": 0}
     consumer.subscription.redeliver(consumer, [first[1]], -1)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     again = (await asked(broker, "unacked", consumer="c", limit=1))["messages"][0]
     assert (again["deliveryCount"], again["ageMs"]) == (2, 0)
 
@@ -180,7 +174,7 @@ async def test_pages_are_whole_and_say_nothing_twice_while_messages_come_and_are
 ) -> None:
     consumer = await broker.consumer(topic, "s", RecordingPeer())
     positions = await broker.publish(topic, 40)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     seen: list[str] = []
     after: str | None = ""
     step = 0
@@ -192,7 +186,7 @@ async def test_pages_are_whole_and_say_nothing_twice_while_messages_come_and_are
         acknowledge(consumer, [positions[step], positions[39 - step]])
         consumer.subscription.redeliver(consumer, [positions[20]], -1)
         await broker.publish(topic, 1)
-        await quiet(broker, topic)
+        await broker.quiet(topic)
         step += 1
     assert len(seen) == len(set(seen))
     assert seen == sorted(seen, key=lambda text: [int(part) for part in text.split(":")])
@@ -206,7 +200,7 @@ async def test_of_a_batch_each_message_that_is_left_is_a_row_with_its_own_key(
 ) -> None:
     consumer = await broker.consumer(topic, "s", RecordingPeer())
     (position,) = await publish_raw(broker, topic, [(batch_of(["a", "b", "c", "d", "b"], compression), 5)])
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     ack_messages(consumer, position, [1, 2, 4], 5)
     rows = await all_pages(broker, "unacked", "messages", limit=2, withProperties="true")
     assert [each["messageId"] for each in rows] == [f"{position}:{index}" for index in (1, 2, 4)]
@@ -224,7 +218,7 @@ async def test_of_an_encrypted_batch_the_key_that_its_metadata_has_is_shown_and_
     await broker.consumer(topic, "s", RecordingPeer())
     entries = [(batch_of(["a", "a"], is_encrypted=True), 2), (batch_of(["a", "a"], pb.ZSTD)[:-9], 2)]
     positions = await publish_raw(broker, topic, entries)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     rows = (await asked(broker, "unacked"))["messages"]
     assert [each["messageId"] for each in rows] == [f"{each}:{index}" for each in positions for index in (0, 1)]
     assert {(each["key"], each["size"]) for each in rows} == {("a", None)}
@@ -240,7 +234,7 @@ async def test_what_a_transaction_has_acknowledged_is_held_by_it_and_still_unack
 ) -> None:
     consumer = await broker.consumer(topic, "s", RecordingPeer())
     positions = await broker.publish(topic, 2)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     subscription = topic.subscriptions["s"]
     groups = ((positions[0].ledger_id, [positions[0].entry_id]),)
     assert subscription.transactions.hold(txn(7), Acknowledged(None, groups)) is None
@@ -255,7 +249,7 @@ async def test_a_key_is_found_by_reading_where_nobody_knows_hashes_and_a_request
     monkeypatch.setattr("pybroker.broker.inspection.unacked_messages.MAX_ENTRIES_READ", 10)
     await broker.consumer(topic, "s", RecordingPeer())
     positions = await broker.publish(topic, 45, ["k", *["other"] * 29])
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     pages = []
     after: str | None = ""
     while after is not None:
@@ -273,7 +267,7 @@ async def test_long_keys_and_many_properties_are_cut_and_say_so(broker: MemoryBr
         metadata.properties.add(key=str(index), value="v" * 100)
     header = metadata.SerializeToString()
     await publish_raw(broker, topic, [(len(header).to_bytes(4, "big") + header, 1)])
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     (row,) = (await asked(broker, "unacked", withProperties="true"))["messages"]
     assert row["keyBase64"].startswith("////")
     assert row["keyCut"]
@@ -337,7 +331,7 @@ async def test_the_hash_of_a_key_says_whose_it_is_and_that_it_drains(broker: Mem
     first = await broker.consumer(topic, "s", RecordingPeer(), "Key_Shared")
     keys = [f"k{index}" for index in range(40)]
     positions = await broker.publish(topic, 80, keys)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     owned = await asked(broker, "hash", key="k1")
     assert owned["state"] == "owned"
     assert owned["range"][0] <= owned["hash"] <= owned["range"][1]
@@ -345,7 +339,7 @@ async def test_the_hash_of_a_key_says_whose_it_is_and_that_it_drains(broker: Mem
     broker.clock.now_ms += 1000
     second = broker.consumer_on(topic.subscriptions["s"], RecordingPeer(), "Key_Shared", "late")
     await broker.publish(topic, 40, keys)
-    await quiet(broker, topic)
+    await broker.quiet(topic)
     broker.clock.now_ms += 1000
     states = {key: await asked(broker, "hash", key=key) for key in keys}
     moved = [key for key in keys if states[key]["consumer"]["name"] == "late"]

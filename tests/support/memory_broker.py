@@ -159,6 +159,12 @@ class MemoryBroker:
         """Let the loop turn until `condition()` holds: there is no event for all that happens in the background."""
         await until(condition)
 
+    async def quiet(self, topic: Topic) -> None:
+        """Until everything that can be dispatched is, once the timers of no delay have rung."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await self.until(lambda: not len(self.service.commons.pumps) and not len(topic.tasks))
+
 
 def acknowledge(consumer: Consumer, positions: list[Position]) -> None:
     """One ACK of single entries, without a request for a receipt."""
