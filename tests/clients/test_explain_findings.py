@@ -52,11 +52,17 @@ def broker() -> Iterator[TestBroker]:
     made.close()
 
 
-@pytest.fixture
-def client(broker: TestBroker) -> Iterator[pulsar.Client]:
+@contextlib.contextmanager
+def another_client(broker: TestBroker) -> Iterator[pulsar.Client]:
     connected = new_client(broker.service_url)
     yield connected
     connected.close()
+
+
+@pytest.fixture
+def client(broker: TestBroker) -> Iterator[pulsar.Client]:
+    with another_client(broker) as connected:
+        yield connected
 
 
 @pytest.fixture
@@ -67,13 +73,6 @@ def topic(broker: TestBroker) -> str:
 @pytest.fixture
 def asked(broker: TestBroker, topic: str) -> Asked:
     return Asked(broker, topic)
-
-
-@contextlib.contextmanager
-def another_client(broker: TestBroker) -> Iterator[pulsar.Client]:
-    connected = new_client(broker.service_url)
-    yield connected
-    connected.close()
 
 
 # --- consumers -------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.differential.harness import Run, transaction_scenario
+from tests.differential.scenarios_operations import path_of
 from tests.support.raw_client import QUIET_S, RawClient, Type
 
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -123,8 +124,7 @@ def taker(run: Run, topic: str, sub_type: str = "Exclusive", **fields: Any) -> I
 
 def record_stats(run: Run, label: str, topic: str, subscription: str = "sub") -> None:
     """Numbers that tell what a transaction hides."""
-    path = f"/admin/v2/persistent/{topic.split('://')[1]}/stats"
-    found = json.loads(run.http("GET", path, ..., "application/json")[2])
+    found = json.loads(run.http("GET", f"{path_of(topic)}/stats", ..., "application/json")[2])
     of = found["subscriptions"].get(subscription, {})
     run.step(
         label,
@@ -233,7 +233,7 @@ def transactions_visibility(run: Run) -> None:
 def transactions_last_is_aborted(run: Run) -> None:
     """A reader that goes to the end: the last message id behind aborted messages and markers, and what is peeked at by REST."""
     topic = run.topic()
-    path = f"/admin/v2/persistent/{topic.split('://')[1]}"
+    path = path_of(topic)
     with coordinator(run) as of, run.raw() as producer, taker(run, topic) as consumer:
         producer.open_producer(topic)
         run.step("outside", send_in(producer, None, [b"outside"]))
@@ -354,7 +354,7 @@ def transactions_cumulative_over_others(run: Run) -> None:
 def transactions_deduplication(run: Run) -> None:
     """Sequence ids that came in an aborted transaction are known, and duplicates in a transaction are dropped."""
     topic = run.topic()
-    path = f"/admin/v2/persistent/{topic.split('://')[1]}"
+    path = path_of(topic)
     with coordinator(run) as of, run.raw() as producer, taker(run, topic) as consumer:
         producer.open_producer(topic, producer_name="named")
         run.rest_status("deduplicate", "POST", f"{path}/deduplicationEnabled", True)

@@ -1,6 +1,7 @@
 """Transactions while topics and subscriptions come and go: unload, deletion, readers, batches, and who never took part."""
 
 from tests.differential.harness import Run, transaction_scenario
+from tests.differential.scenarios_operations import path_of
 from tests.differential.scenarios_transactions import (
     ABORT,
     COMMIT,
@@ -15,10 +16,6 @@ from tests.differential.scenarios_transactions import (
 from tests.support.raw_client import Type
 
 from pybroker.wire import pulsar_api_pb2 as pb
-
-
-def path_of(topic: str) -> str:
-    return f"/admin/v2/persistent/{topic.split('://')[1]}"
 
 
 @transaction_scenario

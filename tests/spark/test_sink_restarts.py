@@ -2,13 +2,12 @@
 
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
-import pulsar
 import pytest
 from tests.spark.sink_restarts import ROWS
 from tests.support.broker_process import BrokerProcess
+from tests.tables.stored import stored
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,16 +17,6 @@ def run(broker: BrokerProcess, topic: str, delivery: str, directory: Path, event
     command = [sys.executable, "-m", "tests.spark.sink_restarts", broker.url, broker.http_url]
     command += [topic, delivery, str(directory), event]
     return subprocess.run(command, cwd=ROOT, timeout=240, check=False, capture_output=True).returncode
-
-
-def stored(broker: BrokerProcess, topic: str) -> Counter[int]:
-    client = pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn))
-    reader = client.create_reader(topic, pulsar.MessageId.earliest, schema=pulsar.schema.BytesSchema())
-    found: Counter[int] = Counter()
-    while reader.has_message_available():
-        found[int(reader.read_next(10_000).data())] += 1
-    client.close()
-    return found
 
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "effectively-once", "exactly-once"])

@@ -102,14 +102,6 @@ def who_leaves_keeps_what_it_holds(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MultiConsumerDispatcher, "_take_back_all", lambda self, consumer: None)
 
 
-def a_limit_of_unacknowledged_messages_is_never_lifted(patch: pytest.MonkeyPatch) -> None:
-    def release(self: ConsumerState, message_count: int) -> bool:
-        self.unacked_messages -= message_count
-        return False
-
-    patch.setattr(ConsumerState, "release", release)
-
-
 def more_permits_wake_nobody(patch: pytest.MonkeyPatch) -> None:
     def flow(self: MultiConsumerDispatcher, consumer: ConsumerState, permits: int) -> bool:
         had_some = consumer.permits > 0

@@ -64,7 +64,7 @@ PLANTED = (
     _plain(plain.an_ack_takes_the_next_entry_along),
     _plain(plain.a_cumulative_ack_takes_the_next_entry_along),
     _plain(plain.who_leaves_keeps_what_it_holds),
-    _plain(plain.a_limit_of_unacknowledged_messages_is_never_lifted),
+    _plain(dispatch.the_limit_is_never_lifted),
     _plain(plain.more_permits_wake_nobody),
     _plain(plain.a_reader_leaves_its_subscription_behind),
     _plain(plain.delayed_messages_are_not_delayed),
