@@ -17,11 +17,13 @@ from pybroker.broker.delivery.subscription_registry import SubscriptionRegistry
 from pybroker.broker.lifecycle import open_topic
 from pybroker.broker.lifecycle.topic_closing import TopicClosing
 from pybroker.broker.lifecycle.topic_loading import TopicLoading
+from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.publishing.producer_places import ProducerPlaces
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.topic.topic_base import TopicBase
 from pybroker.dispatch.draining_hashes import DrainingHashes
 from pybroker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.model.events import SendRun
 from pybroker.model.names import TopicName
 from pybroker.model.position import Position
 from pybroker.server.connection import Connection
@@ -159,6 +161,30 @@ def who_waits_for_exclusive_access_is_forgotten(patch: pytest.MonkeyPatch) -> No
 
 def exclusive_access_is_given_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProducerPlaces, "_fence_out", lambda self, producer, successor: None)
+
+
+def what_comes_behind_a_fence_is_dropped(patch: pytest.MonkeyPatch) -> None:
+    publish = TopicBase.publish
+
+    def silently(self: TopicBase, producer: Producer, run: SendRun) -> None:
+        if producer.is_closed and producer.refusal is not None:
+            producer.peer.sends_dropped(run, producer.refusal)
+        else:
+            publish(self, producer, run)
+
+    patch.setattr(TopicBase, "publish", silently)
+
+
+def who_is_fenced_out_keeps_its_producer(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Connection, "producer_fenced", lambda self, producer_id: None)
+
+
+def producers_are_not_told_that_they_are_closed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Connection, "close_producer", Connection.forget_producer)
+
+
+def consumers_are_not_told_that_they_are_closed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Connection, "close_consumer", lambda self, consumer_id: self.consumers.pop(consumer_id, None))
 
 
 def who_is_gone_while_it_attaches_stays(patch: pytest.MonkeyPatch) -> None:
