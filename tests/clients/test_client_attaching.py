@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import count
+from pathlib import Path
 
 import pytest
 from tests.support.raw_client import encode, frame
@@ -12,6 +13,7 @@ from tests.support.rest import call
 from tests.support.waiting import until
 
 from pybroker.client import EARLIEST, ClientError, NotSent, OutgoingMessage, PulsarClient, RequestTimedOut, connect
+from pybroker.client.access import Access, AccessRefused, Secret
 from pybroker.client.client import Client
 from pybroker.client.frames import FrameReader, read_event
 from pybroker.client.producer import ProducerSettings, open_producer
@@ -319,3 +321,24 @@ async def test_places_of_one_partition_are_not_taken_for_those_of_all(
         await other.ack(message)
     with pytest.raises(ClientError, match="not one of this consumer"):
         other.nack(message)
+
+
+async def test_a_consumer_that_can_never_attach_again_says_so(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret")
+    async with scripted() as (broker, _), PulsarClient(Access(broker.url, token=Secret(in_file=str(token)))) as client:
+        consumer = await client.consumer(TOPIC, "s")
+        receiving = asyncio.ensure_future(consumer.receive(TIMEOUT_S))
+        token.unlink()
+        cut(client)
+        with pytest.raises(AccessRefused, match="cannot be read"):
+            await receiving
+
+
+async def test_a_topic_that_is_named_twice_is_attached_to_once_and_a_queue_has_room() -> None:
+    async with scripted() as (broker, client):
+        consumer = await client.consumer([TOPIC, "t"], "s", kind="shared")
+        assert broker.seen["SUBSCRIBE"] == 1
+        await consumer.close()
+        with pytest.raises(ValueError, match="queue_messages=0"):
+            await client.consumer(TOPIC, "s", queue_messages=0)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pybroker.errors import (
     BrokerError,
+    ConsumerBusy,
     MetadataError,
     PersistenceError,
     ProducerBlockedQuotaExceededError,
+    ProducerBusy,
     ServiceNotReady,
     TooManyRequests,
     UnknownError,
@@ -50,3 +52,8 @@ _PASSING = (ServiceNotReady, TooManyRequests, PersistenceError, MetadataError, P
 def may_pass(error: Exception) -> bool:
     """Whether the same request may be answered otherwise a moment later: a broker that restarts, a topic that moves."""
     return isinstance(error, (ConnectionLost, *_PASSING))
+
+
+def may_attach_later(error: Exception) -> bool:
+    """The same of who was attached before: the broker may not have noticed yet that the former connection is gone."""
+    return may_pass(error) or isinstance(error, (RequestTimedOut, ProducerBusy, ConsumerBusy))

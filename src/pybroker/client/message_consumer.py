@@ -39,6 +39,8 @@ class MessageConsumer(Receiver, ClientPart):
                 partitions = await self._client.partitions(topic, may_create=True)
                 _require_one(len(partitions), self._settings.start)
                 for partition in partitions:
+                    if str(partition) in self._partitions:
+                        continue  # named twice
                     consumer = PartitionConsumer(self._client, partition, self._settings, self)
                     await consumer.attach()
                     self._partitions[str(partition)] = consumer

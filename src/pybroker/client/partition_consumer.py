@@ -18,13 +18,13 @@ from pybroker.client.acknowledged import EntriesOfParts, PartlyAcknowledged, ack
 from pybroker.client.backoff import Backoff
 from pybroker.client.client import Client, TopicSchema
 from pybroker.client.connection import Connection, ConnectionUser
-from pybroker.client.failures import ClientError, ConnectionLost, may_pass
+from pybroker.client.failures import ClientError, ConnectionLost, may_attach_later
 from pybroker.client.frames import ReceivedEntry
 from pybroker.client.message import EARLIEST, LATEST, Message, MessageId
 from pybroker.client.subscribing import subscribe_command
 from pybroker.client.transactions import Transaction
 from pybroker.client.unpacking import MAX_CHUNKED_MESSAGES, ChunkedMessages, EncryptedMessage, unpack
-from pybroker.errors import BrokerError, ConsumerBusy
+from pybroker.errors import BrokerError
 from pybroker.model.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.compression import DamagedPayload
@@ -59,6 +59,10 @@ class Receiving:
     keeps_batch_bits: bool = False
     """Acknowledge messages of a batch one by one, for brokers with `acknowledgmentAtBatchIndexLevelEnabled`; else a batch
     counts when all of it is acknowledged."""
+
+    def __post_init__(self) -> None:
+        if self.queue_messages < 1:
+            raise ValueError(f"queue_messages={self.queue_messages}: nothing would ever come, it has to be at least 1")
 
 
 class Receiver(ABC):
@@ -177,9 +181,8 @@ class PartitionConsumer(ConnectionUser):
             try:
                 await self._attach_once()
                 return
-            except (ClientError, BrokerError) as error:
-                # The broker may not have noticed yet that our former connection is gone.
-                if not isinstance(error, (ClientError, ConsumerBusy)) and not may_pass(error):
+            except (ClientError, BrokerError, ValueError) as error:
+                if not may_attach_later(error):
                     self.failure = error
                     self._owner.changed()
                     return

@@ -17,7 +17,7 @@ from pybroker import logs
 from pybroker.client.backoff import Backoff
 from pybroker.client.client import Client, ClientPart, TopicSchema
 from pybroker.client.connection import Connection, ConnectionUser
-from pybroker.client.failures import ClientError, ConnectionLost, NotSent, RequestTimedOut, may_pass, refusal
+from pybroker.client.failures import ClientError, ConnectionLost, NotSent, RequestTimedOut, may_attach_later, refusal
 from pybroker.client.frames import ReceivedEntry, send_head
 from pybroker.client.pending_sends import PendingSend, PendingSends
 from pybroker.errors import BrokerError, ProducerBusy
@@ -330,8 +330,7 @@ class Producer(ConnectionUser, ClientPart):
             try:
                 await self._attach_once()
             except (ClientError, BrokerError, ValueError) as error:
-                # The broker may not have noticed yet that our former connection is gone.
-                if not (may_pass(error) or isinstance(error, (ProducerBusy, RequestTimedOut))):
+                if not may_attach_later(error):
                     self._fail(error, ProducerState.FAILED)
                     return
                 await asyncio.sleep(backoff.next_s())
