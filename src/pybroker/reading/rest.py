@@ -12,7 +12,7 @@ import ssl
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pybroker.client.authorization import authorization_of
 from pybroker.client.failures import ClientError, NotTrusted
@@ -47,7 +47,7 @@ class Unreachable(ReadingFailed):
 
 
 class RestClient:
-    """One connection to one address. For one thread at a time; `close` when done."""
+    """One connection to one address, or where that leads. For one thread at a time; `close` when done."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._access = options.access
@@ -55,12 +55,10 @@ class RestClient:
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ReadingFailed("admin.url is not an address of the form http://host:port or https://host:port")
         self._patience_s = options.patience_s
-        self._host = parts.hostname
-        self._is_secure = parts.scheme == "https"
-        self._port = parts.port or (443 if self._is_secure else 80)
+        self._home = parts
         self._prefix = parts.path.rstrip("/")
         self._connection: http.client.HTTPConnection | None = None
-        self.where = f"{parts.scheme}://{self._host}:{self._port}"
+        self._turn_to(parts)
 
     def json(
         self,
@@ -117,6 +115,8 @@ class RestClient:
             connection.close()
 
     def _request(self, method: str, path: str, body: bytes | None) -> http.client.HTTPResponse:
+        if self._connection is None:
+            self._turn_to(self._home)  # where a redirection has led may be gone by now
         target = self._prefix + path
         for _ in range(MAX_REDIRECTS):
             connection = self._connection
@@ -137,6 +137,14 @@ class RestClient:
             f"{method} {path.partition('?')[0]}: redirected {MAX_REDIRECTS} times", 508, "redirected too often"
         )
 
+    def _turn_to(self, address: SplitResult) -> None:
+        """Ask there from now on."""
+        assert address.hostname is not None, "checked by whoever took it"
+        self._is_secure = address.scheme == "https"
+        self._host = address.hostname
+        self._port = address.port or (443 if self._is_secure else 80)
+        self.where = f"{address.scheme}://{self._host}:{self._port}"
+
     def _redirected(self, method: str, path: str, response: http.client.HTTPResponse) -> str:
         """Turn to the broker that serves it, as one of several says, and tell what to ask there. It has done nothing itself."""
         location = response.getheader("location") or ""
@@ -145,19 +153,16 @@ class RestClient:
         self.close()
         try:
             parts = urlsplit(location)
-            port = parts.port
+            _ = parts.port  # which raises for one that is none
         except ValueError:
-            parts, port = urlsplit(""), None
+            parts = urlsplit("")
         if parts.scheme not in {"http", "https"} or not parts.hostname or (self._is_secure and parts.scheme == "http"):
             # Credentials that went over TLS so far are not sent without it.
             reason = "it names another broker that cannot be asked: give the address of that one"
             raise Refused(
                 f"{method} {path.partition('?')[0]}: {self.where} answered {status}: {reason}", status, reason
             )
-        self._is_secure = parts.scheme == "https"
-        self._host = parts.hostname
-        self._port = port or (443 if self._is_secure else 80)
-        self.where = f"{parts.scheme}://{self._host}:{self._port}"
+        self._turn_to(parts)
         return parts.path + (f"?{parts.query}" if parts.query else "")
 
     def _connect(self) -> http.client.HTTPConnection:

@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 from tests.support.commands import Run, runner, without_a_broker
 
+from pybroker.client.access import Access
+from pybroker.reading.options import SourceOptions
+from pybroker.reading.rest import RestClient
+
 Answer = Callable[[BaseHTTPRequestHandler], tuple[int, dict[str, str], bytes]]
 
 
@@ -144,6 +148,24 @@ def test_a_redirection_leads_to_the_broker_that_serves_it_with_its_credentials(
     ):
         assert run("subscriptions", "t", "--url", url).code == 0
     assert seen[0] == ("/admin/v2/persistent/public/default/t/partitions?authoritative=true", "Bearer the-token")
+
+
+def test_when_the_broker_that_served_it_is_gone_the_address_that_was_given_is_asked_again() -> None:
+    leads_to: list[str] = []
+
+    def home(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+        if leads_to:
+            return 307, {"location": f"{leads_to[0]}{request.path}"}, b""
+        return 200, {}, b'"again"'
+
+    with serving(home) as url, contextlib.closing(RestClient(SourceOptions(Access("", url), patience_s=5))) as rest:
+        with serving(lambda _: (200, {"connection": "close"}, b'"there"')) as there:
+            leads_to.append(there)
+            assert rest.json("GET", "/topics") == "there"
+            assert rest.where == there
+        leads_to.clear()
+        assert rest.json("GET", "/topics") == "again"
+        assert rest.where == url
 
 
 @pytest.mark.parametrize("location", ["", "ftp://x/", "/only/a/path", "http://[", "http://x:99999999/"])
