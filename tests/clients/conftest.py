@@ -101,7 +101,7 @@ def assert_nothing_arrives(consumer: pulsar.Consumer, within_ms: int = 300) -> N
         consumer.receive(within_ms)
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
+def until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
     """Poll for what the broker does by itself; fails when it does not."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():

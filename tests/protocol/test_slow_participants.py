@@ -48,8 +48,10 @@ async def opened(coordinator: Coordinator, topics: list[str]) -> Transaction:
 
 async def stuck(broker: MemoryBroker, coordinator: Coordinator) -> None:
     """Many transactions end at the topic, and each was tried to be told."""
-    for _ in range(MANY):
-        coordinator._begin_end(await opened(coordinator, [SLOW]), COMMIT)
+    for each in [await opened(coordinator, [SLOW]) for _ in range(MANY)]:
+        coordinator._begin_end(
+            each, COMMIT
+        )  # all at once: the first may have waited too long before another one is opened
     endings = coordinator.endings
     await broker.until(lambda: all(each.attempts for each in endings._by_id.values()) and len(endings) == MANY)
 

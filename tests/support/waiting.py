@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 
-async def until(condition: Callable[[], object], pause_s: float = 0, timeout_s: float = 20) -> None:
+async def until(condition: Callable[[], object], pause_s: float = 0, timeout_s: float = 60) -> None:
     """Let the loop turn until `condition()` holds. Raises TimeoutError.
 
     With `pause_s` between two looks, for what threads or other processes bring about; without, also on a loop whose time is moved.
