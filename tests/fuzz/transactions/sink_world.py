@@ -5,7 +5,7 @@ What must hold is said by `check`: of each batch one group of transactions is co
 
 from __future__ import annotations
 
-from tests.unit.transactions.coordinator_world import Known, World
+from tests.fuzz.transactions.coordinator_world import Known, World
 
 from pybroker.model.transactions import TxnAction, TxnId
 from pybroker.transactions import log_places

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fuzz.transactions.coordinator_world import TOPICS, Step
+from tests.fuzz.transactions.sink_world import ANYBODY, SinkWorld
 from tests.support.planting import Plant, found_by_walk
-from tests.unit.transactions.coordinator_world import TOPICS, Step
-from tests.unit.transactions.sink_world import ANYBODY, SinkWorld
 
 from pybroker.errors import AuthorizationError, InvalidTxnStatus, TooManyRequests, TransactionNotFound
 from pybroker.model.transactions import TxnAction

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fuzz.transactions.coordinator_world import TOPICS, Step, World
 from tests.support.planting import Plant, found_by_walk
-from tests.unit.transactions.coordinator_world import TOPICS, Step, World
 
 from pybroker.managed_ledger.retention import RetentionLimits
 from pybroker.model.transactions import TxnAction, TxnId
