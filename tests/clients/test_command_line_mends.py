@@ -76,6 +76,7 @@ def test_what_a_consumer_holds_is_listed_and_acknowledged_one_by_one(run: Run, c
     assert run("unacked", "held", "s", "--consumer", "nobody").out == "Nothing is unacknowledged.\n"
     owner = run("hash", "held", "s", "k", "--json").json
     assert (owner["consumer"]["name"], owner["state"]) == ("holder", "owned")
+    assert run("hash", "held", "s", "aw==", "--base64", "--json").json["hash"] == owner["hash"]
     assert f"hash      {owner['hash']}" in run("hash", "held", "s", "k").out
     first = listed["messages"][0]["messageId"]
     assert run("ack", "held", "s", first).out == f"{first} acknowledged\n"

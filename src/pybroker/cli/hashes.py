@@ -16,6 +16,7 @@ from pybroker.cli.which_broker import add_broker_options, broker_of
 
 HASH_EXAMPLES = """
 pybroker hash orders billing customer-7
+pybroker hash orders billing AAECAw== --base64   a key of bytes
 """
 HOLES_EXAMPLES = """
 pybroker holes orders billing
@@ -36,13 +37,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("subscription", metavar="SUBSCRIPTION")
     if is_hash:
         parser.add_argument("key", metavar="KEY")
+        parser.add_argument("--base64", action="store_true", help="KEY is base64 of a key of bytes")
     add_json_option(parser, "the broker's document, a list of them for a partitioned topic")
     add_broker_options(parser)
     parser.set_defaults(run=run_hash if is_hash else run_holes)
 
 
 def run_hash(options: argparse.Namespace) -> int:
-    return _shown(options, "hash", {"key": options.key}, _write_hash)
+    return _shown(options, "hash", {"keyBase64" if options.base64 else "key": options.key}, _write_hash)
 
 
 def run_holes(options: argparse.Namespace) -> int:

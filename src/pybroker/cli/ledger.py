@@ -5,8 +5,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from pybroker.cli.parsing import described
+
+EXAMPLES = """
+pybroker ledger verify data
+pybroker ledger dump data --ledger 12 --json
+pybroker ledger repair data                      what would be done, where a broker does not start
+pybroker ledger repair data --apply
+"""
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    described(parser, __doc__ or "", EXAMPLES)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     verify = commands.add_parser("verify", help="read everything and tell each damage; exit code 1 if there is any")
     verify.add_argument("directory", type=Path, metavar="DIR", help="the data directory")

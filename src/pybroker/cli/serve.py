@@ -10,10 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pybroker.cli.endings import EXIT_USAGE, say
+from pybroker.cli.parsing import described
 
 if TYPE_CHECKING:
     from pybroker.config import Problems
 
+EXAMPLES = """
+pybroker serve --config conf/broker.conf
+pybroker serve --data /var/lib/pybroker --host 0.0.0.0
+pybroker serve --set defaultRetentionTimeInMinutes=60 --set consoleEnabled=false
+pybroker serve --data try --port 0 --http-port 0 --ready-file ready.json     free ports, told when it is ready
+"""
 # Options that stand for one key; they win over --set.
 _KEY_OF_OPTION = {
     "data": "dataDirectory",
@@ -25,6 +32,7 @@ _KEY_OF_OPTION = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    described(parser, "Run a broker until SIGTERM or Ctrl-C.", EXAMPLES)
     parser.add_argument("--config", type=Path, metavar="FILE", help="configuration file, such as conf/broker.conf")
     parser.add_argument("--data", metavar="DIR", help="directory of everything that is stored (dataDirectory)")
     parser.add_argument("--host", metavar="H", help="address to listen on (bindAddress)")
