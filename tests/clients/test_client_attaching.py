@@ -165,7 +165,7 @@ async def test_a_receipt_out_of_turn_has_everything_sent_again_over_a_new_connec
         assert broker.seen["CONNECT"] == 2
         assert not any(each.done() for each in receipts)
         await producer.close()
-        with pytest.raises(Exception, match="closed"):
+        with pytest.raises(NotSent, match="closed"):
             await receipts[0]
 
 
