@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.clients.conftest import admin, path_of
 from tests.support.broker_process import BrokerProcess
+from tests.support.rest import call
 
 from pybroker.client import (
     Message,
@@ -23,7 +24,6 @@ from pybroker.client import (
 from pybroker.client.transactions import TransactionState
 from pybroker.embedding import embed
 from pybroker.errors import (
-    BrokerError,
     InvalidTxnStatus,
     NotAllowedError,
     TransactionConflict,
@@ -272,12 +272,27 @@ async def test_a_transaction_that_has_ended_or_never_was_takes_nothing(client: P
     ):
         with pytest.raises(TransactionEnded):
             await work
-    coordinators = client._coordinators
-    for most, least, error in ((0, 1 << 40, TransactionNotFound), (1 << 20, 1, TransactionCoordinatorNotFound)):
-        made_up = Transaction(client, coordinators, TxnId(most, least))
-        with pytest.raises((error, IndexError, BrokerError)):
-            await producer.send(b"3", transaction=made_up)
+    made_up = await client._coordinators.adopted(TxnId(0, 1 << 40))
+    with pytest.raises(TransactionNotFound):
+        await producer.send(b"3", transaction=made_up)
+    with pytest.raises(TransactionCoordinatorNotFound, match="1048576"):
+        await client._coordinators.adopted(TxnId(1 << 20, 1))
     assert numbers(await received(consumer, 1)) == [1]
+
+
+async def test_a_transaction_of_a_coordinator_that_came_later_is_found_there() -> None:
+    async with embed() as broker, connect(broker.service_url, operation_timeout_s=TIMEOUT_S) as client:
+        known = await client.transaction()
+        path = f"{broker.admin_url}/admin/v3/transactions/transactionCoordinator/replicas"
+        grown = await asyncio.to_thread(call, path, "POST", body=20)
+        assert grown.status == 204, grown.text
+        async with connect(broker.service_url, operation_timeout_s=TIMEOUT_S) as another:
+            opened = [await another.transaction() for _ in range(20)]
+        (late,) = [each.id for each in opened if each.id.most == 19]
+        async with await client._coordinators.adopted(late) as transaction:
+            await (await client.producer("grown")).send(b"m", transaction=transaction)
+        assert transaction.state is TransactionState.COMMITTED
+        await known.abort()
 
 
 @pytest.mark.parametrize("how", ENDS)

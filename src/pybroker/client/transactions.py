@@ -74,17 +74,22 @@ class Coordinators:
         return Transaction(self._client, self, TxnId(answer.txnid_most_bits, answer.txnid_least_bits))
 
     async def adopted(self, txn_id: TxnId) -> Transaction:
-        """A transaction that was opened in another way, by whoever calls."""
-        await self._known()
+        """A transaction that was opened in another way, by whoever calls. Raises TransactionCoordinatorNotFound."""
+        await self._known(txn_id.most)
         return Transaction(self._client, self, txn_id)
 
-    async def _known(self) -> None:
-        """Learn which coordinators there are, once."""
-        if not self._topics:
-            self._topics = await self._client.partitions(COORDINATORS_TOPIC)
-        if self._topics == [COORDINATORS_TOPIC]:
-            self._topics = []
+    async def _known(self, coordinator: int = 0) -> None:
+        """Learn which coordinators there are, once; and again when that one is not among them, as it may have come since."""
+        if coordinator < len(self._topics):
+            return
+        topics = await self._client.partitions(COORDINATORS_TOPIC)
+        if topics == [COORDINATORS_TOPIC]:
             raise TransactionCoordinatorNotFound("this cluster has no transaction coordinators: they are switched off")
+        self._topics = topics
+        if coordinator >= len(topics):
+            raise TransactionCoordinatorNotFound(
+                f"there is no coordinator {coordinator}: this cluster has {len(topics)}"
+            )
 
     async def request(self, coordinator: int, command: pb.BaseCommand) -> pb.BaseCommand:
         """The coordinator's answer; tried again while a broker restarts or the coordinator moves."""
