@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections import Counter
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from tests.support.findings import counting_pauses
 from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker
 from tests.support.recording_peer import RecordingPeer
 
+from pybroker import slices
+from pybroker.admin.calls import http_limits
 from pybroker.admin.explain import explain_routes
 from pybroker.broker.explain import actions, stops
 from pybroker.broker.explain.steps import LISTED, PIECE
@@ -25,7 +28,7 @@ from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.errors import ProducerBlockedQuotaExceededException
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.model.events import Ack, SendRun
-from pybroker.model.findings import Code
+from pybroker.model.findings import Code, Finding
 from pybroker.model.position import Position
 from pybroker.model.transactions import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -360,6 +363,29 @@ async def test_the_subscriptions_of_a_topic_are_looked_at_one_after_the_other() 
         pauses, listed = counting_pauses(explain_routes.of_subscriptions(topic, [*topic.subscriptions, "gone"]))
         assert pauses >= 30
         assert [(each["subscription"], each["waiting"]) for each in listed] == [(f"s{n}", True) for n in range(30)]
+
+
+async def test_few_look_at_the_same_time_and_the_others_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_MS", 0)
+    looking, most = 0, 0
+
+    def long_look(*_: object) -> Generator[None, None, list[Finding]]:
+        nonlocal looking, most
+        looking += 1
+        most = max(most, looking)
+        for _ in range(500):
+            yield
+        looking -= 1
+        return []
+
+    monkeypatch.setattr(explain_routes, "explain_subscription", long_look)
+    monkeypatch.setattr(http_limits, "LOOKS_AT_ONCE", 2)
+    async with memory_broker() as broker:
+        topic = await broker.topic(TOPIC)
+        await topic.subscription("s", True, True, {})
+        asking = [asyncio.ensure_future(broker.rest("GET", f"{AT}/subscription/s/explain")) for _ in range(5)]
+        assert [(await each).status for each in asking] == [200] * 5
+    assert (most, looking) == (2, 0)
 
 
 async def test_every_call_that_findings_suggest_is_served() -> None:

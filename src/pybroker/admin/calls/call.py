@@ -7,7 +7,7 @@ BrokerError, which `application.py` turns into an answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, unquote, unquote_plus
@@ -165,6 +165,10 @@ class Call:
     def flag(self, key: str) -> bool:
         """Whether a query parameter says `true`; anything else, or nothing, means false."""
         return (self.query(key) or "").lower() == "true"
+
+    async def look(self, steps: Generator[None, None, T]) -> T:
+        """Have that looked at in slices, in the turn of such calls. Raises AdminError 503."""
+        return await self.share.look(steps, self.surroundings.clock)
 
     async def body(self, *, is_content: bool = True) -> bytes:
         """The whole body, within the limits on its size and on the time that it may take.

@@ -7,15 +7,17 @@ them in this order and never the other way round, in the turn of its address.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Generator, Hashable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pybroker.errors import AdminError
 from pybroker.memory import Holding
 from pybroker.permits import NoPermit, Permits
+from pybroker.slices import in_slices
 
 if TYPE_CHECKING:
+    from pybroker.clock import Clock
     from pybroker.config import BrokerConfig
     from pybroker.memory import Memory
     from pybroker.model.memory_budget import Part
@@ -29,6 +31,12 @@ WAITING_ANSWERS = 4
 """Answers that are made and wait may come to that part of what all may have: they are in memory while they wait."""
 
 
+LOOKS_AT_ONCE = 4
+"""Looks at all that a subscription holds: each takes a slice of the loop in its every turn, and some megabytes at worst."""
+
+T = TypeVar("T")
+
+
 class HttpLimits:
     """Owned by the application."""
 
@@ -37,6 +45,7 @@ class HttpLimits:
         self.timeout_s = config.http_pending_request_timeout_ms / 1000
         self.memory = memory
         self.documents = Permits(1, self.max_pending)  # Threads of one interpreter: more at once make none faster.
+        self.looks = Permits(LOOKS_AT_ONCE, self.max_pending)
         self.waiting_answer_bytes = 0
         """Of answers that are made and wait for their turn."""
 
@@ -45,7 +54,7 @@ class HttpLimits:
         """How many requests wait for one of these."""
         memory = self.memory
         waiting = sum(part.waiting for part in (memory.requests, memory.answers, memory.views))
-        return waiting + self.documents.waiting
+        return waiting + self.documents.waiting + self.looks.waiting
 
 
 class Share:
@@ -95,6 +104,17 @@ class Share:
             raise AdminError(503, f"The broker is busy with other documents: {error}", RETRY_AFTER_S) from error
         finally:
             holding.close()
+
+    async def look(self, steps: Generator[None, None, T], clock: Clock) -> T:
+        """Do that in slices, few at a time; the others wait in the order in which they came. Raises AdminError 503."""
+        limits = self.limits
+        try:
+            async with limits.looks.held(1, limits.timeout_s):
+                return await in_slices(steps, clock)
+        except NoPermit as error:
+            raise AdminError(
+                503, f"The broker is busy with other looks at subscriptions: {error}", RETRY_AFTER_S
+            ) from error
 
     async def _hold(self, part: Part[object], size_bytes: int, what: str, key: str) -> Holding:
         limits = self.limits

@@ -33,7 +33,6 @@ from pybroker.broker.topic.backlog_quota import exceeded
 from pybroker.broker.topic.topic import Topic
 from pybroker.errors import AdminError, ServiceNotReady, StoreError, SubscriptionNotFound
 from pybroker.model.findings import Finding, is_waiting, ordered
-from pybroker.slices import in_slices
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
@@ -74,20 +73,19 @@ async def explain_one(call: Call) -> Response:
         _require_served(topic, subscription)
         return answer(call, _message_subject(message_id), findings)
     if key is None and consumer is None:
-        findings = await in_slices(_findings(topic, subscription), call.surroundings.clock)
+        findings = await call.look(_findings(topic, subscription))
         _require_served(topic, subscription)
         return answer(call, subscription_subject(subscription), findings)
     if not isinstance(topic, Topic) or not isinstance(subscription, Subscription):
         raise AdminError(405, f"Topic {topic.name} is not persistent: it keeps no messages that could wait")
-    clock = call.surroundings.clock
     if key is not None:
         at = place_of(subscription, key)
-        findings = await in_slices(explain_key(topic, subscription, None if at is None else at.sticky_hash), clock)
+        findings = await call.look(explain_key(topic, subscription, None if at is None else at.sticky_hash))
         _require_served(topic, subscription)
         return answer(call, key_subject(key, at), findings)
     assert consumer is not None
-    findings = await in_slices(explain_consumer(topic, subscription, consumer), clock)
-    consumers = await in_slices(consumers_named(subscription, consumer), clock)
+    findings = await call.look(explain_consumer(topic, subscription, consumer))
+    consumers = await call.look(consumers_named(subscription, consumer))
     _require_served(topic, subscription)
     return answer(call, consumer_subject(subscription, consumer), findings, consumers=consumers)
 
@@ -105,14 +103,14 @@ async def _of_message(call: Call, topic: TopicBase, subscription: SubscriptionBa
     if not isinstance(subscription, Subscription):
         raise AdminError(405, f"Topic {topic.name} stores no messages: who was not there did not get them")
     found = await message_reasons(call, persistent(topic), subscription, message_id)
-    findings, clock, more = list(found.findings), call.surroundings.clock, None
+    findings, more = list(found.findings), None
     if found.of_hash is not None:
         more = explain_key(persistent(topic), subscription, found.of_hash)
     elif found.of_subscription:
         more = explain_subscription(persistent(topic), subscription)
     elif found.of_consumer is not None:
         more = of_silent(subscription, [consumer_of(found.of_consumer)], waits=False)
-    return ordered(findings if more is None else findings + await in_slices(more, clock))
+    return ordered(findings if more is None else findings + await call.look(more))
 
 
 def _message_subject(message_id: str) -> dict[str, Any]:
@@ -149,7 +147,7 @@ async def explain_topic(call: Call) -> Response:
         return await _of_producer(call, topic, producer)
     of_topic = ordered(explain_topic_state(topic, await _quota(topic)))
     names = sorted(topic.subscriptions)
-    listed = await in_slices(of_subscriptions(topic, names[:MAX_SUBSCRIPTIONS]), call.surroundings.clock)
+    listed = await call.look(of_subscriptions(topic, names[:MAX_SUBSCRIPTIONS]))
     _require_served(topic)
     document = {
         "topic": str(topic.name),

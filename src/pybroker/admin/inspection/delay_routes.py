@@ -23,7 +23,6 @@ from pybroker.broker.inspection.pages import cursor_text
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
 from pybroker.errors import AdminError
 from pybroker.model.position import Position
-from pybroker.slices import in_slices
 from pybroker.wire.entry_metadata import deliver_at_ms
 from pybroker.wire.entry_view import MAX_KEY_BYTES, key_of_entry
 
@@ -56,10 +55,7 @@ async def delayed(call: Call) -> Response:
         )
     if not isinstance(dispatcher, MultiConsumerDispatcher):
         raise AdminError(412, f"The subscription is {dispatcher.kind}: only Shared and Key_Shared delay messages")
-    clock = call.surroundings.clock
-    positions = await in_slices(
-        delayed_positions(subscription.delayed, Position(ledger_id, entry_id), limit + 1), clock
-    )
+    positions = await call.look(delayed_positions(subscription.delayed, Position(ledger_id, entry_id), limit + 1))
     await call.share.of_views(call.config.max_message_size)
     shown: list[dict[str, Any]] = []
     with while_served(subscription.topic, subscription):

@@ -89,7 +89,7 @@ async def draining_hashes(call: Call) -> Response:
     subscription = await single_subscription(call, "Listing draining hashes")
     limit, (after,) = page_limit(call), after_of(call, _DRAINING, (-1,))
     dispatcher = key_shared(subscription, "draining hashes")
-    rows, total = await in_slices(hashes.draining_page(dispatcher, after, limit), call.surroundings.clock)
+    rows, total = await call.look(hashes.draining_page(dispatcher, after, limit))
     await call.share.of_views(2 * call.config.max_message_size)
     with while_served(subscription.topic, subscription):
         keys = await _keys(subscription, [position for row in rows for position in row.positions])
@@ -152,7 +152,7 @@ async def waiting(call: Call) -> Response:
     subscription = await single_subscription(call, "Listing waiting hashes")
     limit, (after,) = page_limit(call), after_of(call, _WAITING, (-1,))
     dispatcher = key_shared(subscription, "waiting hashes")
-    rows, total = await in_slices(hashes.waiting_page(dispatcher, after, limit), call.surroundings.clock)
+    rows, total = await call.look(hashes.waiting_page(dispatcher, after, limit))
     look_ahead = dispatcher.look_ahead(0)
     return json_with_nulls(
         {

@@ -14,7 +14,6 @@ from pybroker.admin.calls.routing import route
 from pybroker.admin.inspection.asked import LIMIT, page_limit, single_subscription
 from pybroker.broker.inspection.ack_holes import Kept, acknowledged_behind, held
 from pybroker.errors import DamagedEntries
-from pybroker.slices import in_slices
 
 
 def routes() -> list[Route]:
@@ -46,7 +45,7 @@ async def ack_holes(call: Call) -> Response:
             age_ms = max(0, clock.wall_ms() - publish_time_ms)
             oldest = {"messageId": str(position), "publishTime": publish_time_ms, "ageMs": age_ms}
     ranges, more = acknowledged_behind(subscription, limit)
-    kept = await in_slices(held(topic, subscription), clock)
+    kept = await call.look(held(topic, subscription))
     document = {
         "markDeletePosition": str(cursor.mark_delete_position),
         "oldestUnacked": oldest,
