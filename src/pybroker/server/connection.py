@@ -24,6 +24,7 @@ from pybroker.errors import (
     BrokerError,
     ConsumerNotFound,
     ProtocolViolation,
+    StorageFull,
     StoreError,
     UnknownError,
 )
@@ -89,6 +90,9 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.memory_waits = MemoryWaits()
         self.list_turn = asyncio.Lock()  # of whoever makes a list of topics for it
         self.close_reason = ""
+        self._has_met_full_disk = (
+            False  # which was logged: whoever is refused asks again and again, until there is room
+        )
         self._requests = 0  # handlers that run, or are to, by weight
         self._decoder = Decoder()
         self._closed_producers: dict[int, None] = {}
@@ -421,11 +425,13 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
                 self._release(holds.REQUESTS)
 
     def answerable(self, failure: Exception) -> BrokerError:
-        """The error that the client is told; what nobody expected is logged here, once."""
+        """The error that the client is told; what nobody expected is logged here, once, and of a full disk the first refusal."""
         if isinstance(failure, BrokerError):
             return failure
         if isinstance(failure, StoreError):
-            logs.warning("storage.failed", connection=self.address, error=str(failure))
+            if not self._has_met_full_disk:
+                logs.warning("storage.failed", connection=self.address, error=str(failure))
+            self._has_met_full_disk = isinstance(failure, StorageFull)
             return failure.answer()
         self.surroundings.stats.bugs += 1
         logs.error("request.failed", connection=self.address, exc_info=failure)
