@@ -41,12 +41,16 @@ class Case(NamedTuple):
 
 def case(message: Message, files: list[FileDescriptorProto], payload: bytes | None = None) -> Case:
     schema = {
-        "fileDescriptorSet": base64.b64encode(FileDescriptorSet(file=files).SerializeToString()).decode(),
+        "fileDescriptorSet": _set_of(*files),
         "rootMessageTypeName": message.DESCRIPTOR.full_name,
         "rootFileDescriptorName": message.DESCRIPTOR.file.name,
     }
     payload = message.SerializeToString() if payload is None else payload
     return Case(json.dumps(schema), base64.b64encode(payload).decode(), _expected(message))
+
+
+def _set_of(*files: FileDescriptorProto) -> str:
+    return base64.b64encode(FileDescriptorSet(file=files).SerializeToString()).decode()
 
 
 def _expected(message: Message) -> Any:
@@ -195,6 +199,16 @@ def hostile() -> Iterator[Hostile]:
     yield each(b"", "", "no JSON")
     unknown = json.loads(schema) | {"rootMessageTypeName": "constructor"}
     yield each(b"", "does not have: constructor", json.dumps(unknown))
+    endless = FileDescriptorProto(name="endless")
+    for index in range(
+        40
+    ):  # what is not sent of a map is made: here two of the next kind, of which each is two of the next
+        entry = endless.message_type.add(name=f"M{index}")
+        entry.options.map_entry = True
+        for number, name in enumerate(("key", "value") if index < 39 else (), 1):
+            _add(entry, name, number, "message", 1).type_name = f".M{index + 1}"
+    made = {"rootMessageTypeName": "M0", "fileDescriptorSet": _set_of(endless)}
+    yield each(b"", "more than 20000 values", json.dumps(made))
     nested = b""
     for _ in range(200):
         nested = _piece(3, nested)

@@ -117,6 +117,7 @@ function messageType(types, name) {
 
 function read(types, name, bytes, count, depth) {
   if (depth > MAX_DEPTH) throw new Error("it is nested too deeply");
+  count();  // also what is made without having been sent
   const type = messageType(types, name);
   const found = new Map();
   const push = (title, value) => { if (!found.has(title)) found.set(title, []); found.get(title).push(value); };
