@@ -429,9 +429,10 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         if isinstance(failure, BrokerError):
             return failure
         if isinstance(failure, StoreError):
-            if not self._has_met_full_disk:
+            is_full = isinstance(failure, StorageFull)
+            if not (is_full and self._has_met_full_disk):
                 logs.warning("storage.failed", connection=self.address, error=str(failure))
-            self._has_met_full_disk = isinstance(failure, StorageFull)
+            self._has_met_full_disk = is_full
             return failure.answer()
         self.surroundings.stats.bugs += 1
         logs.error("request.failed", connection=self.address, exc_info=failure)
