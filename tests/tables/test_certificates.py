@@ -1,5 +1,6 @@
 """A certificate that does not verify is told at the first attempt, whatever patience there is: no later one goes otherwise."""
 
+import asyncio
 import socket
 import ssl
 import threading
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 from tests.support.credentials import CertificateAuthority
 
+from pybroker.client import ClientError, PulsarClient, connect
 from pybroker.client.access import Access
+from pybroker.client.failures import NotTrusted
 from pybroker.reading.entry_source import ReadingFailed
 from pybroker.reading.options import SourceOptions
 from pybroker.reading.places import EntryRange
@@ -79,3 +82,25 @@ def test_a_certificate_that_is_not_trusted_ends_reading_at_once(stranger: Strang
     with pytest.raises(ReadingFailed, match=r"is not trusted: .*certificate.*; name the authority"):
         read()
     assert stranger.connections == 1
+
+
+async def test_a_certificate_that_is_not_trusted_ends_a_call_over_http_at_once(
+    stranger: Stranger, tmp_path: Path
+) -> None:
+    async with PulsarClient(access(stranger, tmp_path)) as client:
+        with pytest.raises(NotTrusted, match=r"the certificate of https://localhost:.* is not trusted"):
+            await client.sink("s").last_batch()
+    assert stranger.connections == 1
+
+
+async def test_a_redirected_call_over_http_says_whom_to_ask() -> None:
+    async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 307 Temporary Redirect\r\nlocation: http://other:8080/\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(redirect, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, connect("pulsar://127.0.0.1:1", admin_url=url) as client:
+        with pytest.raises(ClientError, match="answered 307: another broker serves this"):
+            await client.sink("s").last_batch()

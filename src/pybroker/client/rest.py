@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import ssl
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pybroker.client.authorization import authorization_of
-from pybroker.client.failures import ClientError, ConnectionLost
+from pybroker.client.failures import ClientError, ConnectionLost, NotTrusted
 from pybroker.client.tls import tls_context
 from pybroker.errors import AuthenticationError, AuthorizationError, ServiceNotReady
 
@@ -36,8 +37,8 @@ class Refused(ClientError):
 async def call(access: Access, method: str, path: str, body: object = None) -> Any:
     """The answer's document, None for none. Not repeated here: whoever calls knows whether it may be.
 
-    Raises Refused; AuthenticationError and AuthorizationError; ServiceNotReady for what a later try may be answered;
-    ConnectionLost when nobody answers to the end; ClientError for an access that cannot be used.
+    Raises Refused, also for a redirection; AuthenticationError and AuthorizationError; ServiceNotReady for what a later try may be
+    answered; ConnectionLost when nobody answers to the end; NotTrusted; ClientError for an access that cannot be used.
     """
     if access.admin_url is None:
         raise ClientError(
@@ -59,24 +60,29 @@ def _call(access: Access, method: str, path: str, body: object) -> Any:
     if authorization is not None:
         headers["authorization"] = authorization
     connection: http.client.HTTPConnection
+    timeout_s = access.connection_timeout_s
     if parts.scheme == "https":
         context = tls_context(access)
-        connection = http.client.HTTPSConnection(
-            parts.hostname, parts.port, timeout=access.operation_timeout_s, context=context
-        )
+        connection = http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout_s, context=context)
     else:
-        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=access.operation_timeout_s)
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
     data = None if body is None else json.dumps(body).encode()
     try:
+        connection.connect()
+        connection.sock.settimeout(access.operation_timeout_s)
         connection.request(method, parts.path.rstrip("/") + path, data, headers)
         response = connection.getresponse()
         answer = response.read(_MAX_ANSWER_BYTES)
+    except ssl.SSLCertVerificationError as error:
+        raise NotTrusted(where, error.verify_message) from error
     except (OSError, http.client.HTTPException) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
         raise ConnectionLost(f"{method} {path}: {where} did not answer to the end: {reason}") from error
     finally:
         connection.close()
-    if response.status >= HTTPStatus.BAD_REQUEST:
+    if HTTPStatus.MULTIPLE_CHOICES <= response.status < HTTPStatus.BAD_REQUEST:
+        answer = b"another broker serves this: give the address of that one as admin_url"
+    if response.status >= HTTPStatus.MULTIPLE_CHOICES:
         raise _refusal(f"{method} {path}: {where} answered {response.status}", response.status, answer)
     try:
         return json.loads(answer) if answer.strip() else None
