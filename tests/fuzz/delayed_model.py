@@ -56,7 +56,11 @@ class DelayedModel:
         assert len(self.index) == len(self.waiting)
         next_due_ms = self.index.next_due_ms()
         assert (next_due_ms is None) == (not self.waiting)
-        assert next_due_ms is None or next_due_ms <= min(self.waiting.values()), "the alarm would be late"
+        assert next_due_ms is None or next_due_ms == min(self.waiting.values()), (
+            "the alarm would be late, or for nothing"
+        )
+        due = sum(due_ms <= self.now_ms for due_ms in self.waiting.values())
+        assert due <= self.index.due_count(self.now_ms) <= len(self.waiting), "due and not counted"
 
     def _position(self) -> Position:
         ledger_id = self.random.choice(LEDGERS)

@@ -12,6 +12,7 @@ from tests.support.recording_peer import RecordingPeer
 from tests.support.transactions import txn
 
 from pybroker.broker.delivery.acknowledgement import Acknowledged
+from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.topic.topic import Topic
 from pybroker.dispatch.delayed import MAX_DUE_MS
 from pybroker.model.events import SendRun
@@ -243,3 +244,27 @@ async def test_many_at_once_in_the_middle_of_acknowledgements_and_unloads_leave_
     acknowledge(again, left)
     assert topic.subscriptions["s"].backlog_entries == 0
     assert not topic.subscriptions["s"].delayed._changed
+
+
+@pytest.mark.parametrize("kind", SHARED)
+async def test_what_is_due_and_not_taken_waits_and_explain_says_for_whom(broker: MemoryBroker, kind: str) -> None:
+    topic = await broker.topic(f"persistent:/{TOPIC.removeprefix('/persistent')}")
+    peer = RecordingPeer()
+    consumer = await broker.consumer(topic, "s", peer, kind)
+    await publish_later(broker, topic, 3)
+    await broker.until(lambda: consumer.subscription.delayed.entry_count == 3)
+    assert [each["code"] for each in (await asked(broker, "explain"))["findings"]] == ["delayed"]
+    consumer.detach()
+    assert not (await asked(broker, "explain"))["waiting"]
+    broker.clock.now_ms += HOUR_MS + 10
+    found = await asked(broker, "explain")
+    assert [each["code"] for each in found["findings"]] == ["no-consumers", "delayed"]
+    assert found["findings"][0]["evidence"]["waitingEntries"] == 3
+    full = Consumer(consumer.subscription, 1, "full", 0, 0, RecordingPeer(), {}, broker.clock.now_ms)
+    topic.attach(consumer.subscription, full, kind)
+    await broker.quiet(topic)
+    found = await asked(broker, "explain")
+    assert [each["code"] for each in found["findings"]] == ["no-permits", "delayed"]
+    full.flow(10)
+    await broker.until(lambda: full.state.unacked_messages == 3)
+    assert (await asked(broker, "explain"))["findings"] == []

@@ -20,6 +20,7 @@ them was taken away, or stands there twice, and is passed over.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import groupby
@@ -199,11 +200,27 @@ class DelayedIndex:
     # --- out ---------------------------------------------------------------------------------------------------------
 
     def next_due_ms(self) -> int | None:
-        """When the next entry is due; None when nothing waits. Never too late; early if one was taken away."""
-        if not self._count:
-            return None
-        newest = self._newest[0].due_ms if self._newest else MAX_DUE_MS
-        return min(newest, self._runs[0][0]) if self._runs else newest
+        """When the next entry is due; None when nothing waits."""
+        while self._count:
+            newest, runs = self._newest, self._runs
+            if newest and (not runs or newest[0].due_ms < runs[0][0]):
+                first = newest[0]
+            else:
+                due_ms, _, run = runs[0]
+                first = Delayed(due_ms, run.ledger_id, run.entry_id)
+            if self._counts(first):
+                return first.due_ms
+            self._pop(MAX_DUE_MS)
+        return None
+
+    def due_count(self, cutoff_ms: int) -> int:
+        """About how many entries are due up to then: what was taken away and is still noted counts, too."""
+        newest = sum(each.due_ms <= cutoff_ms for each in self._newest)
+        last = (cutoff_ms + 1) << _SPAN_BITS
+        due = newest + sum(
+            bisect_left(run.packed, last, run.index) - run.index for due_ms, _, run in self._runs if due_ms <= cutoff_ms
+        )
+        return min(due, self._count)
 
     def take_due(self, cutoff_ms: int, max_entries: int) -> list[Delayed]:
         """Remove and return entries that are due up to then, in the order of their times."""

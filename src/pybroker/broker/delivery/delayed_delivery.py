@@ -116,8 +116,19 @@ class DelayedDelivery(CursorOwner, Stage):
 
     @property
     def next_due_ms(self) -> int | None:
-        """When the next of them is due, never too late; None when none waits."""
+        """When the next of them is due; None when none waits."""
         return self._index.next_due_ms()
+
+    @property
+    def overdue_entries(self) -> int:
+        """About how many have been due for longer than a tick, and 0 when none has: these wait for somebody to take them."""
+        first_ms = self._index.next_due_ms() if self.serves_several else None
+        if first_ms is None:
+            return 0
+        if self._times is None:
+            return len(self._index)
+        cutoff_ms = self._surroundings.clock.wall_ms() - self._times.tick_ms
+        return self._index.due_count(cutoff_ms) if first_ms <= cutoff_ms else 0
 
     @property
     def index_size_bytes(self) -> int:

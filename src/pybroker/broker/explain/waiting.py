@@ -27,7 +27,7 @@ class Waiting(NamedTuple):
     has_unread: bool
     """The cursor has more."""
     is_listed: bool
-    """Something was read, or given back, and waits to be sent."""
+    """Something was read, or given back, or is due, and waits to be sent."""
     put_off: int
     """By an entry filter, until it is asked again."""
 
@@ -56,10 +56,15 @@ def waiting_of(subscription: Subscription) -> Waiting:
     delivered = 0
     if isinstance(dispatcher, MultiConsumerDispatcher):
         delivered = len(dispatcher.pending)
-    entries = _undelivered(subscription) - delivered - subscription.delayed.entry_count
+    delayed = subscription.delayed
+    overdue = delayed.overdue_entries
+    entries = _undelivered(subscription) - delivered
+    if delayed.serves_several:
+        entries -= delayed.entry_count - overdue
     has_unread = subscription.reads.has_more
     if has_unread and subscription.reads.compacted is None and not is_listed and entries - put_off <= 0:
         has_unread = False  # All that comes is hidden: markers, and messages of aborted transactions.
+    is_listed = is_listed or overdue > 0
     if not (has_unread or is_listed or put_off):
         return Waiting(0, False, False, 0)
     return Waiting(max(1, entries), has_unread, is_listed, put_off)
