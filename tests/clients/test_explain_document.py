@@ -142,6 +142,7 @@ class Situations:
 def normal(text: str) -> str:
     """Without numbers, times and the room that they take, and without how the subscription stands."""
     text = re.sub(r": type \w+, consumers \d+, backlogEntries \d+", "", text)
+    text = re.sub(r" heldSince=\S+", "", text)  # there once it is long ago, which on a busy machine it soon is
     text = re.sub(r"\(since [^)]*\)", "(since)", text)
     text = re.sub(r"\d+(\.\d+)? (ms|s|min|h|days)\b", "TIME", text)
     text = re.sub(r"\d[\d,.:TZ -]*", "N ", text)
