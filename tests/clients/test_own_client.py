@@ -101,6 +101,8 @@ async def test_entries_under_way_while_the_broker_is_killed_come_once_with_dedup
     with BrokerProcess(tmp_path, {"brokerDeduplicationEnabled": "true"}).running() as broker:
         name = TopicName.parse(topic)
         async with Client(Access(broker.url, operation_timeout_s=TIMEOUT_S)) as client:
+            # Without a subscription a ledger goes as soon as deduplication needs it no more.
+            await (await open_consumer(client, name, Subscribing("keeps", may_create_topic=True))).close()
             producer = await open_producer(client, name, ProducerSettings("named"))
             restarting: asyncio.Future[None] | None = None
             for index in range(3000):
