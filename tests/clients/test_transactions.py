@@ -8,8 +8,10 @@ import pytest
 from tests.clients.conftest import admin, path_of
 from tests.support.broker_process import BrokerProcess
 from tests.support.rest import call
+from tests.support.waiting import until
 
 from pybroker.client import (
+    ConnectionLost,
     Message,
     MessageConsumer,
     MessageProducer,
@@ -380,3 +382,28 @@ async def test_many_transactions_at_once_do_not_mix(client: PulsarClient, topic:
     assert found[-1] == -1
     await consumer.close()
     assert await left_of(client, topic + "-in", 0) == []
+
+
+async def test_a_message_whose_receipt_was_lost_fails_its_transaction_and_is_there_at_most_once(topic: str) -> None:
+    async with embed() as broker, connect(broker.service_url, operation_timeout_s=TIMEOUT_S) as client:
+        consumer = await client.consumer(topic, "s", from_earliest=True)
+        producer = await client.producer(topic)
+        transaction = await client.transaction()
+        await producer.send(b"told", transaction=transaction)
+        with broker.faults.lose_receipts():
+            sending = asyncio.create_task(producer.send(b"stored, not told", transaction=transaction))
+            await until(lambda: not any(each.left for each in broker.faults._receipts))
+        broker.faults.drop_connections()
+        outside = asyncio.create_task(producer.send(b"outside"))
+        with pytest.raises(ConnectionLost, match="may or may not be stored in its transaction"):
+            await sending
+        await outside  # is sent again
+        with pytest.raises(TransactionFailed):
+            await transaction.commit()
+        async with await client.transaction() as again:
+            await producer.send(b"repeated", transaction=again)
+        seen: list[bytes | None] = []
+        while b"repeated" not in seen:
+            seen.append((await consumer.receive(TIMEOUT_S)).value)
+        assert set(seen) == {b"outside", b"repeated"}
+        assert seen.count(b"repeated") == 1

@@ -3,6 +3,7 @@
 Small ledgers and frequent checkpoints, so that the kills come in the middle of rollovers, checkpoints and their commits.
 """
 
+import contextlib
 import logging
 import threading
 from pathlib import Path
@@ -78,7 +79,8 @@ class Cycle:
         """The broker is dead: all clients end, and what they were told before is noted."""
         for producer in self._official:
             producer.stop()
-        self._client.close()
+        with contextlib.suppress(pulsar.PulsarException):  # it would say goodbye to a broker that is no more
+            self._client.close()
         for worker in self._workers:
             worker.join()
 

@@ -80,6 +80,14 @@ class PendingSends:
         self._entries.remove(entry)
         self.size_bytes -= len(entry.data)
 
+    def give_up_in_transactions(self) -> list[PendingSend]:
+        """Keep no entry of a transaction any longer; what was kept of them."""
+        given_up = [each for each in self._entries if each.txn is not None]
+        if given_up:
+            self._entries = deque(each for each in self._entries if each.txn is None)
+            self.size_bytes = sum(len(each.data) for each in self._entries)
+        return given_up
+
     def clear(self) -> list[PendingSend]:
         """Give everything up; what was kept."""
         given_up = [*self._entries]

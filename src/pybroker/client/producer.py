@@ -1,7 +1,8 @@
 """A producer of ready-made entries on one topic or partition: sends them in a pipeline, and again after a lost connection.
 
 What must hold: entries are stored in the order in which they were sent; each ends with its receipt or an error; an entry whose
-answer was lost is sent again, which stores it twice unless the topic deduplicates by its producer's name and sequence ids.
+answer was lost is sent again, which stores it twice unless the topic deduplicates by its producer's name and sequence ids. One of a
+transaction fails instead, and with it the transaction, which may be repeated as a whole.
 """
 
 from __future__ import annotations
@@ -313,6 +314,12 @@ class Producer(ConnectionUser, ClientPart):
             text = f"{len(self._pending)} entries for {self.topic} were not answered, and may or may not be stored: {reason}"
             self._fail(ConnectionLost(text), ProducerState.FAILED)
             return
+        for entry in self._pending.give_up_in_transactions():
+            text = (
+                f"an entry for {self.topic} was not answered, and may or may not be stored in its transaction: {reason}"
+            )
+            self._refused(entry, ConnectionLost(text))
+        self._changed.set()
         self._state = ProducerState.RECONNECTING
         self._epoch += (
             1  # not with each attempt: a higher one takes the place of whoever has the name on the same connection

@@ -5,6 +5,7 @@ import pytest
 from pybroker.client.flow_window import MAX_PERMITS, FlowWindow
 from pybroker.client.frames import ReceivedEntry
 from pybroker.client.pending_sends import PendingSend, PendingSends
+from pybroker.model.transactions import TxnId
 
 
 def entry(sequence_id: int, size: int = 10) -> PendingSend:
@@ -69,3 +70,14 @@ def test_permits_follow_the_size_of_what_comes() -> None:
     window.consumed([received(1)] * 100_000)
     # What came beyond the permits is made good: the broker sends nothing before that.
     assert 99_998 < window.due() <= 99_998 + MAX_PERMITS
+
+
+def test_entries_of_transactions_are_given_up_together() -> None:
+    pending = PendingSends(10, 1000)
+    inside, outside = entry(1, 5), entry(2, 7)
+    inside.txn = TxnId(0, 1)
+    for each in (inside, outside):
+        pending.add(each)
+    assert pending.give_up_in_transactions() == [inside]
+    assert pending.give_up_in_transactions() == []
+    assert ([*pending], pending.size_bytes) == ([outside], 7)
