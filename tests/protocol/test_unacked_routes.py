@@ -159,6 +159,7 @@ async def test_with_one_active_consumer_the_list_is_what_was_read_for_it_and_is_
     found = (await broker.rest("GET", f"{AT}/explain?consumer=c")).json
     assert found["findings"][0]["since"] == now_ms - 2000
     assert "which it has for 2.0 s" in found["findings"][0]["sentence"]
+    assert found["findings"][0]["evidence"]["entries"] == 4
     answer = await broker.rest("GET", f"{AT}/unacked?hash=7")
     assert answer.status == 412
     assert kind in answer.json["reason"]

@@ -256,13 +256,14 @@ def of_held(subscription: Subscription, consumer: Consumer) -> Generator[None, N
     if not isinstance(dispatcher, MultiConsumerDispatcher):
         cursor = subscription.cursor
         first, last = cursor.first_unacked_position, cursor.read_position
-        entries = cursor.ledger.ledgers.entries_between(first, last)
+        sent_up_to = cursor.ledger.ledgers.previous_position(last)
+        entries = cursor.ledger.ledgers.entries_between(cursor.mark_delete_position, sent_up_to)
         since_ms = held_since_ms(subscription, consumer)
         how_long = "" if since_ms is None else f", which it has{for_long(since_ms, clock)}"
         return [
             Finding(
                 Code.HELD_BY_CONSUMER,
-                f"Consumer {consumer.name} was sent everything up to {cursor.ledger.ledgers.previous_position(last)}, and the"
+                f"Consumer {consumer.name} was sent everything up to {sent_up_to}, and the"
                 f" first that it has not acknowledged is {first}{how_long}.",
                 waits=False,
                 since_ms=since_ms,
